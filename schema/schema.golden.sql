@@ -18,7 +18,7 @@ CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
-CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -57,10 +57,10 @@ CREATE VIEW weir.available_jobs (
   log jsonb
 );
 CREATE TABLE weir.batch (
-  lane integer NOT NULL,
+  lane bigint NOT NULL,
+  worker integer NOT NULL,
   segment smallint NOT NULL,
   origin smallint NOT NULL,
-  worker integer NOT NULL,
   seq bigint NOT NULL,
   from_xid xid8 NOT NULL,
   to_xid xid8 NOT NULL,
@@ -183,14 +183,14 @@ CREATE VIEW weir.failed_jobs (
 );
 CREATE TABLE weir.failure (
   id bigint NOT NULL,
-  segment smallint NOT NULL,
-  lane integer NOT NULL,
-  attempt integer NOT NULL,
-  max_attempts integer,
+  lane bigint NOT NULL,
   enqueued_at timestamp with time zone,
   claimed_at timestamp with time zone,
   finished_at timestamp with time zone,
+  attempt integer NOT NULL,
+  max_attempts integer,
   worker integer,
+  segment smallint NOT NULL,
   kind text,
   args jsonb,
   meta jsonb,
@@ -226,7 +226,7 @@ CREATE TABLE weir.gate (
   folded pg_snapshot NOT NULL,
   next_start timestamp with time zone,
   before bigint,
-  before_lanes integer[],
+  before_lanes bigint[],
   before_seqs bigint[]
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat (
@@ -245,7 +245,7 @@ CREATE TABLE weir.job (
   xid xid8 NOT NULL,
   enqueued_at timestamp with time zone NOT NULL,
   ready_at timestamp with time zone,
-  lane integer NOT NULL,
+  lane bigint NOT NULL,
   attempt integer NOT NULL,
   max_attempts integer NOT NULL,
   put_off integer NOT NULL DEFAULT 0,
@@ -307,7 +307,7 @@ CREATE TABLE weir.later (
   xid xid8 NOT NULL,
   run_at timestamp with time zone NOT NULL,
   enqueued_at timestamp with time zone NOT NULL,
-  lane integer NOT NULL,
+  lane bigint NOT NULL,
   attempt integer NOT NULL,
   max_attempts integer NOT NULL,
   put_off integer NOT NULL DEFAULT 0,
@@ -407,12 +407,12 @@ CREATE TABLE weir.reprieve (
   upto bigint NOT NULL
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.result (
-  lane integer NOT NULL,
-  segment smallint NOT NULL,
-  worker integer NOT NULL,
+  lane bigint NOT NULL,
   seq bigint NOT NULL,
   finished_at timestamp with time zone NOT NULL,
+  worker integer NOT NULL,
   outcome weir.outcome NOT NULL,
+  segment smallint NOT NULL,
   ids bigint[] NOT NULL,
   errors text[],
   outputs text[]
@@ -544,8 +544,8 @@ CREATE TABLE weir.survey (
   snapshot pg_snapshot NOT NULL,
   batches bigint NOT NULL,
   reclaimed bigint NOT NULL,
-  waiting integer[] NOT NULL,
-  lanes integer[] NOT NULL,
+  waiting bigint[] NOT NULL,
+  lanes bigint[] NOT NULL,
   totals bigint[] NOT NULL,
   claimed_at timestamp with time zone[] NOT NULL
 ) WITH (autovacuum_enabled=off);
@@ -628,11 +628,11 @@ CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LAN
 AS $$
   SELECT NOT EXISTS (
     SELECT FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (q.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1)
-      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
+      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
-                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
                       WHERE d.xid < w.clear_xid)))
 $$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -739,7 +739,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._batch_of(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -865,7 +865,7 @@ AS $$
       OFFSET 0)
     ORDER BY u.nr)
 $$;
-CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes bigint[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
   SELECT b.lane, _carry_states.active, 0, 0, b.seq, b.from_xid, b.to_xid, b.pos_xid, b.pos_id, b.total, b.claimed_at, 0, b.pending, b.pending_after, '{}'
@@ -873,7 +873,7 @@ AS $$
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b
   WHERE b.segment = _carry_states.segment
 $$;
-CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[], b_lanes integer[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting bigint[], lanes bigint[], newest bigint[], b_lanes bigint[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -908,11 +908,11 @@ BEGIN
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span of xids
 END
 $$;
-CREATE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._carry_waiting(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  this_lane integer;
+  this_lane bigint;
   s         record;
   chosen    tid[];
   size      bigint;
@@ -921,7 +921,7 @@ DECLARE
 BEGIN
   FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
     EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
     locked := locked + 1;
     SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
     FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
@@ -1156,7 +1156,7 @@ BEGIN
   RETURN w.queues;
 END
 $$;
-CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1173,7 +1173,7 @@ DECLARE
   afters      bigint[];
   cluster     text;
   started_for text[];
-  hinted      integer[];  -- the only lanes to check; NULL: all
+  hinted      bigint[];  -- the only lanes to check; NULL: all
   start_at    integer;
   visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
@@ -1237,14 +1237,14 @@ BEGIN
     hinted := weir._fresh_lanes(_claim.since, snapshot);
     IF hinted IS NOT NULL AND _claim.backlog <> '{}' THEN
       hinted := ARRAY(SELECT unnest(hinted) UNION
-                      SELECT q.id * 4 + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
+                      SELECT (q.id::bigint << 39) + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
     END IF;
   END IF;
 
   -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
   IF cardinality(hinted) > max_lanes THEN
-    start_at := hinted[1 + floor(random() * cardinality(hinted))] / 4;
-    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h / 4 < start_at, h);
+    start_at := hinted[1 + floor(random() * cardinality(hinted))] >> 39;
+    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h >> 39 < start_at, h);
   ELSIF hinted IS NULL AND 4 * cardinality(queues) > max_lanes THEN
     start_at := floor(random() * cardinality(queues));
     queues := queues[start_at + 1 :] || queues[: start_at];
@@ -1252,7 +1252,7 @@ BEGIN
   END IF;
 
   -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
-  SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
+  SELECT NULL::boolean[] AS known, '{}'::bigint[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
     gaps := weir._fresh_between(running, top);
   END IF;
@@ -1266,12 +1266,12 @@ BEGIN
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
         -- OFFSET 0 makes it go through the queues in their order, only as far as needed.
-        CROSS JOIN LATERAL (SELECT q.id * 4 + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT (q.id::bigint << 39) + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
         WHERE hinted IS NULL AND u.quota > 0
         UNION ALL
         SELECT h.lane, o.ord, q.name
         FROM unnest(hinted) h(lane)
-        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = (h.lane >> 39)::integer OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
@@ -1339,21 +1339,21 @@ BEGIN
       judging := judging || queue_hash;
     END IF;
     IF ready.ageing IS NOT NULL THEN
-      IF ready.lane / 4 IS DISTINCT FROM aged_queue THEN
-        aged_queue := ready.lane / 4;
+      IF (ready.lane >> 39)::integer IS DISTINCT FROM aged_queue THEN
+        aged_queue := (ready.lane >> 39)::integer;
         reserved := weir._reserve(aged_queue, quota, ready.ageing);
         has_lanes := has_lanes OR reserved IS NOT NULL;
       END IF;
-      IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
+      IF reserved[(ready.lane & 3)::integer + 2 :] <> array_fill(0, ARRAY[3 - (ready.lane & 3)::integer]) THEN
         shortened := shortened || ready.ord;
-        quota := quota - (SELECT sum(r) FROM unnest(reserved[ready.lane % 4 + 2 :]) r);
+        quota := quota - (SELECT sum(r) FROM unnest(reserved[(ready.lane & 3)::integer + 2 :]) r);
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
-    PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
-    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
     IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
       is_cut := true;
       CONTINUE;
@@ -1557,7 +1557,7 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
-CREATE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 DECLARE
   held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
@@ -1802,7 +1802,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane integer, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane bigint, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1850,7 +1850,7 @@ BEGIN
   FROM counted k FULL JOIN seen s ON s.lane = k.lane WHERE coalesce(k.n, s.n) > 0;
 END
 $$;
-CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane integer, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane bigint, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1866,11 +1866,11 @@ BEGIN
   )
   SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
   FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
-        UNION ALL SELECT u.id * 4 + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
+        UNION ALL SELECT (u.id::bigint << 39) + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
   GROUP BY k.lane;
 END
 $$;
-CREATE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE(lane integer, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._depths(lanes bigint[]) RETURNS TABLE(lane bigint, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1880,7 +1880,7 @@ DECLARE
   pages   CONSTANT integer := 300;    -- sampled
   counted integer;
   v       record;
-  deep    integer[];
+  deep    bigint[];
   size    bigint := current_setting('block_size')::bigint;
   n       bigint;
 BEGIN
@@ -1952,7 +1952,7 @@ BEGIN
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
-CREATE FUNCTION weir._drop(worker integer, lane integer, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2041,7 +2041,7 @@ BEGIN
   RETURN newest;
 END
 $$;
-CREATE FUNCTION weir._end_attempts(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+CREATE FUNCTION weir._end_attempts(worker integer, lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], outcomes weir.outcome[], errors text[], outputs text[], run_at timestamp with time zone[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2069,7 +2069,7 @@ BEGIN
       LIMIT 1) j ON true
     LEFT JOIN LATERAL (
       SELECT weir._next_try(q.backoff, q.backoff_limit, q.backoff_form, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
-      FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
+      FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
@@ -2196,12 +2196,12 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
          w.key, w.id * 2 + w.replaces, w.until
-  FROM (SELECT h.*, queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1 AS lane
+  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 AS lane
         FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
           h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-  SELECT h.id, this_xid, h.run_at, now(), queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
          h.key, h.id * 2 + h.replaces, h.until
   FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
     h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
@@ -2447,7 +2447,7 @@ DECLARE
   snapshot   pg_snapshot := pg_current_snapshot();
   checked    integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.id > coalesce(pg_sequence_last_value('weir.idle_looked'), 0) ORDER BY q.id LIMIT max_queues);
   upto       integer := CASE WHEN cardinality(checked) = max_queues THEN checked[max_queues] ELSE 0 END;  -- 0: start over
-  this_lane  integer;
+  this_lane  bigint;
   locked     integer := 0;
   trimmed    integer := 0;
   last       record;
@@ -2458,15 +2458,15 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   FOR this_lane IN
-    SELECT l.lane FROM unnest(checked) q(id) CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
+    SELECT l.lane FROM unnest(checked) q(id) CROSS JOIN generate_series(q.id::bigint << 39, (q.id::bigint << 39) + 3) l(lane)
     CROSS JOIN LATERAL (SELECT b.pending FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
     WHERE (SELECT count(*) FROM unnest(s.pending) p(xid) WHERE pg_visible_in_snapshot(p.xid, snapshot)) >= least(min_ended, nullif(cardinality(s.pending), 0))
   LOOP
     IF locked = max_locked OR clock_timestamp() - now() > interval '100 ms' AND locked > 0 THEN
-      upto := this_lane / 4 - 1;
+      upto := (this_lane >> 39)::integer - 1;
       EXIT;
     END IF;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
     locked := locked + 1;
     SELECT b.* INTO last FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
     -- As in a claim: a new snapshot, taken after the lane's lock; the query below sees at least as much.
@@ -2531,7 +2531,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 DECLARE
   max_ranges CONSTANT integer := 256;
@@ -2549,10 +2549,10 @@ BEGIN
     INTO _fresh_between.known, _fresh_between.lanes FROM stretch s;
 END
 $$;
-CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 DECLARE
-  lanes integer[];
+  lanes bigint[];
 BEGIN
   lanes := ARRAY(
     SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
@@ -2570,7 +2570,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_count CONSTANT integer := 100;
-  lanes     integer[];
+  lanes     bigint[];
   poll      integer := 1;
   slept     text;
 BEGIN
@@ -2602,8 +2602,8 @@ BEGIN
   WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
-    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
-    JOIN weir.queue q ON q.id = l.lane / 4
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    JOIN weir.queue q ON q.id = (l.lane >> 39)::integer
     CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
         SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j
@@ -2676,7 +2676,7 @@ AS $$
   WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
-CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane integer, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2747,7 +2747,7 @@ BEGIN
   RETURN active;
 END
 $$;
-CREATE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+CREATE FUNCTION weir._hold_segments(worker integer, lanes bigint[], seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2776,7 +2776,7 @@ AS $$
   SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
                AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
 $$;
-CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT u.* FROM (SELECT 1) one
   LEFT JOIN LATERAL (SELECT s.no, s.open FROM weir.settled s WHERE s.worker = _holds.worker ORDER BY s.no DESC LIMIT 1) m ON true
@@ -2785,7 +2785,7 @@ AS $$
     UNION ALL SELECT a.no FROM unnest(weir._batches_after(_holds.worker, coalesce(m.no, 0), NULL)) a(no))) u
   WHERE u.ids <> '{}'
 $$;
-CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(worker integer, no bigint, lane integer, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer) RETURNS TABLE(worker integer, no bigint, lane bigint, ids bigint[], is_last boolean) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT w.id, b.no, b.lane,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
@@ -2857,8 +2857,8 @@ BEGIN
     (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
   ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
   SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
-  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4))
-    AND (w.priority IS NULL OR w.priority = a.lane % 4 + 1);
+  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
+    AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
   RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
 END
 $$;
@@ -2892,9 +2892,9 @@ END
 $$;
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,10}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::bigint < 2147483648 ELSE false END
+  SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
 $$;
-CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane integer, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2915,7 +2915,7 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
     E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g')::jsonb;
 END
 $$;
-CREATE FUNCTION weir._judged(places integer[], lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[]) RETURNS TABLE(place integer, rule text, outcome text, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+CREATE FUNCTION weir._judged(places integer[], lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[]) RETURNS TABLE(place integer, rule text, outcome text, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2940,7 +2940,7 @@ BEGIN
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) j ON true
-  LEFT JOIN LATERAL (SELECT q.* FROM weir.queue q WHERE q.id = e.lane / 4 LIMIT 1) q ON true;
+  LEFT JOIN LATERAL (SELECT q.* FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer LIMIT 1) q ON true;
   open := jobs.open;
   -- Rule by rule, so that each expression is compiled once.
   FOR r IN SELECT k.* FROM weir.retry_rules() k LOOP
@@ -3035,7 +3035,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
+CREATE FUNCTION weir._keep_failures(worker integer, lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3065,7 +3065,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._lanes_of(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT ARRAY(
     SELECT DISTINCT k.lane FROM unnest(_lanes_of.ids) i(id)
@@ -3081,7 +3081,7 @@ CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE
 AS $$
   SELECT h.says FROM weir.last_word h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
 $$;
-CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane integer, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3123,7 +3123,7 @@ BEGIN
   FROM (SELECT DISTINCT -1 - (i.id % 1000000)::integer AS key FROM unnest(_lock_to_retry.job_ids) i(id) ORDER BY 1 OFFSET 0) k;
   -- A claim that has begun may not see that a job is not cancelled any more.
   IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
-    PERFORM pg_advisory_xact_lock(1464158546, k.lane)
+    PERFORM pg_advisory_xact_lock(1464158546, ((k.lane >> 39) * 4 + (k.lane & 3))::integer)
     FROM (
       SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
       CROSS JOIN LATERAL (
@@ -3177,17 +3177,17 @@ AS $$
       WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
     ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
 $$;
-CREATE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._move(ids bigint[], lanes bigint[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_variable
 DECLARE
   look     weir.job_info;
   j        weir.job;
   l        weir.later;
-  was      integer;  -- the lane that it leaves
+  was      bigint;  -- the lane that it leaves
   this     bigint;
   moved    integer := 0;
-  left_    integer[] := '{}';
+  left_    bigint[] := '{}';
   queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
 BEGIN
   FOREACH this IN ARRAY ids LOOP
@@ -3205,7 +3205,7 @@ BEGIN
       END IF;
       j.xid := pg_current_xact_id();
       PERFORM nextval('weir.job_id');  -- wakes idle workers
-      j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
+      j.lane := (coalesce(queue_no, was >> 39) << 39) + coalesce(to_priority - 1, was & 3);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
       IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
@@ -3226,7 +3226,7 @@ BEGIN
         l.unique_until := NULL;
       END IF;
       l.xid := pg_current_xact_id();
-      l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
+      l.lane := (coalesce(queue_no, l.lane >> 39) << 39) + coalesce(to_priority - 1, l.lane & 3);
       l.segment := pg_sequence_last_value('weir.active_later');
       INSERT INTO weir.later SELECT (l).*;
     END IF;
@@ -3240,7 +3240,7 @@ BEGIN
   RETURN moved;
 END
 $$;
-CREATE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._named_by(tokens text[], OUT lanes bigint[], OUT seqs bigint[], OUT ids bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   invalid text;
@@ -3249,7 +3249,7 @@ BEGIN
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % is not a token', quote_literal(left(invalid, 100)) USING ERRCODE = '22023', HINT = 'Pass tokens unchanged, as weir.take returned them.';
   END IF;
-  SELECT coalesce(array_agg(split_part(t, '.', 1)::integer ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
+  SELECT coalesce(array_agg(split_part(t, '.', 1)::bigint ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
          coalesce(array_agg(split_part(t, '.', 3)::bigint ORDER BY nr), '{}')
     INTO lanes, seqs, ids
   FROM unnest(_named_by.tokens) WITH ORDINALITY u(t, nr);
@@ -3263,7 +3263,7 @@ BEGIN
   PERFORM weir._lock_log();
   -- The newest batch of a lane outlives its segment, so a lane that had jobs has a batch, or they still wait to be claimed for the first time.
   names := ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
-    SELECT FROM weir.queue q CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
+    SELECT FROM weir.queue q CROSS JOIN generate_series(q.id::bigint << 39, (q.id::bigint << 39) + 3) l(lane)
     WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
                                OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name);
   RAISE SQLSTATE 'WR099';  -- releases the tables
@@ -3324,7 +3324,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+CREATE FUNCTION weir._next_available(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3354,7 +3354,7 @@ BEGIN
   -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
   places := ARRAY(
     SELECT k.place FROM (
-      SELECT (l % 4)::bigint << 32 | l / 4 AS place FROM unnest(_next_available.lanes) l
+      SELECT (l & 3) << 32 | (l >> 39) AS place FROM unnest(_next_available.lanes) l
       UNION ALL
       SELECT q.place FROM generate_series(from_ >> 32, 3) p CROSS JOIN LATERAL (
         SELECT p << 32 | q.id AS place FROM weir.queue q
@@ -3373,10 +3373,10 @@ BEGIN
   SELECT array_agg(h.lane) AS lanes, array_agg(h.xid) AS xids, array_agg(h.id) AS ids INTO head
   FROM (
     SELECT l.lane, w.xid, w.id
-    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) * 4 + (p.place >> 32))::integer AS lane) l
-    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END, 1) w
-    WHERE l.lane % 4 >= first
-    ORDER BY l.lane % 4, w.xid, w.id LIMIT most + 1) h;
+    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) << 39) + (p.place >> 32) AS lane) l
+    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane & 3 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane & 3 = first THEN at_id ELSE 0 END, 1) w
+    WHERE l.lane & 3 >= first
+    ORDER BY l.lane & 3, w.xid, w.id LIMIT most + 1) h;
   key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
   cost := 12 * cardinality(places);
   RETURN NEXT;
@@ -3389,15 +3389,15 @@ BEGIN
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled jobs stay in the log until they are claimed
            NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 12 * n + r.rows ELSE 1 END::integer
     FROM (
-      SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
+      SELECT l.lane & 3 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane & 3, w.xid, w.id) AS nr
       FROM unnest(head.lanes[1:n]) l(lane)
-      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END,
-        most - shown, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_id ELSE no_end END) w
-      WHERE l.lane % 4 >= first) r
+      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane & 3 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane & 3 = first THEN at_id ELSE 0 END,
+        most - shown, CASE WHEN l.lane & 3 = head.lanes[n + 1] & 3 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane & 3 = head.lanes[n + 1] & 3 THEN upto_id ELSE no_end END) w
+      WHERE l.lane & 3 >= first) r
     WHERE r.nr <= most - shown ORDER BY r.nr;
     GET DIAGNOSTICS found = ROW_COUNT;
     shown := shown + found;
-    first := head.lanes[n + 1] % 4;
+    first := head.lanes[n + 1] & 3;
     at_xid := upto_xid;
     at_id := upto_id;
   END LOOP;
@@ -3408,7 +3408,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3459,7 +3459,7 @@ BEGIN
   ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3500,7 +3500,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+CREATE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3516,7 +3516,7 @@ BEGIN
   ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+CREATE FUNCTION weir._next_later(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3555,7 +3555,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3594,7 +3594,7 @@ AS $$
                                      WHEN 'fixed' THEN 1 WHEN 'linear' THEN _next_try.tries ELSE power(2, least(_next_try.tries, 64) - 1) END))
                  * (0.75 + random() / 2) * interval '1 second'
 $$;
-CREATE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next(state text, lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   CASE _next.state
@@ -3612,7 +3612,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- rows read in one way
-  lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
+  lanes bigint[] := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
                            WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1));
   c     weir.promotion;
   way   text;
@@ -3691,7 +3691,7 @@ BEGIN
   SELECT array_agg(h.lane), array_agg(h.seq) INTO opened.before_lanes, opened.before_seqs
   FROM (SELECT DISTINCT h.lane, h.seq FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)
-          AND h.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
+          AND (h.lane >> 39)::integer IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
   opened.gate := _open_gate.gate;
   opened.seq := 1;
   opened.running := 0;
@@ -3769,7 +3769,7 @@ BEGIN
     CASE WHEN '*' IN (left(fields[1], 1), left(fields[2], 1), left(fields[3], 1)) THEN 'real' ELSE 'fixed' END];
 END
 $$;
-CREATE FUNCTION weir._pass_moved(lane integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._pass_moved(lane bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4021,8 +4021,8 @@ BEGIN
   IF a.id IS NOT NULL THEN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
-    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
-    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
+    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := (a.lane & 3)::integer + 1;
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer);
     history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
@@ -4055,8 +4055,8 @@ BEGIN
     SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
-      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := f.lane % 4 + 1;
-      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
+      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := (f.lane & 3)::integer + 1;
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer);
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       history := f.errors || '[]';
@@ -4081,7 +4081,7 @@ DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
   bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
   effort integer := 0;
-  lanes  integer[];
+  lanes  bigint[];
   wrong  text;
   at     jsonb;   -- where the previous page stopped: the state's number in the list, the key, and the seal
   nr     integer := 1;
@@ -4124,7 +4124,7 @@ BEGIN
     key := at->1;
   END IF;
   IF queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
   END IF;
 
   jobs := '{}';
@@ -4191,7 +4191,7 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
     FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (
     SELECT l.lane, l.total, l.claimed_at FROM looked l
@@ -4208,10 +4208,10 @@ BEGIN
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
     GROUP BY u.name
   ), sums AS (
-    SELECT l.lane / 4 AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
+    SELECT (l.lane >> 39)::integer AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY (l.lane >> 39)::integer
   ), depths AS (
-    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
-    FROM depth d GROUP BY d.lane / 4
+    SELECT (d.lane >> 39)::integer AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
+    FROM depth d GROUP BY (d.lane >> 39)::integer
   )
   SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.scheduled), 0)::bigint,
          coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)
@@ -4299,12 +4299,12 @@ DECLARE
   max_bytes   CONSTANT bigint := 8388608;
   max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
   active      integer;
-  lanes       integer[];
-  waiting     integer[];
+  lanes       bigint[];
+  waiting     bigint[];
   newest      bigint[];
-  stale       integer[];
+  stale       bigint[];
   ids         bigint[];
-  b_lanes     integer[];
+  b_lanes     bigint[];
   b_seqs      bigint[];
   n           bigint;
   size        bigint;
@@ -4326,7 +4326,7 @@ BEGIN
   EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
 
   -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
-  lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
+  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
     INTO waiting, n, size
   FROM weir._unclaimed(_reclaim.segment, lanes, max_jobs + 1) u;
@@ -4392,7 +4392,7 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN false;  -- the segment is in use: try again later
 END
 $$;
-CREATE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, reason text DEFAULT 'the worker did not know that it held this job'::text, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
+CREATE FUNCTION weir._reconcile(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0, reason text DEFAULT 'the worker did not know that it held this job'::text, OUT released integer, OUT next bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation('reconcile'), weir._hold_briefly();
@@ -4412,7 +4412,7 @@ BEGIN
                   coalesce(_reconcile.after, 0)) r;
 END
 $$;
-CREATE FUNCTION weir._record(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text, outcome text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
+CREATE FUNCTION weir._record(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], outcomes text[] DEFAULT NULL::text[], errors text[] DEFAULT NULL::text[], outputs text[] DEFAULT NULL::text[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS TABLE(place integer, refusal text, detail text, outcome text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off SET lock_timeout=5s
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4608,7 +4608,7 @@ BEGIN
     FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
 END
 $$;
-CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off
+CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4775,25 +4775,26 @@ DECLARE
   v       record := weir._in_progress();
   by_age  integer;  -- how many of the next n jobs are chosen by age
   by_rank integer;  -- of the others, those that higher priorities leave
-  lane    integer;
+  lane    bigint;
   heads   record;   -- what by_rank leaves of a lane
   lanes   integer[] := '{}';
   times   timestamptz[] := '{}';
 BEGIN
   -- Nobody is ahead of a higher priority before it has waited for ageing. Usually nobody has, and one row of each lane tells.
-  IF NOT EXISTS (SELECT FROM generate_series(1, 3) p CROSS JOIN LATERAL weir._waiting(queue_no * 4 + p, v.running, v.top, '0', 0, 1) w WHERE w.ready_at <= now() - ageing) THEN
+  IF NOT EXISTS (SELECT FROM generate_series(1, 3) p CROSS JOIN LATERAL weir._waiting((queue_no::bigint << 39) + p, v.running, v.top, '0', 0, 1) w WHERE w.ready_at <= now() - ageing) THEN
     RETURN NULL;
   END IF;
   FOR p IN 0..3 LOOP
-    PERFORM pg_advisory_xact_lock(1464158546, queue_no * 4 + p);
+    lane := (queue_no::bigint << 39) + p;
+    PERFORM pg_advisory_xact_lock(1464158546, ((lane >> 39) * 4 + (lane & 3))::integer);
   END LOOP;
   v := weir._in_progress();
   SELECT (k.total + n) / one_in - k.total / one_in INTO by_age
   FROM (SELECT coalesce(sum(b.total), 0)::bigint AS total FROM generate_series(0, 3) p
-        CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = queue_no * 4 + p ORDER BY b.seq DESC LIMIT 1) b) k;
+        CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = (queue_no::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) b) k;
   by_rank := n - by_age;
   FOR p IN 0..3 LOOP
-    lane := queue_no * 4 + p;
+    lane := (queue_no::bigint << 39) + p;
     -- A lane's jobs are claimed in their order, so none counts before the one ahead of it.
     SELECT count(*) AS n, array_agg(w.at ORDER BY w.nr) FILTER (WHERE w.nr > by_rank) AS times INTO heads
     FROM (SELECT u.nr, max(u.at) FILTER (WHERE u.nr > by_rank) OVER (ROWS UNBOUNDED PRECEDING) AS at
@@ -4838,7 +4839,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._results_of(lane bigint, before_seq bigint, before_id bigint, most integer) RETURNS TABLE(place bigint, id bigint, finished_at timestamp with time zone, is_end boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -4859,7 +4860,7 @@ DECLARE
   batches    bigint;
   reached    integer;
   every      integer;
-  checked    integer[];
+  checked    bigint[];
   s          weir.survey;
   room       boolean := pg_table_size('weir.survey') < 4194304;
 BEGIN
@@ -4889,7 +4890,7 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   checked := ARRAY(SELECT w FROM unnest(s.waiting) w
-                  UNION SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
+                  UNION SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
   INSERT INTO weir.survey (no, upto, snapshot, batches, reclaimed, waiting, lanes, totals, claimed_at)
   WITH lane AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at,
@@ -5000,7 +5001,7 @@ BEGIN
   u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), (weir._queue_id(j.queue)::bigint << 39) + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
           weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
   state := 'available';
@@ -5327,7 +5328,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir._set_aside(worker integer, lane integer, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -5357,14 +5358,14 @@ BEGIN
   FROM (
     SELECT k.id, bool_or(l.is_busy) AS is_busy
     FROM weir.queue k CROSS JOIN generate_series(0, 3) p CROSS JOIN LATERAL (
-      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
+      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = (k.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
           OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) w(xid, after) CROSS JOIN LATERAL (
-               SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
+               SELECT FROM weir.job j WHERE j.lane = (k.id::bigint << 39) + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
           -- A running job may be tried again.
-          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = k.id * 4 + p AND NOT EXISTS (
+          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = (k.id::bigint << 39) + p AND NOT EXISTS (
                SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids))) AS is_busy
       FROM (SELECT 1) one LEFT JOIN LATERAL (
-        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = k.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (k.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
     WHERE EXISTS (SELECT FROM weir.queue o WHERE o.name = k.name AND o.id < k.id)
     GROUP BY k.id) t
   WHERE q.id = t.id AND q.aside = t.is_busy;
@@ -5426,7 +5427,7 @@ BEGIN
   RETURN btrim(line);
 END
 $$;
-CREATE FUNCTION weir._skip_cancelled(worker integer, lane integer, filters weir.cancellation_where[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._skip_cancelled(worker integer, lane bigint, filters weir.cancellation_where[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -5593,8 +5594,8 @@ CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.surv
 AS $$
 DECLARE
   s     weir.survey;
-  fresh integer[];
-  own   integer[];  -- the lanes in which the caller's transaction has logged
+  fresh bigint[];
+  own   bigint[];  -- the lanes in which the caller's transaction has logged
 BEGIN
   SELECT v.* INTO s FROM weir.survey v ORDER BY v.no DESC LIMIT 1;
   -- Transaction ids of another cluster can't be compared, and of jobs that were logged and reclaimed since, only the totals are left.
@@ -5603,7 +5604,7 @@ BEGIN
     fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
     own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
     IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
-      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f / 4 <= s.upto);
+      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto);
       RETURN s;
     END IF;
   END IF;
@@ -5725,7 +5726,7 @@ AS $$
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
-CREATE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._unclaimed(segment integer, lanes bigint[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
   SELECT j.*
   FROM unnest(_unclaimed.lanes) l(lane)
@@ -5739,7 +5740,7 @@ AS $$
       SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
   LIMIT _unclaimed.max_rows
 $$;
-CREATE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+CREATE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint) RETURNS TABLE(no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
 AS $$
   SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
@@ -5749,7 +5750,7 @@ AS $$
   WHERE b.worker = _unfinished_in.worker AND b.no > _unfinished_in.after AND b.no <= _unfinished_in.upto
     AND coalesce(e.n, 0) < (SELECT sum(cardinality(p.ids)) FROM weir.batch p WHERE p.segment = b.segment AND p.lane = b.lane AND p.seq = b.seq)
 $$;
-CREATE FUNCTION weir._unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
+CREATE FUNCTION weir._unfinished(worker integer, nos bigint[]) RETURNS TABLE(no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET jit=off
 AS $$
   SELECT b.no, b.lane, b.seq, b.segment, b.claimed_at,
          ARRAY(SELECT i.id FROM unnest(b.ids) i(id)
@@ -5782,7 +5783,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._waiting(lane bigint, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6200,7 +6201,7 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
-  FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
+  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1 AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                     enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
           u(id, queue, kind, args, priority, run_at, max_attempts, meta)
@@ -6208,7 +6209,7 @@ BEGIN
 
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    SELECT u.id, this_xid, u.run_at, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
+    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1, 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                 enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
@@ -6224,7 +6225,7 @@ AS $$
 DECLARE
   hash     uuid;
   found    record;
-  lane     integer;
+  lane     bigint;
   no       bigint;
   until_at timestamptz;
 BEGIN
@@ -6258,7 +6259,7 @@ BEGIN
     RETURN;
   END IF;
 
-  lane := weir._queue_id(queue) * 4 + priority - 1;
+  lane := (weir._queue_id(queue)::bigint << 39) + priority - 1;
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
@@ -6320,7 +6321,7 @@ BEGIN
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
     INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+    VALUES (nextval('weir.job_id'), this_xid, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
             pg_sequence_last_value('weir.active_job'), kind, args, meta)
     RETURNING id INTO new_id;
   ELSE
@@ -6328,7 +6329,7 @@ BEGIN
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
             pg_sequence_last_value('weir.active_later'), kind, args, meta)
     RETURNING id INTO new_id;
   END IF;
@@ -6340,7 +6341,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
-  lanes integer[];
+  lanes bigint[];
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -6352,7 +6353,7 @@ BEGIN
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
   SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
@@ -6510,7 +6511,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   ids   bigint[];
-  lanes integer[];
+  lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
   PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
@@ -6536,7 +6537,7 @@ BEGIN
   END IF;
   lanes := weir._lanes_of(ids);
   FOR i IN 1..cardinality(lanes) LOOP
-    PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
+    PERFORM pg_advisory_xact_lock(1464158546, ((lanes[i] >> 39) * 4 + (lanes[i] & 3))::integer);
   END LOOP;
   moved := weir._move(ids, lanes, queue, to_queue, to_priority, known);
 END
@@ -6640,7 +6641,7 @@ AS $$
 DECLARE
   max_mib CONSTANT integer := 16;
   given   jsonb;
-  lanes   integer[];
+  lanes   bigint[];
   seqs    bigint[];
   segment smallint;  -- of the reports
 BEGIN
@@ -7410,7 +7411,7 @@ DECLARE
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
-  lanes    integer[] := '{}';  -- jobs that are ended without being run
+  lanes    bigint[] := '{}';  -- jobs that are ended without being run
   seqs     bigint[]  := '{}';
   ids      bigint[]  := '{}';
   outcomes text[]    := '{}';
@@ -7490,7 +7491,7 @@ BEGIN
             token := format('%s.%s.%s', j.lane, j.seq, j.id);
             id := j.id;
             queue := j.queue;
-            priority := j.lane % 4 + 1;
+            priority := (j.lane & 3)::integer + 1;
             kind := j.kind;
             args := j.args;
             meta := j.meta;
@@ -7611,7 +7612,7 @@ COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whethe
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
-COMMENT ON ROUTINE weir._batch_of(integer,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
+COMMENT ON ROUTINE weir._batch_of(bigint,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
@@ -7620,9 +7621,9 @@ COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
-COMMENT ON ROUTINE weir._carry_states(integer,integer,integer[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
-COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,integer[],integer[],bigint[],integer[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
-COMMENT ON ROUTINE weir._carry_waiting(integer,integer,integer[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
+COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
+COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
+COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
@@ -7639,18 +7640,18 @@ COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS '
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._complete(integer,integer,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._depths(integer[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
-COMMENT ON ROUTINE weir._drop(integer,integer,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._end_attempts(integer,integer[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
+COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
@@ -7673,11 +7674,11 @@ COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precisio
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._hold_attempt(text,integer,integer,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
-COMMENT ON ROUTINE weir._hold_segments(integer,integer[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
+COMMENT ON ROUTINE weir._hold_segments(integer,bigint[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
@@ -7690,8 +7691,8 @@ COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form 
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._judged(integer[],integer[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._keep_failures(integer,integer[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
+COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
@@ -7704,17 +7705,17 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._move(bigint[],integer[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
+COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._next(text,integer[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
-COMMENT ON ROUTINE weir._next_available(integer[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
-COMMENT ON ROUTINE weir._next_cancelled(integer[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
-COMMENT ON ROUTINE weir._next_completed(integer[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
-COMMENT ON ROUTINE weir._next_failed(integer[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
-COMMENT ON ROUTINE weir._next_later(integer[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
-COMMENT ON ROUTINE weir._next_running(integer[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
+COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
+COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
+COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
+COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
+COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
+COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
+COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
@@ -7724,7 +7725,7 @@ COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far th
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._pass_moved(integer) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
+COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
@@ -7737,14 +7738,14 @@ COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
-COMMENT ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
-COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,integer[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
+COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the next n jobs that are claimed from a queue are chosen by age, by priority (1 to 4): a claim leaves them to their lanes. NULL: none, because no job has waited for ageing. Then it has locked nothing; otherwise the answer holds until the claim ends, because no other claims from these lanes. Locks: advisory: the queue''s lanes in their order (exclusive), unless it returns NULL. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
-COMMENT ON ROUTINE weir._results_of(integer,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
+COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
@@ -7759,11 +7760,11 @@ COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor 
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
-COMMENT ON ROUTINE weir._set_aside(integer,integer,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
+COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._skip_cancelled(integer,integer,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
+COMMENT ON ROUTINE weir._skip_cancelled(integer,bigint,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
 COMMENT ON ROUTINE weir._snapshot_of_others() IS 'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
@@ -7776,12 +7777,12 @@ COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins a
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
-COMMENT ON ROUTINE weir._unclaimed(integer,integer[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
+COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
 COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; no jobs if only another part of the batch has some.';
 COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfinished, for all batches after a number and up to another.';
 COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for another attempt at it; NULL if nothing does. Locks: none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir._waiting(integer,xid8[],xid8,xid8,bigint,integer,xid8,bigint) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
@@ -7879,7 +7880,7 @@ COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness re
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
-COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
 COMMENT ON TABLE weir.release IS 'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
@@ -7903,7 +7904,7 @@ GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,doub
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._complete(integer,integer,bigint,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
@@ -7913,8 +7914,8 @@ GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
-GRANT EXECUTE ON ROUTINE weir._reconcile(integer,integer[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._record(integer,integer[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;

@@ -85,7 +85,7 @@ func taskOf[A weir.Args](job *weir.Job[A]) (*worker.Task, error) {
 		m.EnqueuedAt = time.Now()
 	}
 	task := &worker.Task{Claim: store.Claim{
-		Batch: store.Batch{Lane: int32(cmp.Or(m.Priority, o.Priority, 2) - 1)},
+		Batch: store.Batch{Lane: int64(cmp.Or(m.Priority, o.Priority, 2) - 1)},
 		Queue: cmp.Or(m.Queue, o.Queue, "default"),
 		ID:    cmp.Or(m.ID, 1), Attempt: int32(cmp.Or(m.Attempt, 1)), MaxAttempts: int32(cmp.Or(m.MaxAttempts, o.MaxAttempts, store.DefaultMaxAttempts)),
 		PutOff: int32(m.PutOff), Kind: kind, Args: args, Meta: m.Meta, EnqueuedAt: m.EnqueuedAt,

@@ -4,8 +4,8 @@ package model
 
 func (r *replay) reconcile(i int) {
 	p := &r.s.process[i]
-	var lanes, sizes []int32
-	var seqs, ids []int64
+	var sizes []int32
+	var lanes, seqs, ids []int64
 	for _, h := range p.held {
 		if h != (held{}) {
 			lanes, seqs, sizes, ids = append(lanes, r.batches[h].lane), append(seqs, r.batches[h].seq), append(sizes, 1), append(ids, r.ids[h.tag])
@@ -16,7 +16,7 @@ func (r *replay) reconcile(i int) {
 	for after := new(int64); after != nil; {
 		var some int
 		if err := r.admin.QueryRow(r.Context(), `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`, r.workers[i],
-			append([]int32{}, lanes...), append([]int64{}, seqs...), append([]int32{}, sizes...), append([]int64{}, ids...), *after).Scan(&some, &after); err != nil {
+			append([]int64{}, lanes...), append([]int64{}, seqs...), append([]int32{}, sizes...), append([]int64{}, ids...), *after).Scan(&some, &after); err != nil {
 			r.fail("reconcile: %v", err)
 		}
 		released += some

@@ -145,7 +145,7 @@ func (r *replay) record(i, k int, do action) {
 	}
 	at := r.batches[h]
 	var refusal string
-	err := r.admin.QueryRow(r.Context(), `SELECT coalesce((SELECT refusal FROM weir._record($1, ARRAY[$2::integer], ARRAY[$3::bigint], '{1}', ARRAY[$4::bigint], ARRAY[$5::text])), '')`,
+	err := r.admin.QueryRow(r.Context(), `SELECT coalesce((SELECT refusal FROM weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], '{1}', ARRAY[$4::bigint], ARRAY[$5::text])), '')`,
 		r.workers[i], at.lane, at.seq, r.ids[h.tag], outcome).Scan(&refusal)
 	r.note("record by worker %d: job %d %s: %q %v", i+1, h.tag, outcome, refusal, err)
 	if err != nil {

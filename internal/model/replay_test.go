@@ -71,12 +71,12 @@ type replay struct {
 }
 
 type place struct {
-	lane int32
+	lane int64
 	seq  int64
 }
 
 type got struct {
-	Lane int32
+	Lane int64
 	Seq  int64
 	ID   int64
 }

@@ -26,7 +26,7 @@ const MaxBatch = 960
 
 // Batch identifies a batch of a lane.
 type Batch struct {
-	Lane int32
+	Lane int64
 	Seq  int64
 }
 
@@ -53,7 +53,7 @@ type Withheld struct {
 }
 
 // Priority returns the priority of the job's lane, 1 to 4.
-func (c *Claim) Priority() int { return int(c.Lane%4) + 1 }
+func (c *Claim) Priority() int { return int(c.Lane&3) + 1 }
 
 // Ready returns when the attempt became available.
 func (c *Claim) Ready() time.Time {
@@ -110,7 +110,7 @@ const (
 	sqlProgress      = `SELECT coalesce(token, ''), refusal, detail FROM weir.progress($1, $2)`
 	sqlCheckpoint    = `SELECT weir.checkpoint($1)::text`
 	sqlSetCheckpoint = `SELECT weir.set_checkpoint($1, $2, $3::text::jsonb)::text`
-	sqlComplete      = `SELECT weir._complete($1::int, $2::int, $3::bigint, $4::bigint)::text`
+	sqlComplete      = `SELECT weir._complete($1::int, $2::bigint, $3::bigint, $4::bigint)::text`
 	sqlFence         = `SELECT weir._fence($1, $2)`
 	sqlLeft          = `SELECT more FROM weir._settle($1)`
 	sqlCancelled     = `SELECT weir._cancelled_among($1)`
@@ -172,8 +172,8 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 // Record records ends, with those of a batch next to each other, and returns the refused ones, and those to which a retry rule gave another
 // outcome. All others are recorded.
 func (s *Store) Record(ctx context.Context, worker int32, ends []End) ([]Refusal, error) {
-	var lanes, sizes []int32
-	var seqs []int64
+	var sizes []int32
+	var lanes, seqs []int64
 	ids := make([]int64, len(ends))
 	plain := true
 	for i, e := range ends {
@@ -234,7 +234,7 @@ func SetCheckpointTx(ctx context.Context, tx Querier, worker int32, batch Batch,
 
 // Held lists the attempts that a worker holds: batches, each with the next Sizes[i] of IDs.
 type Held struct {
-	Lanes []int32
+	Lanes []int64
 	Seqs  []int64
 	Sizes []int32
 	IDs   []int64

@@ -287,7 +287,7 @@ func (s *session) recorded(tasks []*Task) {
 func (s *session) held() store.Held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := store.Held{Lanes: []int32{}, Seqs: []int64{}, Sizes: []int32{}, IDs: []int64{}}
+	h := store.Held{Lanes: []int64{}, Seqs: []int64{}, Sizes: []int32{}, IDs: []int64{}}
 	for key, b := range s.batches {
 		h.Lanes, h.Seqs, h.Sizes = append(h.Lanes, key.Lane), append(h.Seqs, key.Seq), append(h.Sizes, int32(b.left))
 		for _, t := range b.tasks {

@@ -18,25 +18,26 @@ DECLARE
   v       record := weir._in_progress();
   by_age  integer;  -- how many of the next n jobs are chosen by age
   by_rank integer;  -- of the others, those that higher priorities leave
-  lane    integer;
+  lane    bigint;
   heads   record;   -- what by_rank leaves of a lane
   lanes   integer[] := '{}';
   times   timestamptz[] := '{}';
 BEGIN
   -- Nobody is ahead of a higher priority before it has waited for ageing. Usually nobody has, and one row of each lane tells.
-  IF NOT EXISTS (SELECT FROM generate_series(1, 3) p CROSS JOIN LATERAL weir._waiting(queue_no * 4 + p, v.running, v.top, '0', 0, 1) w WHERE w.ready_at <= now() - ageing) THEN
+  IF NOT EXISTS (SELECT FROM generate_series(1, 3) p CROSS JOIN LATERAL weir._waiting((queue_no::bigint << 39) + p, v.running, v.top, '0', 0, 1) w WHERE w.ready_at <= now() - ageing) THEN
     RETURN NULL;
   END IF;
   FOR p IN 0..3 LOOP
-    PERFORM pg_advisory_xact_lock(1464158546, queue_no * 4 + p);
+    lane := (queue_no::bigint << 39) + p;
+    PERFORM pg_advisory_xact_lock(1464158546, ((lane >> 39) * 4 + (lane & 3))::integer);
   END LOOP;
   v := weir._in_progress();
   SELECT (k.total + n) / one_in - k.total / one_in INTO by_age
   FROM (SELECT coalesce(sum(b.total), 0)::bigint AS total FROM generate_series(0, 3) p
-        CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = queue_no * 4 + p ORDER BY b.seq DESC LIMIT 1) b) k;
+        CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = (queue_no::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) b) k;
   by_rank := n - by_age;
   FOR p IN 0..3 LOOP
-    lane := queue_no * 4 + p;
+    lane := (queue_no::bigint << 39) + p;
     -- A lane's jobs are claimed in their order, so none counts before the one ahead of it.
     SELECT count(*) AS n, array_agg(w.at ORDER BY w.nr) FILTER (WHERE w.nr > by_rank) AS times INTO heads
     FROM (SELECT u.nr, max(u.at) FILTER (WHERE u.nr > by_rank) OVER (ROWS UNBOUNDED PRECEDING) AS at

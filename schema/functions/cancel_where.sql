@@ -83,7 +83,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
 
-CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane integer, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
+CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
                                       attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -102,7 +102,7 @@ $$;
 COMMENT ON FUNCTION weir._drop IS
   'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 
-CREATE OR REPLACE FUNCTION weir._skip_cancelled(worker integer, lane integer, filters weir.cancellation_where[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._skip_cancelled(worker integer, lane bigint, filters weir.cancellation_where[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -198,8 +198,8 @@ BEGIN
     (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
   ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
   SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
-  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4))
-    AND (w.priority IS NULL OR w.priority = a.lane % 4 + 1);
+  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
+    AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
   RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
 END
 $$;

@@ -1,6 +1,6 @@
 -- What reclaiming carries from a closed segment into the active one.
 
-CREATE OR REPLACE FUNCTION weir._carry_waiting(segment integer, active integer, lanes integer[], max_jobs integer, max_bytes bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION weir._carry_waiting(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -10,7 +10,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  this_lane integer;
+  this_lane bigint;
   s         record;
   chosen    tid[];
   size      bigint;
@@ -19,7 +19,7 @@ DECLARE
 BEGIN
   FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
     EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
     locked := locked + 1;
     SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
     FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
@@ -53,7 +53,7 @@ $$;
 COMMENT ON FUNCTION weir._carry_waiting IS
   'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
 
-CREATE OR REPLACE FUNCTION weir._carry_states(segment integer, active integer, lanes integer[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._carry_states(segment integer, active integer, lanes bigint[]) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -68,8 +68,8 @@ $$;
 COMMENT ON FUNCTION weir._carry_states IS
   'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 
-CREATE OR REPLACE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting integer[], lanes integer[], newest bigint[],
-                                                 b_lanes integer[], b_seqs bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting bigint[], lanes bigint[], newest bigint[],
+                                                 b_lanes bigint[], b_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off

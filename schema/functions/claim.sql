@@ -7,7 +7,7 @@
 -- new position and pending from the same snapshot that it read the rows with.
 
 CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
-RETURNS TABLE (queue text, lane integer, seq bigint, id bigint, attempt integer, max_attempts integer,
+RETURNS TABLE (queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer,
                kind text, args jsonb, meta jsonb, enqueued_at timestamptz, dropped text, put_off integer, ready_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -33,7 +33,7 @@ DECLARE
   afters      bigint[];
   cluster     text;
   started_for text[];
-  hinted      integer[];  -- the only lanes to check; NULL: all
+  hinted      bigint[];  -- the only lanes to check; NULL: all
   start_at    integer;
   visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
@@ -97,14 +97,14 @@ BEGIN
     hinted := weir._fresh_lanes(_claim.since, snapshot);
     IF hinted IS NOT NULL AND _claim.backlog <> '{}' THEN
       hinted := ARRAY(SELECT unnest(hinted) UNION
-                      SELECT q.id * 4 + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
+                      SELECT (q.id::bigint << 39) + p FROM unnest(_claim.backlog) b(name) JOIN weir.queue q ON q.name = b.name CROSS JOIN generate_series(0, 3) p);
     END IF;
   END IF;
 
   -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
   IF cardinality(hinted) > max_lanes THEN
-    start_at := hinted[1 + floor(random() * cardinality(hinted))] / 4;
-    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h / 4 < start_at, h);
+    start_at := hinted[1 + floor(random() * cardinality(hinted))] >> 39;
+    hinted := ARRAY(SELECT h FROM unnest(hinted) h ORDER BY h >> 39 < start_at, h);
   ELSIF hinted IS NULL AND 4 * cardinality(queues) > max_lanes THEN
     start_at := floor(random() * cardinality(queues));
     queues := queues[start_at + 1 :] || queues[: start_at];
@@ -112,7 +112,7 @@ BEGIN
   END IF;
 
   -- Most lanes are idle, and have no rows between transactions in progress: one query finds this out for all of them.
-  SELECT NULL::boolean[] AS known, '{}'::integer[] AS lanes INTO gaps;
+  SELECT NULL::boolean[] AS known, '{}'::bigint[] AS lanes INTO gaps;
   IF coalesce(cardinality(hinted), 4 * cardinality(queues)) * cardinality(running) > 16 THEN
     gaps := weir._fresh_between(running, top);
   END IF;
@@ -126,12 +126,12 @@ BEGIN
         SELECT q.lane, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
         -- OFFSET 0 makes it go through the queues in their order, only as far as needed.
-        CROSS JOIN LATERAL (SELECT q.id * 4 + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT (q.id::bigint << 39) + p AS lane FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = u.name AND NOT q.aside OFFSET 0) q
         WHERE hinted IS NULL AND u.quota > 0
         UNION ALL
         SELECT h.lane, o.ord, q.name
         FROM unnest(hinted) h(lane)
-        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = h.lane / 4 OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = (h.lane >> 39)::integer OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
@@ -199,21 +199,21 @@ BEGIN
       judging := judging || queue_hash;
     END IF;
     IF ready.ageing IS NOT NULL THEN
-      IF ready.lane / 4 IS DISTINCT FROM aged_queue THEN
-        aged_queue := ready.lane / 4;
+      IF (ready.lane >> 39)::integer IS DISTINCT FROM aged_queue THEN
+        aged_queue := (ready.lane >> 39)::integer;
         reserved := weir._reserve(aged_queue, quota, ready.ageing);
         has_lanes := has_lanes OR reserved IS NOT NULL;
       END IF;
-      IF reserved[ready.lane % 4 + 2 :] <> array_fill(0, ARRAY[3 - ready.lane % 4]) THEN
+      IF reserved[(ready.lane & 3)::integer + 2 :] <> array_fill(0, ARRAY[3 - (ready.lane & 3)::integer]) THEN
         shortened := shortened || ready.ord;
-        quota := quota - (SELECT sum(r) FROM unnest(reserved[ready.lane % 4 + 2 :]) r);
+        quota := quota - (SELECT sum(r) FROM unnest(reserved[(ready.lane & 3)::integer + 2 :]) r);
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
-    PERFORM pg_advisory_xact_lock(1464158546, ready.lane);
+    PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
-    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = ready.lane % 4 + 1);
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
     IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
       is_cut := true;
       CONTINUE;

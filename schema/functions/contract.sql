@@ -49,7 +49,7 @@ DECLARE
   reported bigint[] := '{}';  -- jobs whose cancellation is reported
   after    bigint := 0;
   j        record;
-  lanes    integer[] := '{}';  -- jobs that are ended without being run
+  lanes    bigint[] := '{}';  -- jobs that are ended without being run
   seqs     bigint[]  := '{}';
   ids      bigint[]  := '{}';
   outcomes text[]    := '{}';
@@ -129,7 +129,7 @@ BEGIN
             token := format('%s.%s.%s', j.lane, j.seq, j.id);
             id := j.id;
             queue := j.queue;
-            priority := j.lane % 4 + 1;
+            priority := (j.lane & 3)::integer + 1;
             kind := j.kind;
             args := j.args;
             meta := j.meta;
@@ -214,7 +214,7 @@ $$;
 COMMENT ON FUNCTION weir._beat_if_due IS
   'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
 
-CREATE OR REPLACE FUNCTION weir._named_by(tokens text[], OUT lanes integer[], OUT seqs bigint[], OUT ids bigint[])
+CREATE OR REPLACE FUNCTION weir._named_by(tokens text[], OUT lanes bigint[], OUT seqs bigint[], OUT ids bigint[])
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -226,7 +226,7 @@ BEGIN
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % is not a token', quote_literal(left(invalid, 100)) USING ERRCODE = '22023', HINT = 'Pass tokens unchanged, as weir.take returned them.';
   END IF;
-  SELECT coalesce(array_agg(split_part(t, '.', 1)::integer ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
+  SELECT coalesce(array_agg(split_part(t, '.', 1)::bigint ORDER BY nr), '{}'), coalesce(array_agg(split_part(t, '.', 2)::bigint ORDER BY nr), '{}'),
          coalesce(array_agg(split_part(t, '.', 3)::bigint ORDER BY nr), '{}')
     INTO lanes, seqs, ids
   FROM unnest(_named_by.tokens) WITH ORDINALITY u(t, nr);
@@ -239,7 +239,7 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,10}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::bigint < 2147483648 ELSE false END
+  SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
 $$;
 COMMENT ON FUNCTION weir._is_token IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 

@@ -25,7 +25,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._waiting(lane integer, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer,
+CREATE OR REPLACE FUNCTION weir._waiting(lane bigint, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer,
                                          upto_xid xid8 DEFAULT '18446744073709551615', upto_id bigint DEFAULT 9223372036854775807)
 RETURNS TABLE (xid xid8, id bigint, ready_at timestamptz, segment smallint, place tid)
 LANGUAGE plpgsql STABLE
@@ -77,7 +77,7 @@ $$;
 COMMENT ON FUNCTION weir._waiting IS
   'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
 
-CREATE OR REPLACE FUNCTION weir._depths(lanes integer[]) RETURNS TABLE (lane integer, waiting bigint, is_estimate boolean, ready_at timestamptz)
+CREATE OR REPLACE FUNCTION weir._depths(lanes bigint[]) RETURNS TABLE (lane bigint, waiting bigint, is_estimate boolean, ready_at timestamptz)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -93,7 +93,7 @@ DECLARE
   pages   CONSTANT integer := 300;    -- sampled
   counted integer;
   v       record;
-  deep    integer[];
+  deep    bigint[];
   size    bigint := current_setting('block_size')::bigint;
   n       bigint;
 BEGIN
@@ -153,7 +153,7 @@ $$;
 COMMENT ON FUNCTION weir._depths IS
   'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 
-CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane integer, xid xid8, id bigint)
+CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane bigint, xid xid8, id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -171,7 +171,7 @@ $$;
 COMMENT ON FUNCTION weir._jobs_on IS 'The jobs on one page of a segment.';
 
 CREATE OR REPLACE FUNCTION weir._in_hand(workers integer[], upto bigint, most integer)
-RETURNS TABLE (worker integer, no bigint, lane integer, ids bigint[], is_last boolean)
+RETURNS TABLE (worker integer, no bigint, lane bigint, ids bigint[], is_last boolean)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -203,7 +203,7 @@ $$;
 COMMENT ON FUNCTION weir._in_hand IS
   'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 
-CREATE OR REPLACE FUNCTION weir._depths_running() RETURNS TABLE (lane integer, running bigint, is_estimate boolean)
+CREATE OR REPLACE FUNCTION weir._depths_running() RETURNS TABLE (lane bigint, running bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -222,7 +222,7 @@ BEGIN
   )
   SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
   FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
-        UNION ALL SELECT u.id * 4 + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
+        UNION ALL SELECT (u.id::bigint << 39) + p, 0, true FROM unsure u CROSS JOIN generate_series(0, 3) p) k
   GROUP BY k.lane;
 END
 $$;
@@ -239,7 +239,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._holders IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
 
-CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane integer, scheduled bigint, is_estimate boolean)
+CREATE OR REPLACE FUNCTION weir._depths_later() RETURNS TABLE (lane bigint, scheduled bigint, is_estimate boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -296,7 +296,7 @@ $$;
 COMMENT ON FUNCTION weir._depths_later IS
   'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 
-CREATE OR REPLACE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE (lane integer, run_at timestamptz, id bigint)
+CREATE OR REPLACE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE (lane bigint, run_at timestamptz, id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -331,7 +331,7 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
     FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (
     SELECT l.lane, l.total, l.claimed_at FROM looked l
@@ -348,10 +348,10 @@ BEGIN
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
     GROUP BY u.name
   ), sums AS (
-    SELECT l.lane / 4 AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY l.lane / 4
+    SELECT (l.lane >> 39)::integer AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY (l.lane >> 39)::integer
   ), depths AS (
-    SELECT d.lane / 4 AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
-    FROM depth d GROUP BY d.lane / 4
+    SELECT (d.lane >> 39)::integer AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
+    FROM depth d GROUP BY (d.lane >> 39)::integer
   )
   SELECT q.name, max(q.paused_at), coalesce(sum(d.waiting), 0)::bigint, coalesce(sum(d.running), 0)::bigint, coalesce(sum(d.scheduled), 0)::bigint,
          coalesce(bool_or(d.is_estimate), false), min(d.ready_at), coalesce(sum(l.total), 0)::bigint, max(l.claimed_at), coalesce(max(c.n), 0)

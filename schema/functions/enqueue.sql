@@ -56,7 +56,7 @@ BEGIN
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
     INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+    VALUES (nextval('weir.job_id'), this_xid, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
             pg_sequence_last_value('weir.active_job'), kind, args, meta)
     RETURNING id INTO new_id;
   ELSE
@@ -64,7 +64,7 @@ BEGIN
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), queue_no * 4 + priority - 1, 1, max_attempts,
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
             pg_sequence_last_value('weir.active_later'), kind, args, meta)
     RETURNING id INTO new_id;
   END IF;
@@ -146,7 +146,7 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
-  FROM (SELECT u.*, queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1 AS lane
+  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1 AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                     enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
           u(id, queue, kind, args, priority, run_at, max_attempts, meta)
@@ -154,7 +154,7 @@ BEGIN
 
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    SELECT u.id, this_xid, u.run_at, now(), queue_ids[array_position(names, u.queue)] * 4 + coalesce(u.priority, 2) - 1, 1,
+    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1, 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                 enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)

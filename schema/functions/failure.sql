@@ -2,7 +2,7 @@
 -- would cost more the longer they are kept, and a flood of failures would delay reclaiming. So the transaction that records a final failure also
 -- copies the job into a log of failures. The job's segment is reclaimed like any other, and reclaiming needs no knowledge of failures.
 
-CREATE OR REPLACE FUNCTION weir._keep_failures(worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[])
+CREATE OR REPLACE FUNCTION weir._keep_failures(worker integer, lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[], outputs text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -51,7 +51,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
-  lanes integer[];
+  lanes bigint[];
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -63,7 +63,7 @@ BEGIN
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
   SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest

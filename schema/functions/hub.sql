@@ -42,7 +42,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_count CONSTANT integer := 100;
-  lanes     integer[];
+  lanes     bigint[];
   poll      integer := 1;
   slept     text;
 BEGIN
@@ -74,8 +74,8 @@ BEGIN
   WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
-    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
-    JOIN weir.queue q ON q.id = l.lane / 4
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    JOIN weir.queue q ON q.id = (l.lane >> 39)::integer
     CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
         SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j

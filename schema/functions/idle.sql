@@ -17,7 +17,7 @@ DECLARE
   snapshot   pg_snapshot := pg_current_snapshot();
   checked    integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.id > coalesce(pg_sequence_last_value('weir.idle_looked'), 0) ORDER BY q.id LIMIT max_queues);
   upto       integer := CASE WHEN cardinality(checked) = max_queues THEN checked[max_queues] ELSE 0 END;  -- 0: start over
-  this_lane  integer;
+  this_lane  bigint;
   locked     integer := 0;
   trimmed    integer := 0;
   last       record;
@@ -28,15 +28,15 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   FOR this_lane IN
-    SELECT l.lane FROM unnest(checked) q(id) CROSS JOIN generate_series(q.id * 4, q.id * 4 + 3) l(lane)
+    SELECT l.lane FROM unnest(checked) q(id) CROSS JOIN generate_series(q.id::bigint << 39, (q.id::bigint << 39) + 3) l(lane)
     CROSS JOIN LATERAL (SELECT b.pending FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s
     WHERE (SELECT count(*) FROM unnest(s.pending) p(xid) WHERE pg_visible_in_snapshot(p.xid, snapshot)) >= least(min_ended, nullif(cardinality(s.pending), 0))
   LOOP
     IF locked = max_locked OR clock_timestamp() - now() > interval '100 ms' AND locked > 0 THEN
-      upto := this_lane / 4 - 1;
+      upto := (this_lane >> 39)::integer - 1;
       EXIT;
     END IF;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, this_lane);
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
     locked := locked + 1;
     SELECT b.* INTO last FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
     -- As in a claim: a new snapshot, taken after the lane's lock; the query below sees at least as much.

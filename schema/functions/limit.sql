@@ -107,7 +107,7 @@ BEGIN
   SELECT array_agg(h.lane), array_agg(h.seq) INTO opened.before_lanes, opened.before_seqs
   FROM (SELECT DISTINCT h.lane, h.seq FROM weir.worker w CROSS JOIN LATERAL weir._holds(w.id) h
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807)
-          AND h.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
+          AND (h.lane >> 39)::integer IN (SELECT q.id FROM weir.queue q WHERE q.name = _open_gate.name)) h;
   opened.gate := _open_gate.gate;
   opened.seq := 1;
   opened.running := 0;

@@ -14,7 +14,7 @@
 -- The states follow one another. The cost of a page is bounded: if a filter finds nothing, or jobs have changed their state, the page ends early,
 -- and the next one continues from there.
 
-CREATE OR REPLACE FUNCTION weir._next_available(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
+CREATE OR REPLACE FUNCTION weir._next_available(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -48,7 +48,7 @@ BEGIN
   -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
   places := ARRAY(
     SELECT k.place FROM (
-      SELECT (l % 4)::bigint << 32 | l / 4 AS place FROM unnest(_next_available.lanes) l
+      SELECT (l & 3) << 32 | (l >> 39) AS place FROM unnest(_next_available.lanes) l
       UNION ALL
       SELECT q.place FROM generate_series(from_ >> 32, 3) p CROSS JOIN LATERAL (
         SELECT p << 32 | q.id AS place FROM weir.queue q
@@ -67,10 +67,10 @@ BEGIN
   SELECT array_agg(h.lane) AS lanes, array_agg(h.xid) AS xids, array_agg(h.id) AS ids INTO head
   FROM (
     SELECT l.lane, w.xid, w.id
-    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) * 4 + (p.place >> 32))::integer AS lane) l
-    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END, 1) w
-    WHERE l.lane % 4 >= first
-    ORDER BY l.lane % 4, w.xid, w.id LIMIT most + 1) h;
+    FROM unnest(places) p(place) CROSS JOIN LATERAL (SELECT ((p.place & 4294967295) << 39) + (p.place >> 32) AS lane) l
+    CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane & 3 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane & 3 = first THEN at_id ELSE 0 END, 1) w
+    WHERE l.lane & 3 >= first
+    ORDER BY l.lane & 3, w.xid, w.id LIMIT most + 1) h;
   key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
   cost := 12 * cardinality(places);
   RETURN NEXT;
@@ -83,15 +83,15 @@ BEGIN
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = r.id) THEN r.id END,  -- cancelled jobs stay in the log until they are claimed
            NULL::timestamptz, jsonb_build_array(from_, upto, r.priority, r.xid::text, r.id), CASE r.nr WHEN 1 THEN 12 * n + r.rows ELSE 1 END::integer
     FROM (
-      SELECT l.lane % 4 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane % 4, w.xid, w.id) AS nr
+      SELECT l.lane & 3 AS priority, w.xid, w.id, count(*) OVER () AS rows, row_number() OVER (ORDER BY l.lane & 3, w.xid, w.id) AS nr
       FROM unnest(head.lanes[1:n]) l(lane)
-      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane % 4 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane % 4 = first THEN at_id ELSE 0 END,
-        most - shown, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane % 4 = head.lanes[n + 1] % 4 THEN upto_id ELSE no_end END) w
-      WHERE l.lane % 4 >= first) r
+      CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane & 3 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane & 3 = first THEN at_id ELSE 0 END,
+        most - shown, CASE WHEN l.lane & 3 = head.lanes[n + 1] & 3 THEN upto_xid ELSE '18446744073709551615' END, CASE WHEN l.lane & 3 = head.lanes[n + 1] & 3 THEN upto_id ELSE no_end END) w
+      WHERE l.lane & 3 >= first) r
     WHERE r.nr <= most - shown ORDER BY r.nr;
     GET DIAGNOSTICS found = ROW_COUNT;
     shown := shown + found;
-    first := head.lanes[n + 1] % 4;
+    first := head.lanes[n + 1] & 3;
     at_xid := upto_xid;
     at_id := upto_id;
   END LOOP;
@@ -105,7 +105,7 @@ $$;
 COMMENT ON FUNCTION weir._next_available IS
   'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_running(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
+CREATE OR REPLACE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -135,7 +135,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._next_running IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_later(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_later(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -183,7 +183,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._next_later IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._results_of(lane integer, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
+CREATE OR REPLACE FUNCTION weir._results_of(lane bigint, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -242,7 +242,7 @@ $$;
 COMMENT ON FUNCTION weir._results_in IS
   'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 
-CREATE OR REPLACE FUNCTION weir._next_completed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -298,7 +298,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._times_reclaimed IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 
-CREATE OR REPLACE FUNCTION weir._next_failed(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
+CREATE OR REPLACE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -323,7 +323,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._next_failed IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
+CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -383,7 +383,7 @@ $$;
 COMMENT ON FUNCTION weir._next_cancelled IS
   'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next(state text, lanes integer[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
+CREATE OR REPLACE FUNCTION weir._next(state text, lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -415,7 +415,7 @@ DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
   bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
   effort integer := 0;
-  lanes  integer[];
+  lanes  bigint[];
   wrong  text;
   at     jsonb;   -- where the previous page stopped: the state's number in the list, the key, and the seal
   nr     integer := 1;
@@ -458,7 +458,7 @@ BEGIN
     key := at->1;
   END IF;
   IF queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
   END IF;
 
   jobs := '{}';

@@ -27,7 +27,7 @@ $$;
 COMMENT ON FUNCTION weir._lock_log IS
   'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 
-CREATE OR REPLACE FUNCTION weir._batch_of(lane integer, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
+CREATE OR REPLACE FUNCTION weir._batch_of(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -143,8 +143,8 @@ BEGIN
   IF a.id IS NOT NULL THEN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
-    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := a.lane % 4 + 1;
-    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = a.lane / 4);
+    look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := (a.lane & 3)::integer + 1;
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer);
     history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
@@ -177,8 +177,8 @@ BEGIN
     SELECT k.* INTO f FROM weir._kept_failure(job_id, coalesce(look.attempt, 0)) k;
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
-      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := f.lane % 4 + 1;
-      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = f.lane / 4);
+      look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := (f.lane & 3)::integer + 1;
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer);
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       history := f.errors || '[]';

@@ -17,7 +17,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   ids   bigint[];
-  lanes integer[];
+  lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
   PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
@@ -43,7 +43,7 @@ BEGIN
   END IF;
   lanes := weir._lanes_of(ids);
   FOR i IN 1..cardinality(lanes) LOOP
-    PERFORM pg_advisory_xact_lock(1464158546, lanes[i]);
+    PERFORM pg_advisory_xact_lock(1464158546, ((lanes[i] >> 39) * 4 + (lanes[i] & 3))::integer);
   END LOOP;
   moved := weir._move(ids, lanes, queue, to_queue, to_priority, known);
 END
@@ -51,7 +51,7 @@ $$;
 COMMENT ON FUNCTION weir.move_where IS
   'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 
-CREATE OR REPLACE FUNCTION weir._lanes_of(ids bigint[]) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._lanes_of(ids bigint[]) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -69,7 +69,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._lanes_of IS 'The lanes of the newest rows of some jobs, in order.';
 
-CREATE OR REPLACE FUNCTION weir._move(ids bigint[], lanes integer[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer
+CREATE OR REPLACE FUNCTION weir._move(ids bigint[], lanes bigint[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -84,10 +84,10 @@ DECLARE
   look     weir.job_info;
   j        weir.job;
   l        weir.later;
-  was      integer;  -- the lane that it leaves
+  was      bigint;  -- the lane that it leaves
   this     bigint;
   moved    integer := 0;
-  left_    integer[] := '{}';
+  left_    bigint[] := '{}';
   queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
 BEGIN
   FOREACH this IN ARRAY ids LOOP
@@ -105,7 +105,7 @@ BEGIN
       END IF;
       j.xid := pg_current_xact_id();
       PERFORM nextval('weir.job_id');  -- wakes idle workers
-      j.lane := coalesce(queue_no, was / 4) * 4 + coalesce(to_priority - 1, was % 4);
+      j.lane := (coalesce(queue_no, was >> 39) << 39) + coalesce(to_priority - 1, was & 3);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
       IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
@@ -126,7 +126,7 @@ BEGIN
         l.unique_until := NULL;
       END IF;
       l.xid := pg_current_xact_id();
-      l.lane := coalesce(queue_no, l.lane / 4) * 4 + coalesce(to_priority - 1, l.lane % 4);
+      l.lane := (coalesce(queue_no, l.lane >> 39) << 39) + coalesce(to_priority - 1, l.lane & 3);
       l.segment := pg_sequence_last_value('weir.active_later');
       INSERT INTO weir.later SELECT (l).*;
     END IF;
@@ -143,7 +143,7 @@ $$;
 COMMENT ON FUNCTION weir._move IS
   'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 
-CREATE OR REPLACE FUNCTION weir._pass_moved(lane integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._pass_moved(lane bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off

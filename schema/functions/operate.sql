@@ -69,7 +69,7 @@ BEGIN
   FROM (SELECT DISTINCT -1 - (i.id % 1000000)::integer AS key FROM unnest(_lock_to_retry.job_ids) i(id) ORDER BY 1 OFFSET 0) k;
   -- A claim that has begun may not see that a job is not cancelled any more.
   IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
-    PERFORM pg_advisory_xact_lock(1464158546, k.lane)
+    PERFORM pg_advisory_xact_lock(1464158546, ((k.lane >> 39) * 4 + (k.lane & 3))::integer)
     FROM (
       SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
       CROSS JOIN LATERAL (
@@ -118,7 +118,7 @@ BEGIN
   u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._queue_id(j.queue) * 4 + j.priority - 1, j.attempt + 1,
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), (weir._queue_id(j.queue)::bigint << 39) + j.priority - 1, j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
           weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
   state := 'available';

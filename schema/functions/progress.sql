@@ -22,7 +22,7 @@ AS $$
 DECLARE
   max_mib CONSTANT integer := 16;
   given   jsonb;
-  lanes   integer[];
+  lanes   bigint[];
   seqs    bigint[];
   segment smallint;  -- of the reports
 BEGIN

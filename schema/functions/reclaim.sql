@@ -21,12 +21,12 @@ DECLARE
   max_bytes   CONSTANT bigint := 8388608;
   max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
   active      integer;
-  lanes       integer[];
-  waiting     integer[];
+  lanes       bigint[];
+  waiting     bigint[];
   newest      bigint[];
-  stale       integer[];
+  stale       bigint[];
   ids         bigint[];
-  b_lanes     integer[];
+  b_lanes     bigint[];
   b_seqs      bigint[];
   n           bigint;
   size        bigint;
@@ -48,7 +48,7 @@ BEGIN
   EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
 
   -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
-  lanes := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
+  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
     INTO waiting, n, size
   FROM weir._unclaimed(_reclaim.segment, lanes, max_jobs + 1) u;
@@ -143,7 +143,7 @@ $$;
 COMMENT ON FUNCTION weir._is_held IS
   'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 
-CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes integer[], max_rows integer DEFAULT NULL) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._unclaimed(segment integer, lanes bigint[], max_rows integer DEFAULT NULL) RETURNS SETOF weir.job
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off

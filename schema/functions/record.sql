@@ -4,7 +4,7 @@
 -- each other: record, reconcile and settle for one worker by the lock of the worker's ends; a completion in a handler's own transaction, which
 -- may stay open for any time, by a lock on its attempt alone. The former functions skip such an attempt, and process the others.
 
-CREATE OR REPLACE FUNCTION weir._hold_segments(worker integer, lanes integer[], seqs bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._hold_segments(worker integer, lanes bigint[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -40,7 +40,7 @@ COMMENT ON FUNCTION weir._hold_segments IS
   'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 
 CREATE OR REPLACE FUNCTION weir._record(
-  worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[],
+  worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[],
   outcomes text[] DEFAULT NULL, errors text[] DEFAULT NULL, outputs text[] DEFAULT NULL, run_at timestamptz[] DEFAULT NULL)
 RETURNS TABLE (place integer, refusal text, detail text, outcome text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -276,7 +276,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 
-CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane integer, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer)
+CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -322,7 +322,7 @@ $$;
 COMMENT ON FUNCTION weir._hold_attempt IS
   'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane integer, seq bigint, id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -344,7 +344,7 @@ COMMENT ON FUNCTION weir._complete IS
   'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._end_attempts(
-  worker integer, lanes integer[], seqs bigint[], segments smallint[], ids bigint[],
+  worker integer, lanes bigint[], seqs bigint[], segments smallint[], ids bigint[],
   outcomes weir.outcome[], errors text[], outputs text[], run_at timestamptz[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -381,7 +381,7 @@ BEGIN
       LIMIT 1) j ON true
     LEFT JOIN LATERAL (
       SELECT weir._next_try(q.backoff, q.backoff_limit, q.backoff_form, CASE e.outcome WHEN 'retried' THEN j.attempt ELSE j.put_off + 1 END) AS next
-      FROM weir.queue q WHERE q.id = e.lane / 4 AND e.run_at = '-infinity') q ON true
+      FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
     SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,

@@ -5,7 +5,7 @@
 -- relies on: so if the row survives a crash or a failover, the results do. If the row is lost, the query takes longer, but is still correct.
 
 CREATE OR REPLACE FUNCTION weir._unfinished(worker integer, nos bigint[])
-RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+RETURNS TABLE (no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -28,7 +28,7 @@ COMMENT ON FUNCTION weir._unfinished IS
   'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; no jobs if only another part of the batch has some.';
 
 CREATE OR REPLACE FUNCTION weir._unfinished_in(worker integer, after bigint, upto bigint)
-RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+RETURNS TABLE (no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -67,7 +67,7 @@ COMMENT ON FUNCTION weir._batches_after IS
   'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 
 CREATE OR REPLACE FUNCTION weir._holds(worker integer)
-RETURNS TABLE (no bigint, lane integer, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
+RETURNS TABLE (no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamptz, ids bigint[])
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -83,7 +83,7 @@ COMMENT ON FUNCTION weir._holds IS
   'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 
 CREATE OR REPLACE FUNCTION weir._relog(
-  worker integer, outcome weir.outcome, reason text, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
+  worker integer, outcome weir.outcome, reason text, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint,
   OUT relogged integer, OUT next bigint, OUT jobs bigint[])
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -186,7 +186,7 @@ $$;
 COMMENT ON FUNCTION weir._relog IS
   'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 
-CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes integer[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
+CREATE OR REPLACE FUNCTION weir._reconcile(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint DEFAULT 0,
                                           reason text DEFAULT 'the worker did not know that it held this job', OUT released integer, OUT next bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -121,7 +121,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- rows read in one way
-  lanes integer[] := ARRAY(SELECT q.id * 4 + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
+  lanes bigint[] := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
                            WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1));
   c     weir.promotion;
   way   text;
@@ -164,11 +164,11 @@ SET enable_mergejoin = off
 AS $$
   SELECT NOT EXISTS (
     SELECT FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (q.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1)
-      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
+      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
-                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = q.id * 4 + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
                       WHERE d.xid < w.clear_xid)))
 $$;
 COMMENT ON FUNCTION weir._all_claimed IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left.';

@@ -110,7 +110,7 @@ $$;
 COMMENT ON FUNCTION weir._wrong_pattern IS
   'Why a text can''t be the regular expression of a retry rule; NULL: it can. What is left takes time in proportion to the text that it is matched with. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._judged(places integer[], lanes integer[], seqs bigint[], segments smallint[], ids bigint[], errors text[])
+CREATE OR REPLACE FUNCTION weir._judged(places integer[], lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[])
 RETURNS TABLE (place integer, rule text, outcome text, run_at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -144,7 +144,7 @@ BEGIN
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) j ON true
-  LEFT JOIN LATERAL (SELECT q.* FROM weir.queue q WHERE q.id = e.lane / 4 LIMIT 1) q ON true;
+  LEFT JOIN LATERAL (SELECT q.* FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer LIMIT 1) q ON true;
   open := jobs.open;
   -- Rule by rule, so that each expression is compiled once.
   FOR r IN SELECT k.* FROM weir.retry_rules() k LOOP

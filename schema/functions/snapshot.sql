@@ -20,7 +20,7 @@ $$;
 COMMENT ON FUNCTION weir._ended_since IS
   'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 
-CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS integer[]
+CREATE OR REPLACE FUNCTION weir._fresh_lanes(since pg_snapshot, snapshot pg_snapshot, max_rows integer DEFAULT 200) RETURNS bigint[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -30,7 +30,7 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
 DECLARE
-  lanes integer[];
+  lanes bigint[];
 BEGIN
   lanes := ARRAY(
     SELECT f.lane FROM weir._ended_since(_fresh_lanes.since, _fresh_lanes.snapshot) e
@@ -46,7 +46,7 @@ $$;
 COMMENT ON FUNCTION weir._fresh_lanes IS
   'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
 
-CREATE OR REPLACE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes integer[])
+CREATE OR REPLACE FUNCTION weir._fresh_between(running xid8[], top xid8, OUT known boolean[], OUT lanes bigint[])
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off

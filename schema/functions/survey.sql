@@ -14,8 +14,8 @@ SET enable_seqscan = off
 AS $$
 DECLARE
   s     weir.survey;
-  fresh integer[];
-  own   integer[];  -- the lanes in which the caller's transaction has logged
+  fresh bigint[];
+  own   bigint[];  -- the lanes in which the caller's transaction has logged
 BEGIN
   SELECT v.* INTO s FROM weir.survey v ORDER BY v.no DESC LIMIT 1;
   -- Transaction ids of another cluster can't be compared, and of jobs that were logged and reclaimed since, only the totals are left.
@@ -24,7 +24,7 @@ BEGIN
     fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
     own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
     IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
-      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f / 4 <= s.upto);
+      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto);
       RETURN s;
     END IF;
   END IF;
@@ -61,7 +61,7 @@ DECLARE
   batches    bigint;
   reached    integer;
   every      integer;
-  checked    integer[];
+  checked    bigint[];
   s          weir.survey;
   room       boolean := pg_table_size('weir.survey') < 4194304;
 BEGIN
@@ -91,7 +91,7 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   checked := ARRAY(SELECT w FROM unnest(s.waiting) w
-                  UNION SELECT q.id * 4 + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
+                  UNION SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto AND q.id <= reached);
   INSERT INTO weir.survey (no, upto, snapshot, batches, reclaimed, waiting, lanes, totals, claimed_at)
   WITH lane AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at,

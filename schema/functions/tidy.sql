@@ -107,14 +107,14 @@ BEGIN
   FROM (
     SELECT k.id, bool_or(l.is_busy) AS is_busy
     FROM weir.queue k CROSS JOIN generate_series(0, 3) p CROSS JOIN LATERAL (
-      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
+      SELECT EXISTS (SELECT FROM weir.job j WHERE j.lane = (k.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)))
           OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) w(xid, after) CROSS JOIN LATERAL (
-               SELECT FROM weir.job j WHERE j.lane = k.id * 4 + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
+               SELECT FROM weir.job j WHERE j.lane = (k.id::bigint << 39) + p AND j.xid = w.xid AND j.id > w.after LIMIT 1) j)
           -- A running job may be tried again.
-          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = k.id * 4 + p AND NOT EXISTS (
+          OR NOT k.aside AND EXISTS (SELECT FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) WHERE b.lane = (k.id::bigint << 39) + p AND NOT EXISTS (
                SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids))) AS is_busy
       FROM (SELECT 1) one LEFT JOIN LATERAL (
-        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = k.id * 4 + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
+        SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (k.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true) l
     WHERE EXISTS (SELECT FROM weir.queue o WHERE o.name = k.name AND o.id < k.id)
     GROUP BY k.id) t
   WHERE q.id = t.id AND q.aside = t.is_busy;

@@ -35,7 +35,7 @@ AS $$
 DECLARE
   hash     uuid;
   found    record;
-  lane     integer;
+  lane     bigint;
   no       bigint;
   until_at timestamptz;
 BEGIN
@@ -69,7 +69,7 @@ BEGIN
     RETURN;
   END IF;
 
-  lane := weir._queue_id(queue) * 4 + priority - 1;
+  lane := (weir._queue_id(queue)::bigint << 39) + priority - 1;
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
@@ -271,7 +271,7 @@ $$;
 COMMENT ON FUNCTION weir._judge IS
   'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._set_aside(worker integer, lane integer, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off

@@ -61,12 +61,12 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
          w.key, w.id * 2 + w.replaces, w.until
-  FROM (SELECT h.*, queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1 AS lane
+  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 AS lane
         FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
           h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-  SELECT h.id, this_xid, h.run_at, now(), queue_ids[array_position(names, h.queue)] * 4 + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
          h.key, h.id * 2 + h.replaces, h.until
   FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
     h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)

@@ -2,7 +2,7 @@
 -- rows are inserted, read through positions, and reclaimed by TRUNCATE, a segment at a time.
 --
 -- Advisory locks are transaction-level and two-keyed. The first key says what is locked:
---   1464158546  a lane            (second key: lane)      exclusive: claim, and carrying the lane's jobs into another segment
+--   1464158546  a lane            (second key: queue id * 4 + priority - 1)  exclusive: claim, and carrying the lane's jobs into another segment
 --   1464158547  a step            (second key: step)      see below
 --   1464158548  a worker          (second key: worker)    shared: record; exclusive: fence
 --   1464158549  a segment         (second key: segment)   shared: record, complete; exclusive: reclaim, rebase
@@ -52,7 +52,7 @@ CREATE TABLE weir.job (
   xid          xid8        NOT NULL,
   enqueued_at  timestamptz NOT NULL,
   ready_at     timestamptz,
-  lane         integer     NOT NULL,
+  lane         bigint      NOT NULL,
   attempt      integer     NOT NULL,
   max_attempts integer     NOT NULL,
   put_off      integer     NOT NULL DEFAULT 0,
@@ -84,10 +84,10 @@ COMMENT ON COLUMN weir.job.leads IS
   'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 
 CREATE TABLE weir.batch (
-  lane          integer     NOT NULL,
+  lane          bigint      NOT NULL,
+  worker        integer     NOT NULL,
   segment       smallint    NOT NULL,
   origin        smallint    NOT NULL,
-  worker        integer     NOT NULL,
   seq           bigint      NOT NULL,
   from_xid      xid8        NOT NULL,
   to_xid        xid8        NOT NULL,
@@ -113,12 +113,12 @@ COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their e
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
-  lane        integer      NOT NULL,
-  segment     smallint     NOT NULL,
-  worker      integer      NOT NULL,
+  lane        bigint       NOT NULL,
   seq         bigint       NOT NULL,
   finished_at timestamptz  NOT NULL,
+  worker      integer      NOT NULL,
   outcome     weir.outcome NOT NULL,
+  segment     smallint     NOT NULL,
   ids         bigint[]     NOT NULL,
   errors      text[],
   outputs     text[]
@@ -130,7 +130,7 @@ CREATE TABLE weir.later (
   xid          xid8        NOT NULL,
   run_at       timestamptz NOT NULL,
   enqueued_at  timestamptz NOT NULL,
-  lane         integer     NOT NULL,
+  lane         bigint      NOT NULL,
   attempt      integer     NOT NULL,
   max_attempts integer     NOT NULL,
   put_off      integer     NOT NULL DEFAULT 0,
@@ -147,14 +147,14 @@ COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled,
 
 CREATE TABLE weir.failure (
   id           bigint   NOT NULL,
-  segment      smallint NOT NULL,
-  lane         integer  NOT NULL,
-  attempt      integer  NOT NULL,
-  max_attempts integer,
+  lane         bigint   NOT NULL,
   enqueued_at  timestamptz,
   claimed_at   timestamptz,
   finished_at  timestamptz,
+  attempt      integer  NOT NULL,
+  max_attempts integer,
   worker       integer,
+  segment      smallint NOT NULL,
   kind         text,
   args         jsonb,
   meta         jsonb,
@@ -234,7 +234,7 @@ COMMENT ON TABLE weir.promotion IS
 COMMENT ON COLUMN weir.promotion.ahead_due IS
   'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (1, '-infinity', 0, pg_current_snapshot());
-CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 500000000;
+CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;  -- 24 bits of a lane
 
 CREATE TABLE weir.queue (
   id         integer     PRIMARY KEY DEFAULT nextval('weir.queue_id'),
@@ -260,7 +260,7 @@ COMMENT ON COLUMN weir.queue.ageing IS
 COMMENT ON COLUMN weir.queue.gate IS
   'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
 COMMENT ON TABLE weir.queue IS
-  'Queues by name. lane = id * 4 + priority - 1. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
+  'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 
 -- Limits: see functions/limit.sql.
 CREATE SEQUENCE weir.gate_id AS integer;
@@ -283,7 +283,7 @@ CREATE TABLE weir.gate (
   folded       pg_snapshot NOT NULL,
   next_start   timestamptz,
   before       bigint,
-  before_lanes integer[],
+  before_lanes bigint[],
   before_seqs  bigint[],
   PRIMARY KEY (gate, seq)
 ) WITH (autovacuum_enabled = off);
@@ -364,8 +364,8 @@ CREATE TABLE weir.survey (
   snapshot   pg_snapshot   NOT NULL,
   batches    bigint        NOT NULL,
   reclaimed  bigint        NOT NULL,
-  waiting    integer[]     NOT NULL,
-  lanes      integer[]     NOT NULL,
+  waiting    bigint[]      NOT NULL,
+  lanes      bigint[]      NOT NULL,
   totals     bigint[]      NOT NULL,
   claimed_at timestamptz[] NOT NULL
 ) WITH (autovacuum_enabled = off);

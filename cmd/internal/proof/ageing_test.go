@@ -32,7 +32,7 @@ func byAge(t *testing.T, q querier, claimed, n int) (ids []int64, early int) {
 		ID       int64
 		Ready    time.Time
 	}
-	rows, err := q.Query(t.Context(), `SELECT j.lane % 4, j.id, coalesce(j.ready_at, j.enqueued_at) FROM weir.job j JOIN weir.queue q ON q.id = j.lane / 4
+	rows, err := q.Query(t.Context(), `SELECT j.lane & 3, j.id, coalesce(j.ready_at, j.enqueued_at) FROM weir.job j JOIN weir.queue q ON q.id = j.lane >> 39
 		WHERE q.name = 'q' AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.lane = j.lane AND j.id = ANY (b.ids)) ORDER BY j.xid, j.id`)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestNoPriorityStarvesWithAgeing(t *testing.T) {
 			for range 40 {
 				mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
 			}
-			if got := value[int](t, conn, `SELECT count(*) FROM weir.batch WHERE lane % 4 = 3`); got != c.want {
+			if got := value[int](t, conn, `SELECT count(*) FROM weir.batch WHERE lane & 3 = 3`); got != c.want {
 				t.Errorf("of 40 claims %d took a job of the lowest priority, want %d", got, c.want)
 			}
 		})
@@ -188,7 +188,7 @@ func TestClaimsAtTheSameTimeShareByAge(t *testing.T) {
 					return
 				}
 				for _, a := range got {
-					if a.Lane%4 > 0 {
+					if a.Lane&3 > 0 {
 						left.Add(-1)
 					}
 				}
@@ -232,7 +232,7 @@ func TestTwoClaimsDoNotTakeTheSameTurn(t *testing.T) {
 	})
 	commit(t, blocker)
 	claims.Wait()
-	if got := fmt.Sprint(column[int](t, conn, `SELECT lane % 4 + 1 FROM weir.batch ORDER BY no DESC LIMIT 2`)); got != "[1 4]" {
+	if got := fmt.Sprint(column[int](t, conn, `SELECT (lane & 3) + 1 FROM weir.batch ORDER BY no DESC LIMIT 2`)); got != "[1 4]" {
 		t.Errorf("the two claims took jobs of priorities %s, the last one first, want [1 4]", got)
 	}
 }

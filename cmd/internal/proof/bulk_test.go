@@ -15,7 +15,7 @@ func deadLetters(t *testing.T, conn *pgx.Conn, worker int32, queue string, n int
 	t.Helper()
 	enqueueN(t, conn, queue, n)
 	got := mustClaim(t, conn, worker, queue, int32(n))
-	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::integer], ARRAY[$3::bigint], ARRAY[cardinality($4::bigint[])], $4, array_fill('failed'::text, ARRAY[cardinality($4)]), array_fill($5::text, ARRAY[cardinality($4)]))`,
+	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[cardinality($4::bigint[])], $4, array_fill('failed'::text, ARRAY[cardinality($4)]), array_fill($5::text, ARRAY[cardinality($4)]))`,
 		worker, got[0].Lane, got[0].Seq, idsOf(got), reason) // a claim from one lane is one batch
 	return idsOf(got)
 }

@@ -17,7 +17,7 @@ type claimer struct {
 	worker int32 // 0: not registered yet
 	mortal bool  // dies silently and is fenced by the rescuer
 	held   []*evidence
-	lanes  []int32 // of the batches that it holds
+	lanes  []int64 // of the batches that it holds
 	seqs   []int64
 	unsure bool // whether a result was recorded is unknown, and only a fence decides
 }
@@ -174,12 +174,12 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 		return false, err
 	}
 	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', NULL, j.put_off
-		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane / 4
+		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane >> 39
 		CROSS JOIN LATERAL (
 			SELECT j.* FROM weir.job j
 			WHERE j.segment = b.segment AND j.lane = b.lane AND j.xid >= b.from_xid AND j.xid <= b.pos_xid AND j.id = i.id
 			ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
-		WHERE b.worker = $1 AND NOT EXISTS (SELECT FROM unnest($2::integer[], $3::bigint[]) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq)`,
+		WHERE b.worker = $1 AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq)`,
 		c.worker, c.lanes, c.seqs)
 	if err != nil {
 		return false, err

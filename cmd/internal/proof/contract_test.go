@@ -131,7 +131,7 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 		{"token": %q, "outcome": "failed", "error": "a \u0000 b \ud800 c \\u0000 d \ud83d\ude00 \udc00"},
 		{"token": %q, "outcome": "finished"}, {"token": %[2]q, "delay": -1}, {"token": %[2]q, "delay": "soon"}, {"token": %[2]q, "final": 1}, {"token": %[2]q, "errors": []},
 		{"token": %[1]q, "delay": 1e-400},
-		{"token": "1.1.1"}, {"token": "x"}, {"token": 7}, {"token": "9999999999.1.1"}, {}, 7, null,
+		{"token": "1.1.1"}, {"token": "x"}, {"token": 7}, {"token": "9223372036854775808.1.1"}, {}, 7, null,
 		{"token": %[2]q, "output": {"a": 1}}]`, tokens[0], tokens[1])
 	refused := column[string](t, conn, `SELECT refusal FROM weir.record($1, $2)`, worker, text)
 	slices.Sort(refused)

@@ -14,7 +14,7 @@ import (
 func failWith(t *testing.T, conn *pgx.Conn, worker int32, a attempt, why string) {
 	t.Helper()
 	var place *int
-	err := conn.QueryRow(t.Context(), `SELECT (SELECT place FROM weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], ARRAY['retried'], ARRAY[$5]))`,
+	err := conn.QueryRow(t.Context(), `SELECT (SELECT place FROM weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], ARRAY['retried'], ARRAY[$5]))`,
 		worker, a.Lane, a.Seq, a.ID, why).Scan(&place)
 	if err != nil || place != nil {
 		t.Fatalf("fail job %d: refused %v, %v", a.ID, place != nil, err)
@@ -88,7 +88,7 @@ func TestErrorsOfAllAttemptsOutliveTheirSegments(t *testing.T) {
 	exec(t, conn, `SELECT weir.retry($1)`, id)
 	check("after a retry")
 	got := mustClaim(t, conn, worker, "q", 10)
-	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], ARRAY['snoozed'], NULL, NULL, ARRAY[now() + interval '1 day'])`, worker, got[0].Lane, got[0].Seq, got[0].ID)
+	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], ARRAY['snoozed'], NULL, NULL, ARRAY[now() + interval '1 day'])`, worker, got[0].Lane, got[0].Seq, got[0].ID)
 	for range 3 {
 		turn(t, conn, worker)
 	}

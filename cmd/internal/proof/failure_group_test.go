@@ -59,7 +59,7 @@ func TestOfAMillionFailuresABoundedNumberIsRead(t *testing.T) {
 	exec(t, conn, `SELECT weir.enqueue('q', 'k')`)
 	// As recorded, in a way that takes less time. Pairs of failures end at the same time.
 	exec(t, conn, `INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, error)
-		SELECT n, 1 + n % 2, (SELECT id * 4 + 1 FROM weir.queue), 1, 1, now(), now(), '2026-01-01'::timestamptz + n / 2 * interval '1 ms', 1, 'k', '{}', 'job ' || n || CASE n % 10 WHEN 0 THEN ' is late' ELSE ' is gone' END
+		SELECT n, 1 + n % 2, (SELECT (id::bigint << 39) + 1 FROM weir.queue), 1, 1, now(), now(), '2026-01-01'::timestamptz + n / 2 * interval '1 ms', 1, 'k', '{}', 'job ' || n || CASE n % 10 WHEN 0 THEN ' is late' ELSE ' is gone' END
 		FROM generate_series(1, 35001) n`)
 	total, pages := map[string]int{}, 0
 	var before *string

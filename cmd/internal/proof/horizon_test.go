@@ -120,14 +120,14 @@ func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lane int32
+	var lane int64
 	var seq, id int64
 	var ids []int64
 	if _, err := pgx.ForEachRow(rows, []any{&lane, &seq, &id}, func() error { ids = append(ids, id); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(ids) > 0 {
-		exec(t, conn, `SELECT weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
+		exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[$4::int], $5)`, worker, lane, seq, len(ids), ids)
 	}
 	return len(ids)
 }

@@ -95,7 +95,7 @@ func (s *slots) sample() {
 		}
 		// Attempts of fenced workers count until they are logged again.
 		rows, err := conn.Query(s.ctx, `SELECT l.name, l.gate, l.xmin::text::bigint, l.running, (
-			SELECT count(*) FROM weir.queue q CROSS JOIN generate_series(0, 3) p JOIN weir.batch b ON b.lane = q.id * 4 + p CROSS JOIN unnest(b.ids) i(id)
+			SELECT count(*) FROM weir.queue q CROSS JOIN generate_series(0, 3) p JOIN weir.batch b ON b.lane = (q.id::bigint << 39) + p CROSS JOIN unnest(b.ids) i(id)
 			WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND i.id = ANY (r.ids)))
 			FROM weir.queue_limit l`)
 		var name string

@@ -188,7 +188,7 @@ func TestAJobThatStaysInItsStateIsOnExactlyOnePage(t *testing.T) {
 	state := func() map[int64]string {
 		got := map[int64]string{}
 		for _, s := range column[string](t, conn, `SELECT i.id || ' ' || i.state FROM (
-			SELECT j.id FROM weir.job j WHERE j.lane / 4 IN (SELECT q.id FROM weir.queue q WHERE q.name <> 'filler') UNION SELECT l.id FROM weir.later l) k, weir.job_info(k.id) i`) {
+			SELECT j.id FROM weir.job j WHERE j.lane >> 39 IN (SELECT q.id FROM weir.queue q WHERE q.name <> 'filler') UNION SELECT l.id FROM weir.later l) k, weir.job_info(k.id) i`) {
 			var id int64
 			var name string
 			if _, err := fmt.Sscan(s, &id, &name); err != nil {

@@ -51,7 +51,7 @@ type querier interface {
 // attempt is a row of weir._claim.
 type attempt struct {
 	Queue   string
-	Lane    int32
+	Lane    int64
 	Seq     int64
 	ID      int64
 	Attempt int32
@@ -198,7 +198,7 @@ func endedBatches(t *testing.T, q querier, worker int32, n int) {
 	exec(t, q, `SELECT weir.enqueue('ended', 'k')`)
 	exec(t, q, `WITH made AS (
 			INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
-			SELECT (SELECT j.lane FROM weir.job j JOIN weir.queue q ON q.id = j.lane / 4 WHERE q.name = 'ended'),
+			SELECT (SELECT j.lane FROM weir.job j JOIN weir.queue q ON q.id = j.lane >> 39 WHERE q.name = 'ended'),
 				1, 1, $1, i, '3', '3', '3', i, i, now(), nextval('weir.batch_no'), ARRAY[-i] FROM generate_series(1, $2::int) i
 			RETURNING lane, segment, worker, seq, ids)
 		INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
@@ -232,7 +232,7 @@ func refusalError(r refusal) error {
 func record(ctx context.Context, q querier, worker int32, done []attempt, outcome string, runAt *time.Time) ([]refusal, error) {
 	done = slices.Clone(done)
 	slices.SortStableFunc(done, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
-	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	lanes, seqs, sizes, ids := []int64{}, []int64{}, []int32{}, []int64{}
 	for i, a := range done {
 		if i == 0 || a.Lane != done[i-1].Lane || a.Seq != done[i-1].Seq {
 			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)
@@ -303,7 +303,7 @@ func settle(t *testing.T, q querier, worker int32) (relogged int) {
 func reconcile(ctx context.Context, q querier, worker int32, held []attempt) (released int, err error) {
 	held = slices.Clone(held)
 	slices.SortStableFunc(held, func(a, b attempt) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq)) })
-	lanes, seqs, sizes, ids := []int32{}, []int64{}, []int32{}, []int64{}
+	lanes, seqs, sizes, ids := []int64{}, []int64{}, []int32{}, []int64{}
 	for i, a := range held {
 		if i == 0 || a.Lane != held[i-1].Lane || a.Seq != held[i-1].Seq {
 			lanes, seqs, sizes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 0)

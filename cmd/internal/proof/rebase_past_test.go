@@ -28,7 +28,7 @@ func TestARebaseKeepsHowJobsEnded(t *testing.T) {
 			done = mustClaim(t, conn, worker, "q", 1)
 		}
 		a := done[0]
-		exec(t, conn, `SELECT * FROM weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], outputs => ARRAY[$5 || $4])`, worker, a.Lane, a.Seq, a.ID, output)
+		exec(t, conn, `SELECT * FROM weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], outputs => ARRAY[$5 || $4])`, worker, a.Lane, a.Seq, a.ID, output)
 	}
 	// One of three jobs that were worked at the same time is still open.
 	ids := enqueueN(t, conn, "q", 3)

@@ -95,7 +95,7 @@ func TestReclaimKeepsWhatIsUnfinished(t *testing.T) {
 	mustComplete(t, conn, worker, append(rest, unpaused...))
 	turn(t, conn, worker)
 	turn(t, conn, worker)
-	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'k' AND lane / 4 <> (SELECT id FROM weir.queue WHERE name = 'filler')`); n != 0 {
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE kind = 'k' AND lane >> 39 <> (SELECT id FROM weir.queue WHERE name = 'filler')`); n != 0 {
 		t.Errorf("%d finished jobs were carried", n)
 	}
 }

@@ -141,7 +141,7 @@ func TestResultsAreJudgedOneByOne(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 6)
 	mustComplete(t, conn, worker, got[:1])
 	a := got[0]
-	rows, err := conn.Query(t.Context(), `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, ARRAY[$2::int, $2], ARRAY[$3::bigint, 1000], ARRAY[7, 1],
+	rows, err := conn.Query(t.Context(), `SELECT place, refusal, coalesce(detail, '') FROM weir._record($1, ARRAY[$2::bigint, $2], ARRAY[$3::bigint, 1000], ARRAY[7, 1],
 		$4, ARRAY['completed', 'failed', 'lost', 'retried', 'completed', 'snoozed', 'failed', 'completed'], NULL,
 		ARRAY[repeat('x', 1048577), NULL, NULL, repeat('x', 1048577), 'said', NULL, NULL, NULL],
 		ARRAY[NULL, NULL, NULL, NULL, NULL, 'infinity', NULL, NULL]::timestamptz[])`,
@@ -242,7 +242,7 @@ func TestAcknowledgedResultsSurvive(t *testing.T) {
 	exec(t, conn, `SET synchronous_commit = off`)
 	worker := startWorker(t, conn, "q")
 	got := mustClaim(t, conn, worker, "q", 2)
-	for i, sql := range []string{`SELECT weir._complete($1, $2, $3, $4)`, `SELECT weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])`} {
+	for i, sql := range []string{`SELECT weir._complete($1, $2, $3, $4)`, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint])`} {
 		exec(t, conn, `BEGIN`)
 		exec(t, conn, sql, worker, got[i].Lane, got[i].Seq, got[i].ID)
 		if now := value[string](t, conn, `SHOW synchronous_commit`); now != "on" {

@@ -156,7 +156,7 @@ func TestWhatARuleDecidesIsReturned(t *testing.T) {
 	got := mustClaim(t, conn, worker, "q", 2)
 	for _, want := range []string{"2  cancelled", "1 ended retried,2 ended cancelled"} {
 		answer := value[string](t, conn, `SELECT string_agg(format('%s %s %s', place, refusal, outcome), ',' ORDER BY place)
-			FROM weir._record($1, ARRAY[$2::int], ARRAY[$3::bigint], ARRAY[2], ARRAY[$4::bigint, $5], ARRAY['retried', 'retried'], ARRAY['here', 'gone'], NULL, ARRAY['-infinity'::timestamptz, '-infinity'])`,
+			FROM weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[2], ARRAY[$4::bigint, $5], ARRAY['retried', 'retried'], ARRAY['here', 'gone'], NULL, ARRAY['-infinity'::timestamptz, '-infinity'])`,
 			worker, got[0].Lane, got[0].Seq, got[0].ID, got[1].ID)
 		if answer != want {
 			t.Errorf("the answer is %q, want %q", answer, want)

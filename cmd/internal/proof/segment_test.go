@@ -191,7 +191,7 @@ func TestIdleLanesAreCarried(t *testing.T) {
 	if got := work(); got != n {
 		t.Errorf("claimed %d of the next %d jobs", got, n)
 	}
-	if seq := value[int](t, conn, `SELECT max(seq) FROM weir.batch WHERE lane = (SELECT id * 4 + 1 FROM weir.queue WHERE name = 'q1')`); seq != 2 {
+	if seq := value[int](t, conn, `SELECT max(seq) FROM weir.batch WHERE lane = (SELECT (id::bigint << 39) + 1 FROM weir.queue WHERE name = 'q1')`); seq != 2 {
 		t.Errorf("the second batch of a lane has the number %d", seq)
 	}
 }

@@ -173,7 +173,7 @@ func TestLooksMissNothing(t *testing.T) {
 			SELECT format('%s has %s of %s available and %s claimed, where %s are', u.name, u.available, e.n, u.claimed, b.total)
 			FROM weir.queues() u LEFT JOIN (SELECT name, count(*) AS n FROM each GROUP BY name) e ON e.name = u.name
 			CROSS JOIN LATERAL (SELECT coalesce(sum(t.total), 0) AS total FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-			  CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = q.id * 4 + p ORDER BY b.seq DESC LIMIT 1) t WHERE q.name = u.name) b
+			  CROSS JOIN LATERAL (SELECT b.total FROM weir.batch b WHERE b.lane = (q.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) t WHERE q.name = u.name) b
 			WHERE u.available <> coalesce(e.n, 0) OR u.claimed <> b.total`)
 		if len(wrong) > 0 {
 			t.Fatalf("seed %d, after step %d (%s): %v", seed, n, step.name, wrong)

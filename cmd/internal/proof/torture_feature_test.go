@@ -30,9 +30,9 @@ var unique = []string{"finished", "started", "replace"}
 const featureNotebook = `
 CREATE TABLE promised (id bigint, what text NOT NULL, key text NOT NULL, xid xid8 NOT NULL DEFAULT pg_current_xact_id());
 CREATE TABLE doomed (key text NOT NULL, upto bigint NOT NULL, at timestamptz NOT NULL);
-CREATE TABLE claimed (lane integer, seq bigint, id bigint, at timestamptz NOT NULL, xid xid8 NOT NULL, seen pg_snapshot, PRIMARY KEY (lane, seq, id));
-CREATE TABLE judged (lane integer, seq bigint, snapshot pg_snapshot NOT NULL, PRIMARY KEY (lane, seq));
-CREATE TABLE dropped (id bigint NOT NULL, lane integer, seq bigint, reason text NOT NULL);
+CREATE TABLE claimed (lane bigint, seq bigint, id bigint, at timestamptz NOT NULL, xid xid8 NOT NULL, seen pg_snapshot, PRIMARY KEY (lane, seq, id));
+CREATE TABLE judged (lane bigint, seq bigint, snapshot pg_snapshot NOT NULL, PRIMARY KEY (lane, seq));
+CREATE TABLE dropped (id bigint NOT NULL, lane bigint, seq bigint, reason text NOT NULL);
 CREATE TABLE overlapped (id bigint NOT NULL, other bigint NOT NULL, key text NOT NULL);
 CREATE TABLE fired (name text NOT NULL, due timestamptz NOT NULL, job bigint);
 CREATE TABLE leaked (at text NOT NULL);

@@ -114,7 +114,7 @@ func newTorture(t *testing.T, lease time.Duration) *torture {
 const notebook = `
 CREATE TABLE produced (key text NOT NULL, id bigint NOT NULL, tx boolean NOT NULL);
 CREATE TABLE effect (key text NOT NULL);
-CREATE TABLE ended (lane integer, seq bigint, worker integer, outcome weir.outcome, id bigint, xid xid8 NOT NULL DEFAULT pg_current_xact_id());
+CREATE TABLE ended (lane bigint, seq bigint, worker integer, outcome weir.outcome, id bigint, xid xid8 NOT NULL DEFAULT pg_current_xact_id());
 CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
   INSERT INTO public.ended (lane, seq, worker, outcome, id) SELECT NEW.lane, NEW.seq, NEW.worker, NEW.outcome, unnest(NEW.ids);
