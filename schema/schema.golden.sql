@@ -3285,11 +3285,11 @@ BEGIN
   FOR r IN
     -- Each part is sorted on its own, so that the rows are read one by one from the two indexes, and no more than needed.
     SELECT u.* FROM (
-      (SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
+      (SELECT j.unique_no, j.unique_until, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
        FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
        ORDER BY j.unique_no DESC LIMIT max_rows)
       UNION ALL
-      (SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
+      (SELECT l.unique_no, l.unique_until, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
        FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below
        ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
@@ -3315,6 +3315,10 @@ BEGIN
       CONTINUE WHEN NOT _newest_of_key.fresh AND r.attempt = 1 AND r.put_off = 0 AND r.unique_no & 1 = 0
         OR EXISTS (SELECT FROM weir.cancellation k WHERE k.id = r.id)
         OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= r.id) AND weir._is_cancelled_where(r.id);
+      -- A job that a claim would drop for one that has started already stands for nobody.
+      CONTINUE WHEN _newest_of_key.fresh AND EXISTS (
+        SELECT FROM weir._judge(ARRAY[r.id], ARRAY[r.xid], ARRAY[_newest_of_key.key], ARRAY[r.unique_no], ARRAY[coalesce(r.unique_until, 'infinity')], ARRAY[r.enqueued_at]) g
+        WHERE g.fate = 'dropped');
     END IF;
     id := r.id;
     no := r.unique_no;
@@ -7708,7 +7712,7 @@ COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors 
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';

@@ -1,6 +1,6 @@
 // Package model is an executable model of what Weir relies on: the snapshot cursor; segments that are reclaimed with TRUNCATE; results and fences;
 // recovery after faults; who is alive, by a session's lock or by heartbeats; the promotion of scheduled jobs; and ticks of messages with the positions
-// of their readers. Its tests explore it: every interleaving of every small step, for few jobs and few workers, nearest states first. No other
+// of their readers; limits of queues; unique jobs; and schedules. Its tests explore it: every interleaving of every small step, for few jobs and few workers, nearest states first. No other
 // package imports it.
 //
 // The steps are named after the functions of the schema. A function that takes several snapshots, or waits for a lock, is several steps:
@@ -15,6 +15,10 @@
 //	fence_silent    takes its snapshot | reads the locks, moves weir.watched | tries the last word's lock, checks again, records or fences | commits
 //	rotate_later    opens a segment, or carries and truncates one
 //	publish, cut, tick, read, reclaim_messages
+//	claim, under a limit    begins (the gate's lock) | reads the gate, takes its snapshot | hands out, writes the gate's next row | the next lane, or commits, flushed
+//	claim, of unique jobs    begins (locks, its snapshot) | picks, judges, logs again | commits, unflushed
+//	enqueue_unique, set_schedule    reads and inserts | commits
+//	promote, with schedules    begins | reads what is due, moves the cursor | fires | commits, unflushed
 //
 // and the environment has its own steps: a commit, a rollback, a crash that loses what was not flushed, a failover that loses any end of the log, a
 // lost answer, a call that arrives after its client has given it up, a killed process, a restore into another cluster.

@@ -62,6 +62,27 @@ const (
 	sessionLapse
 	leaseLapse
 	unsureLapse
+	// guards of limits
+	gateLock
+	othersSnapshot
+	foldedOnce
+	flushGate
+	gateBefore
+	limitWaits
+	keepReleases
+	// guards of unique jobs
+	keyLock
+	releasedNoRun
+	seenByRun
+	numberedAgain
+	doomedNotCounted
+	// guards of schedules
+	fireLock
+	promotionKey
+	firedOnce
+	generations
+	nextBeyond
+	pendingMoves
 	guards
 )
 
@@ -121,6 +142,24 @@ var guarded = [guards]struct{ what, scenario string }{
 	sessionLapse:       {"the interruption of the jobs of a worker that has lost its session", "sessions end"},
 	leaseLapse:         {"the interruption of jobs before the lease is over", "heartbeats alone"},
 	unsureLapse:        {"the early interruption by a worker that has given up a session which may still attend", "keepers' calls arrive late"},
+	gateLock:           {"the gate's lock", "a limit"},
+	othersSnapshot:     {"the claim's own transaction among those in progress, in the snapshot of a gate's row", "a limit for several lanes"},
+	foldedOnce:         {"the snapshot in a gate's row, whose releases are not counted again", "a limit"},
+	flushGate:          {"the flush of claims under a limit", "crash under a limit"},
+	gateBefore:         {"the attempts that ran before, in a gate's first row", "a limit that is set at work"},
+	limitWaits:         {"the wait of set_limit for claims in progress", "a limit that is set at work"},
+	keepReleases:       {"the releases that are not counted yet, when their table is truncated", "releases truncated"},
+	keyLock:            {"the lock of the claims of a queue's unique jobs", "unique until finished"},
+	releasedNoRun:      {"passing over jobs that were handed back", "unique jobs handed back"},
+	seenByRun:          {"the snapshot in a batch, which shows what its jobs stand for", "unique until started"},
+	numberedAgain:      {"another number for a job that runs after one with a greater number", "unique until finished"},
+	doomedNotCounted:   {"passing over jobs that a claim would drop, when enqueue_unique looks for a duplicate", "unique until started"},
+	fireLock:           {"the lock for promoting, when schedules fire", ""},
+	promotionKey:       {"the primary key of promotions", ""},
+	firedOnce:          {"the key of weir.firing, which tells whether a due time has been fired", "a schedule that changes"},
+	generations:        {"the generation of a schedule in the rows of its due times", "a schedule that changes"},
+	nextBeyond:         {"the row of the next due time, beyond the point of promotion", "a schedule in small steps"},
+	pendingMoves:       {"the due time that has passed, which moves to the changed schedule", "a schedule that changes"},
 }
 
 // backed lists pairs of guards of which either is enough, with the scenario that shows the lack of both.
@@ -130,10 +169,15 @@ var backed = []struct {
 }{
 	{reconcileClaims, reconcileAgain, "lost answers"},
 	{cutLock, tickKey, "messages commit out of order"},
+	{fireLock, promotionKey, "a schedule that changes"},
 }
 
 // off is a set of guards that are removed.
-type off uint64
+type off [2]uint64
 
-func (o off) with(g guard) off   { return o | 1<<g }
-func (o off) holds(g guard) bool { return o>>g&1 == 0 }
+func (o off) with(g guard) off {
+	o[g/64] |= 1 << (g % 64)
+	return o
+}
+
+func (o off) holds(g guard) bool { return o[g/64]>>(g%64)&1 == 0 }

@@ -25,45 +25,76 @@ func holds[S comparable](t *testing.T, m *machine[S]) {
 	t.Logf("%d states, at most %d steps from the start, all of them: %v; in %v", f.states, f.deep, f.whole, time.Since(begun).Round(time.Millisecond))
 }
 
+// exploration is a scenario of any of the models.
+type exploration struct {
+	name    string
+	holds   func(*testing.T)
+	explore func() found
+}
+
+func exploring[S comparable](name string, m *machine[S]) exploration {
+	return exploration{name, func(t *testing.T) { holds(t, m) }, func() found { return m.explore(*states) }}
+}
+
+// explorations returns all scenarios, with guards removed.
+func explorations(none off) (all []exploration) {
+	for _, sc := range scenarios {
+		if *large {
+			sc.transactions = append([]uint8{1}, sc.transactions...)
+			sc.Claims++
+		}
+		all = append(all, exploring(sc.name, (&jobs{scenario: sc, off: none}).machine()))
+	}
+	for _, sc := range laterScenarios {
+		if *large {
+			sc.at = append([]uint8{2}, sc.at...)
+		}
+		all = append(all, exploring(sc.name, (&later{laterScenario: sc, off: none}).machine()))
+	}
+	for _, sc := range attendScenarios {
+		if *large {
+			sc.ends++
+			sc.late++
+		}
+		all = append(all, exploring(sc.name, (&attendances{attendScenario: sc, off: none}).machine()))
+	}
+	for _, sc := range messageScenarios {
+		if *large {
+			sc.transactions = append([]uint8{1}, sc.transactions...)
+		}
+		all = append(all, exploring(sc.name, (&messages{messageScenario: sc, off: none}).machine()))
+	}
+	for _, sc := range limitScenarios {
+		if *large {
+			sc.jobs++
+			sc.claims++
+		}
+		all = append(all, exploring(sc.name, (&limits{limitScenario: sc, off: none}).machine()))
+	}
+	for _, sc := range uniqueScenarios {
+		if *large {
+			sc.claims++
+			sc.releases++
+		}
+		all = append(all, exploring(sc.name, (&uniques{uniqueScenario: sc, off: none}).machine()))
+	}
+	for _, sc := range firingScenarios {
+		if *large {
+			sc.kills++
+			sc.changes++
+		}
+		all = append(all, exploring(sc.name, (&firings{firingScenario: sc, off: none}).machine()))
+	}
+	return all
+}
+
 // What Weir promises holds in every state that can be reached.
 func TestEveryPromiseHolds(t *testing.T) {
 	t.Parallel()
-	for _, sc := range scenarios {
-		t.Run(sc.name, func(t *testing.T) {
+	for _, e := range explorations(off{}) {
+		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			if *large {
-				sc.transactions = append([]uint8{1}, sc.transactions...)
-				sc.Claims++
-			}
-			holds(t, (&jobs{scenario: sc}).machine())
-		})
-	}
-	for _, sc := range laterScenarios {
-		t.Run(sc.name, func(t *testing.T) {
-			t.Parallel()
-			if *large {
-				sc.at = append([]uint8{2}, sc.at...)
-			}
-			holds(t, (&later{laterScenario: sc}).machine())
-		})
-	}
-	for _, sc := range attendScenarios {
-		t.Run(sc.name, func(t *testing.T) {
-			t.Parallel()
-			if *large {
-				sc.ends++
-				sc.late++
-			}
-			holds(t, (&attendances{attendScenario: sc}).machine())
-		})
-	}
-	for _, sc := range messageScenarios {
-		t.Run(sc.name, func(t *testing.T) {
-			t.Parallel()
-			if *large {
-				sc.transactions = append([]uint8{1}, sc.transactions...)
-			}
-			holds(t, (&messages{messageScenario: sc}).machine())
+			e.holds(t)
 		})
 	}
 }
@@ -75,24 +106,9 @@ func without(t *testing.T, name string, all ...guard) found {
 	for _, g := range all {
 		none = none.with(g)
 	}
-	for _, sc := range scenarios {
-		if sc.name == name {
-			return (&jobs{scenario: sc, off: none}).machine().explore(*states)
-		}
-	}
-	for _, sc := range laterScenarios {
-		if sc.name == name {
-			return (&later{laterScenario: sc, off: none}).machine().explore(*states)
-		}
-	}
-	for _, sc := range attendScenarios {
-		if sc.name == name {
-			return (&attendances{attendScenario: sc, off: none}).machine().explore(*states)
-		}
-	}
-	for _, sc := range messageScenarios {
-		if sc.name == name {
-			return (&messages{messageScenario: sc, off: none}).machine().explore(*states)
+	for _, e := range explorations(none) {
+		if e.name == name {
+			return e.explore()
 		}
 	}
 	t.Fatalf("scenario %q does not exist", name)

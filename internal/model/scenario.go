@@ -51,3 +51,27 @@ var attendScenarios = []attendScenario{
 	{name: "restart with attendance", restarts: 1, kills: 1},
 	{name: "failover of attendance", failovers: 1},
 }
+
+var limitScenarios = []limitScenario{
+	{name: "a limit", jobs: 3, limit: 2, quota: 2, claimers: 2, claims: 4, retries: 1, rollBack: 1},
+	{name: "a limit for several lanes", jobs: 3, limit: 2, quota: 1, claimers: 1, claims: 2, lanes: 1, handsBack: 1},
+	{name: "a limit that is set at work", jobs: 3, limit: 1, quota: 2, claimers: 2, late: true, claims: 3, rollBack: 1},
+	{name: "crash under a limit", jobs: 3, limit: 2, quota: 2, claimers: 1, claims: 3, crashes: 1},
+	{name: "failover under a limit", jobs: 3, limit: 2, quota: 2, claimers: 1, claims: 3, retries: 1, failovers: 1},
+	{name: "releases truncated", jobs: 3, limit: 2, quota: 2, claimers: 1, claims: 3, rotations: 1, crashes: 1},
+}
+
+var uniqueScenarios = []uniqueScenario{
+	{name: "unique until finished", lanes: []uint8{0, 1, 0}, quota: 1, claims: 3, releases: 1},
+	{name: "unique until started", lanes: []uint8{0, 1, 0}, started: true, quota: 1, claims: 3, retries: 1},
+	{name: "unique jobs handed back", lanes: []uint8{0, 1}, started: true, quota: 1, claims: 3, releases: 1, cancels: 1},
+	{name: "unique in large claims", lanes: []uint8{0, 0, 1}, quota: 2, claims: 3, retries: 1},
+	{name: "crash of unique jobs", lanes: []uint8{0, 1}, started: true, quota: 1, claims: 3, crashes: 1},
+}
+
+var firingScenarios = []firingScenario{
+	{name: "a schedule that changes", promoters: 2, limit: 4, changes: 1, kills: 1, rollbacks: 1},
+	{name: "a schedule in small steps", promoters: 1, limit: 1, changes: 1, kills: 1},
+	{name: "crash of a schedule", promoters: 1, limit: 4, changes: 1, crashes: 1},
+	{name: "failover of a schedule", promoters: 1, limit: 4, changes: 1, failover: 1},
+}

@@ -193,3 +193,45 @@ func (s *state) renumber() {
 		squeeze(&s.ops.row[i].snap.running)
 	}
 }
+
+// longAgo is a transaction that has committed, and that every snapshot sees which still matters.
+const longAgo xid = 1
+
+// numbering gives those ids of transactions that still matter new numbers, after longAgo, in their order.
+type numbering struct {
+	used xids
+	to   [64]xid
+	next xid
+}
+
+func numberingOf(used xids) (n numbering) {
+	n.used, n.next = used, longAgo+1
+	for x := longAgo + 1; x < 62; x++ {
+		if n.to[x] = n.next; used.has(x) {
+			n.next++
+		}
+	}
+	n.to[62], n.to[63] = n.next, n.next
+	return n
+}
+
+func (n *numbering) of(x *xid) {
+	if *x > longAgo {
+		*x = n.to[*x]
+	}
+}
+
+func (n *numbering) ofSet(s *xids) {
+	var all xids
+	for x := longAgo + 1; x < 62; x++ {
+		if s.has(x) && n.used.has(x) {
+			all.add(n.to[x])
+		}
+	}
+	*s = all
+}
+
+func (n *numbering) ofSnapshot(s *snapshot) {
+	n.ofSet(&s.running)
+	n.of(&s.max)
+}

@@ -151,11 +151,11 @@ BEGIN
   FOR r IN
     -- Each part is sorted on its own, so that the rows are read one by one from the two indexes, and no more than needed.
     SELECT u.* FROM (
-      (SELECT j.unique_no, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
+      (SELECT j.unique_no, j.unique_until, j.id, j.xid, j.attempt, j.put_off, j.enqueued_at, j.lane, j.segment, j.seq, NULL::timestamptz AS run_at
        FROM weir.job j WHERE j.unique_key = _newest_of_key.key AND j.unique_no < _newest_of_key.below
        ORDER BY j.unique_no DESC LIMIT max_rows)
       UNION ALL
-      (SELECT l.unique_no, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
+      (SELECT l.unique_no, l.unique_until, l.id, l.xid, l.attempt, l.put_off, l.enqueued_at, l.lane, l.segment, NULL, l.run_at
        FROM weir.later l WHERE l.unique_key = _newest_of_key.key AND l.unique_no < _newest_of_key.below
        ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
@@ -181,6 +181,10 @@ BEGIN
       CONTINUE WHEN NOT _newest_of_key.fresh AND r.attempt = 1 AND r.put_off = 0 AND r.unique_no & 1 = 0
         OR EXISTS (SELECT FROM weir.cancellation k WHERE k.id = r.id)
         OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= r.id) AND weir._is_cancelled_where(r.id);
+      -- A job that a claim would drop for one that has started already stands for nobody.
+      CONTINUE WHEN _newest_of_key.fresh AND EXISTS (
+        SELECT FROM weir._judge(ARRAY[r.id], ARRAY[r.xid], ARRAY[_newest_of_key.key], ARRAY[r.unique_no], ARRAY[coalesce(r.unique_until, 'infinity')], ARRAY[r.enqueued_at]) g
+        WHERE g.fate = 'dropped');
     END IF;
     id := r.id;
     no := r.unique_no;
@@ -191,7 +195,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._newest_of_key IS
-  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; unless fresh is true, so are jobs that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._judge(ids bigint[], xids xid8[], keys uuid[], nos bigint[], untils timestamptz[], times timestamptz[])
 RETURNS TABLE (id bigint, fate text, reason text)

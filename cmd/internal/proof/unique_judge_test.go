@@ -198,6 +198,15 @@ func (l *uniqueLoad) judge(conn *pgx.Conn) {
 			t.Errorf("job %d of %q (%s), logged at %d, was dropped (%q), though no run of its key began afterwards", j.id, j.key, uniqueRules[j.rule].name, j.since, reason)
 		}
 	}
+	for _, a := range l.asked {
+		isCovered := slices.ContainsFunc(l.runs[a.key], func(r *uniqueRun) bool { return r.from > a.since })
+		for j, depth := l.jobs[a.id], 0; !isCovered && j != nil && depth < 100; j, depth = standsFor(j), depth+1 {
+			isCovered = j.touched || j.fate != committed
+		}
+		if !isCovered {
+			t.Errorf("a call for %q, at %d, was told of job %d, and no run of its key began afterwards", a.key, a.since, a.id)
+		}
+	}
 	var did []string
 	l.did.Range(func(what, n any) bool {
 		did = append(did, fmt.Sprint(what, ": ", n.(*atomic.Int64).Load()))

@@ -38,9 +38,10 @@ type uniqueLoad struct {
 	drained chan struct{} // closed when there is no more work
 	did     sync.Map      // what happened -> *atomic.Int64
 
-	mu   sync.Mutex
-	jobs map[int64]*uniqueJob
-	runs map[string][]*uniqueRun // of a key
+	mu    sync.Mutex
+	asked []uniqueJob // what calls in READ COMMITTED were told of: since is the call
+	jobs  map[int64]*uniqueJob
+	runs  map[string][]*uniqueRun // of a key
 }
 
 // uniqueJob is a job that was logged.
@@ -100,6 +101,7 @@ func (l *uniqueLoad) enqueue(ctx context.Context, conn *pgx.Conn, r *rand.Rand) 
 		}
 		job := &uniqueJob{key: fmt.Sprint("key ", n), rule: n % len(uniqueRules)}
 		var duplicate bool
+		asked := l.clock.Add(1)
 		err := tx.QueryRow(ctx, `SELECT u.id, u.duplicate, now() FROM weir.enqueue_unique($1, 'k', jsonb_build_object('k', $2::text), key => $2, priority => $3, max_attempts => $4`+args+`) u`,
 			l.queues[n%len(l.queues)], job.key, 1+r.IntN(4), 1+r.IntN(6)).Scan(&job.id, &duplicate, &job.at)
 		if err != nil {
@@ -107,6 +109,12 @@ func (l *uniqueLoad) enqueue(ctx context.Context, conn *pgx.Conn, r *rand.Rand) 
 		}
 		if duplicate {
 			l.count("answered as duplicates")
+			if rule.name == "started" && level == pgx.ReadCommitted {
+				job.since = asked
+				l.mu.Lock()
+				l.asked = append(l.asked, *job)
+				l.mu.Unlock()
+			}
 			if rule.name != "replace" {
 				return nil, nil
 			}

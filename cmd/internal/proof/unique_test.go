@@ -332,6 +332,42 @@ func TestAJobThatCommitsAfterTheRunHasStartedIsNotLost(t *testing.T) {
 	}
 }
 
+// TestAJobThatWillBeDroppedIsNoDuplicate: of two jobs that did not see each other, one has started, and the other, which waits, will end as its
+// duplicate. A job that is asked for now runs, because neither of the two would run after the call.
+func TestAJobThatWillBeDroppedIsNoDuplicate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rule string
+		ends bool // the first one has ended when the call is made
+	}{{`key => 'a'`, true}, {`key => 'a', until => 'started'`, false}} {
+		t.Run(c.rule, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			conn := connect(t, url)
+			worker := startWorker(t, conn, "q")
+			late := begin(t, connect(t, url))
+			first := logUniquely(t, late, c.rule+`, priority => 1`)
+			second := logUniquely(t, conn, c.rule)
+			commit(t, late)
+			running := mustClaim(t, conn, worker, "q", 1)
+			if len(running) != 1 || running[0].ID != first {
+				t.Fatalf("claimed %v, want job %d", running, first)
+			}
+			if c.ends {
+				mustComplete(t, conn, worker, running)
+			} else if id, duplicate := uniquely(t, conn, `key => 'a'`); !duplicate || id != first {
+				t.Errorf("until finished, a call while job %d runs answers %d, %v", first, id, duplicate)
+			}
+			third := logUniquely(t, conn, c.rule)
+			if id, duplicate := uniquely(t, conn, c.rule); !duplicate || id != third {
+				t.Errorf("the next call answers %d, %v, want a duplicate of job %d", id, duplicate, third)
+			}
+			wantRuns(t, conn, worker, third)
+			wantDropped(t, conn, second, fmt.Sprintf("duplicate of job %d", first))
+		})
+	}
+}
+
 // TestAMovedJobIsNotUniqueAnyMore: in another queue it is a duplicate of none, and runs; in its old queue there is room for another.
 func TestAMovedJobIsNotUniqueAnyMore(t *testing.T) {
 	t.Parallel()
