@@ -362,3 +362,127 @@ func TestMiddlewareWrapsEachJobOfAGroup(t *testing.T) {
 		t.Errorf("middleware saw %s", got)
 	}
 }
+
+// TestAUniqueJobInAGroupHoldsItsKey: of unique jobs that did not see each other one runs in a group; its key is taken while the group runs, also for an
+// attempt that follows, and free once its own job has ended.
+func TestAUniqueJobInAGroupHoldsItsKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	unique := &weir.Options{Unique: &weir.Unique{Key: "a"}}
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := r.client.EnqueueTx(t.Context(), tx, number{1}, unique)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := r.client.Enqueue(t.Context(), number{2}, unique)
+	if err != nil || first.Duplicate {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plain := r.enqueueMany(3)
+	groups, end := make(chan []*weir.GroupJob[number], 10), make(chan struct{})
+	r.workGroups(weir.GroupOptions[number]{Size: 4, Wait: time.Hour}, 10, func(_ context.Context, jobs []*weir.GroupJob[number]) error {
+		groups <- jobs
+		<-end
+		for _, job := range jobs {
+			if job.ID == late.ID || job.ID == first.ID {
+				if job.Attempt == 1 {
+					job.End(errors.New("once more"))
+				}
+			}
+		}
+		return nil
+	}, func(c *weir.WorkerConfig) {
+		c.Retry = func(int, error) time.Duration { return time.Millisecond }
+	})
+	asks := func(when string, holder int64) int64 {
+		t.Helper()
+		got, err := r.client.Enqueue(t.Context(), number{3}, unique)
+		if err != nil || got.Duplicate != (holder != 0) || got.Duplicate && got.ID != holder {
+			t.Fatalf("%s: %+v, %v, want a duplicate of %d", when, got, err, holder)
+		}
+		return got.ID
+	}
+	// holder returns the job of the key in the next group.
+	holder := func(others int) (id int64) {
+		t.Helper()
+		group := receive(t, groups, "a group")
+		for _, job := range group {
+			if !slices.Contains(plain, job.ID) {
+				id = job.ID
+			}
+		}
+		if len(group) != others+1 || id == 0 {
+			t.Fatalf("a group has %d jobs, and %d of the key", len(group), id)
+		}
+		return id
+	}
+	id := holder(3)
+	dropped := late.ID + first.ID - id
+	r.await(dropped, weir.StateCancelled)
+	asks("while its group runs", id)
+	more := r.enqueueMany(3)
+	plain = append(plain, more...)
+	end <- struct{}{}
+	if again := holder(3); again != id {
+		t.Fatalf("job %d has run, want the next attempt of %d", again, id)
+	}
+	asks("while it is tried again", id)
+	end <- struct{}{}
+	r.await(id, weir.StateCompleted)
+	plain = append(plain, r.enqueueMany(3)...)
+	next := asks("once it has ended", 0)
+	if got := holder(3); got != next {
+		t.Errorf("job %d has run, want %d", got, next)
+	}
+	close(end)
+	r.await(next, weir.StateCompleted)
+}
+
+// TestEncryptedJobsOfAGroupGoOnFromTheirCheckpoints: each job of a group has a checkpoint of its own, which its next attempt reads in whatever group, and
+// nothing of it is stored in the clear.
+func TestEncryptedJobsOfAGroupGoOnFromTheirCheckpoints(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.client = r.client.WithCodec(codec(t, "k1"))
+	ids := r.enqueueMany(4)
+	r.workGroups(weir.GroupOptions[number]{Size: 2, Wait: 50 * time.Millisecond}, 10, func(ctx context.Context, jobs []*weir.GroupJob[number]) error {
+		for _, job := range jobs {
+			var at reached
+			found, err := job.Checkpoint(ctx, &at)
+			switch {
+			case err != nil:
+				job.End(err)
+			case found != (job.Attempt > 1) || at.Done != (job.Attempt-1)*(job.Args.N+1):
+				job.End(weir.Fail(fmt.Errorf("job %d, attempt %d, has read %+v, %v", job.Args.N, job.Attempt, at, found)))
+			case job.Attempt > 3:
+				job.End(nil)
+			default:
+				at.Done += job.Args.N + 1
+				at.Text = "hunter2"
+				job.SetProgress(float64(at.Done), "hunter2")
+				if err := job.SetCheckpoint(at); err != nil {
+					job.End(weir.Fail(err))
+				}
+			}
+		}
+		return errors.New("hunter2")
+	}, func(c *weir.WorkerConfig) {
+		c.Retry = func(int, error) time.Duration { return time.Millisecond }
+	})
+	for _, id := range ids {
+		r.await(id, weir.StateCompleted)
+	}
+	var reports string
+	if err := r.pool.QueryRow(t.Context(), `SELECT coalesce(string_agg(x::text, ' '), '') FROM weir.report x`).Scan(&reports); err != nil {
+		t.Fatal(err)
+	}
+	if reports == "" || strings.Contains(reports+r.everything(), "hunter2") {
+		t.Errorf("stored in the clear, or not at all: %.200q", reports)
+	}
+}

@@ -2976,6 +2976,7 @@ DECLARE
   newest record;   -- of this key; read once
   other  record;
   is_new boolean;
+  after  timestamptz;  -- within a time: only jobs that were enqueued after this count
   chosen record;   -- the job of this key, in this batch, that will run
   is_set boolean;  -- there is one
   gone   bigint[]; -- those of this key, in this batch, that will not
@@ -3010,15 +3011,26 @@ BEGIN
         SELECT n.* INTO newest FROM weir._newest_of_key(j.key, 9223372036854775807, false) n;
         is_new := false;
       END IF;
-      other := newest;
+      IF isfinite(j.until) AND newest.id IS NOT NULL THEN
+        after := j.at - extract(epoch FROM j.until - j.at) * interval '1 second';
+        SELECT n.* INTO other FROM weir._newest_of_key(j.key, 9223372036854775807, false, after, j.until) n;
+        WHILE other.id = j.id AND other.no = j.no OR other.waits AND other.id = ANY (gone) LOOP
+          SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false, after, j.until) n;
+        END LOOP;
+        IF other.id <> j.id THEN
+          fate := 'dropped';
+        END IF;
+      END IF;
+      IF fate = 'run' THEN
+        other := newest;
+      END IF;
       -- The job itself, if it was put off or tried before, jobs that it replaces, and those that have just been dropped don't decide.
-      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone)) LOOP
+      WHILE fate = 'run' AND (other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone))) LOOP
         SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false) n;
       END LOOP;
       IF other.id IS NULL OR other.id = j.id THEN
         NULL;
-      ELSIF isfinite(j.until) AND abs(extract(epoch FROM j.at - other.enqueued_at)) < extract(epoch FROM j.until - j.at)
-         OR NOT isfinite(j.until) AND (other.waits OR other.runs AND j.until = 'infinity' OR pg_visible_in_snapshot(j.xid, other.seen)) THEN
+      ELSIF fate = 'dropped' OR NOT isfinite(j.until) AND (other.waits OR other.runs AND j.until = 'infinity' OR pg_visible_in_snapshot(j.xid, other.seen)) THEN
         fate := 'dropped';
         reason := CASE WHEN other.waits AND other.no & 1 = 1 AND other.id > j.id THEN 'replaced by job ' ELSE 'duplicate of job ' END || other.id;
       ELSIF NOT other.waits AND other.no > j.no THEN
@@ -3271,7 +3283,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN names;
 END
 $$;
-CREATE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean) RETURNS TABLE(id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamp with time zone, seen pg_snapshot) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean, after timestamp with time zone DEFAULT NULL::timestamp with time zone, before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamp with time zone, seen pg_snapshot) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3294,6 +3306,11 @@ BEGIN
        ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
   LOOP
+    IF r.enqueued_at <= _newest_of_key.after THEN
+      EXIT WHEN r.unique_no / 2 = r.id;  -- so were those before; but a job that was tried again has a greater number than some that were enqueued later
+      CONTINUE;
+    END IF;
+    CONTINUE WHEN r.enqueued_at >= _newest_of_key.before;
     waits := true;
     runs := false;
     seen := NULL;
@@ -6249,13 +6266,13 @@ BEGIN
   -- Rolling back a block releases its locks, which would otherwise keep segments from being reclaimed until the caller's transaction ends. A segment
   -- that is emptied just before they are taken may hide a job: then this one is logged, and the claims decide.
   BEGIN
-    SELECT n.* INTO found FROM weir._newest_of_key(hash, 9223372036854775807, true) n;
+    SELECT n.* INTO found FROM weir._newest_of_key(hash, 9223372036854775807, true, now() - within) n;
     RAISE SQLSTATE 'WR099';
   EXCEPTION WHEN SQLSTATE 'WR099' THEN
     NULL;
   END;
   duplicate := CASE WHEN found.id IS NULL THEN false
-                    WHEN within IS NOT NULL THEN found.enqueued_at > now() - within
+                    WHEN within IS NOT NULL THEN true
                     WHEN replace OR until = 'started' THEN found.waits
                     ELSE found.waits OR found.runs END;
   IF duplicate AND NOT replace THEN
@@ -7712,7 +7729,7 @@ COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors 
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean,timestamp with time zone,timestamp with time zone) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others; and if after and before are not NULL, so are those that were not enqueued between them. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';

@@ -55,13 +55,13 @@ BEGIN
   -- Rolling back a block releases its locks, which would otherwise keep segments from being reclaimed until the caller's transaction ends. A segment
   -- that is emptied just before they are taken may hide a job: then this one is logged, and the claims decide.
   BEGIN
-    SELECT n.* INTO found FROM weir._newest_of_key(hash, 9223372036854775807, true) n;
+    SELECT n.* INTO found FROM weir._newest_of_key(hash, 9223372036854775807, true, now() - within) n;
     RAISE SQLSTATE 'WR099';
   EXCEPTION WHEN SQLSTATE 'WR099' THEN
     NULL;
   END;
   duplicate := CASE WHEN found.id IS NULL THEN false
-                    WHEN within IS NOT NULL THEN found.enqueued_at > now() - within
+                    WHEN within IS NOT NULL THEN true
                     WHEN replace OR until = 'started' THEN found.waits
                     ELSE found.waits OR found.runs END;
   IF duplicate AND NOT replace THEN
@@ -129,7 +129,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._unique_key IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean)
+CREATE OR REPLACE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean, after timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamptz, seen pg_snapshot)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -160,6 +160,11 @@ BEGIN
        ORDER BY l.unique_no DESC LIMIT max_rows)) u
     ORDER BY u.unique_no DESC LIMIT max_rows
   LOOP
+    IF r.enqueued_at <= _newest_of_key.after THEN
+      EXIT WHEN r.unique_no / 2 = r.id;  -- so were those before; but a job that was tried again has a greater number than some that were enqueued later
+      CONTINUE;
+    END IF;
+    CONTINUE WHEN r.enqueued_at >= _newest_of_key.before;
     waits := true;
     runs := false;
     seen := NULL;
@@ -195,7 +200,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._newest_of_key IS
-  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+  'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others; and if after and before are not NULL, so are those that were not enqueued between them. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._judge(ids bigint[], xids xid8[], keys uuid[], nos bigint[], untils timestamptz[], times timestamptz[])
 RETURNS TABLE (id bigint, fate text, reason text)
@@ -213,6 +218,7 @@ DECLARE
   newest record;   -- of this key; read once
   other  record;
   is_new boolean;
+  after  timestamptz;  -- within a time: only jobs that were enqueued after this count
   chosen record;   -- the job of this key, in this batch, that will run
   is_set boolean;  -- there is one
   gone   bigint[]; -- those of this key, in this batch, that will not
@@ -247,15 +253,26 @@ BEGIN
         SELECT n.* INTO newest FROM weir._newest_of_key(j.key, 9223372036854775807, false) n;
         is_new := false;
       END IF;
-      other := newest;
+      IF isfinite(j.until) AND newest.id IS NOT NULL THEN
+        after := j.at - extract(epoch FROM j.until - j.at) * interval '1 second';
+        SELECT n.* INTO other FROM weir._newest_of_key(j.key, 9223372036854775807, false, after, j.until) n;
+        WHILE other.id = j.id AND other.no = j.no OR other.waits AND other.id = ANY (gone) LOOP
+          SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false, after, j.until) n;
+        END LOOP;
+        IF other.id <> j.id THEN
+          fate := 'dropped';
+        END IF;
+      END IF;
+      IF fate = 'run' THEN
+        other := newest;
+      END IF;
       -- The job itself, if it was put off or tried before, jobs that it replaces, and those that have just been dropped don't decide.
-      WHILE other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone)) LOOP
+      WHILE fate = 'run' AND (other.id = j.id AND other.no = j.no AND NOT j.replaces OR other.waits AND (j.replaces AND other.id < j.id OR other.id = ANY (gone))) LOOP
         SELECT n.* INTO other FROM weir._newest_of_key(j.key, other.no, false) n;
       END LOOP;
       IF other.id IS NULL OR other.id = j.id THEN
         NULL;
-      ELSIF isfinite(j.until) AND abs(extract(epoch FROM j.at - other.enqueued_at)) < extract(epoch FROM j.until - j.at)
-         OR NOT isfinite(j.until) AND (other.waits OR other.runs AND j.until = 'infinity' OR pg_visible_in_snapshot(j.xid, other.seen)) THEN
+      ELSIF fate = 'dropped' OR NOT isfinite(j.until) AND (other.waits OR other.runs AND j.until = 'infinity' OR pg_visible_in_snapshot(j.xid, other.seen)) THEN
         fate := 'dropped';
         reason := CASE WHEN other.waits AND other.no & 1 = 1 AND other.id > j.id THEN 'replaced by job ' ELSE 'duplicate of job ' END || other.id;
       ELSIF NOT other.waits AND other.no > j.no THEN

@@ -105,6 +105,39 @@ func TestAScheduleIsCountedWithinABound(t *testing.T) {
 	}
 }
 
+// TestOverdueJobsAreReadWithinABoundInAll: of many transactions that were committed after the time of their jobs, with others in progress between them, no
+// more rows are read than was asked for.
+func TestOverdueJobsAreReadWithinABoundInAll(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	const transactions, each, most = 6, 40, 50
+	var late []pgx.Tx
+	for range transactions {
+		tx := begin(t, connect(t, url))
+		exec(t, tx, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 ms') FROM generate_series(1, $1)`, each)
+		late = append(late, tx)
+		between := begin(t, connect(t, url)) // so that each is found on its own
+		exec(t, between, `SELECT pg_current_xact_id()`)
+	}
+	until(t, "their time is over", func() bool {
+		exec(t, conn, `SELECT weir.enqueue('q', 'k', run_at => now() + interval '1 ms')`)
+		return value[bool](t, conn, `SELECT clock_timestamp() > max(enqueued_at) + interval '2 ms' FROM weir.later`) && value[int](t, conn, `SELECT promoted FROM weir._promote()`) > 0
+	})
+	for _, tx := range late {
+		commit(t, tx)
+	}
+	overdue := func(most int) int {
+		return value[int](t, conn, `SELECT count(*) FROM (SELECT p FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1) c, weir._overdue(c.p, $1)`, most)
+	}
+	if n := overdue(10_000); n < transactions*each {
+		t.Errorf("%d jobs are overdue, want all %d", n, transactions*each)
+	}
+	if n := overdue(most); n != most {
+		t.Errorf("%d rows are read, want %d", n, most)
+	}
+}
+
 // TestDueTimesOfSchedulesAreNotCounted: they are no jobs, and with thousands of them the scheduled jobs of queues are counted exactly, as without any.
 func TestDueTimesOfSchedulesAreNotCounted(t *testing.T) {
 	t.Parallel()

@@ -85,7 +85,7 @@ func handleFeatures(handlers *weir.Handlers, pool *pgxpool.Pool) {
 			}
 		}
 		switch {
-		case job.Kind == "dud" && job.Attempt == 1:
+		case job.Kind == "dud" && job.Attempt == 1, job.Kind == "scrap":
 			return errors.New("a dud")
 		case job.Kind != "dud" && luck(job.Kind, int(job.ID), job.Attempt, 10) == 0:
 			return errTorture

@@ -21,10 +21,13 @@ var featureFaults = map[string]string{
 		FROM promised p JOIN doomed d ON d.key = p.key AND d.upto >= p.id JOIN claimed c ON c.id = p.id WHERE p.what = 'doom' AND c.at > d.at`,
 	"was to be cancelled or to complete, and did neither": `SELECT format('job %s (%s)', p.id, p.what) FROM promised p WHERE p.what IN ('doom', 'dud')
 		AND NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = ANY (CASE p.what WHEN 'doom' THEN '{completed,cancelled}' ELSE '{completed,failed}' END::weir.outcome[]))`,
-	"completed twice":                 `SELECT format('job %s', id) FROM ended WHERE outcome = 'completed' GROUP BY id HAVING count(*) > 1`,
-	"is a due time with several jobs": `SELECT format('%s %s', name, due) FROM fired GROUP BY name, due HAVING count(DISTINCT coalesce(job, 0)) > 1`,
+	"was to fail, and did not":                       `SELECT format('job %s', p.id) FROM promised p WHERE p.what = 'scrap' AND NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'failed')`,
+	"was deleted by filter in the end, and is there": `SELECT format('job %s', j.id) FROM weir.jobs('failed', 'only') j WHERE j.kind = 'scrap'`,
+	"was fired while its schedule was paused":        `SELECT format('%s', f.due) FROM fired f JOIN paused p ON f.xid >= pg_snapshot_xmax(p.since) AND pg_visible_in_snapshot(f.xid, p.upto) WHERE f.name = 'at times'`,
+	"completed twice":                                `SELECT format('job %s', id) FROM ended WHERE outcome = 'completed' GROUP BY id HAVING count(*) > 1`,
+	"is a due time with several jobs":                `SELECT format('%s %s', name, due) FROM fired GROUP BY name, due HAVING count(DISTINCT coalesce(job, 0)) > 1`,
 	"is a due time without a job": `SELECT format('%s between %s and %s', f.name, f.before, f.due)
-		FROM (SELECT f.*, lag(f.due) OVER (PARTITION BY f.name ORDER BY f.due) AS before, k.fields FROM (SELECT DISTINCT name, due, job FROM fired) f JOIN kept k ON k.name = f.name) f
+		FROM (SELECT f.*, lag(f.due) OVER (PARTITION BY f.name ORDER BY f.due) AS before, k.fields FROM (SELECT DISTINCT name, due, job FROM fired) f JOIN kept k ON k.name = f.name AND k.name <> 'at times') f
 		WHERE f.job IS NULL OR weir._due_after(f.fields, 'UTC', f.before) <> f.due`,
 	"is the job of a due time, and did not complete": `SELECT format('%s %s', name, due) FROM fired f WHERE job IS NOT NULL AND NOT EXISTS (SELECT FROM ended e WHERE e.id = f.job AND e.outcome = 'completed')`,
 	"was stored in the clear":                        `SELECT at FROM leaked`,
@@ -33,6 +36,9 @@ var featureFaults = map[string]string{
 // judgeFeatures compares what the notebook says with what is promised. The jobs have ended.
 func (w *torture) judgeFeatures() {
 	conn := connect(w.T, w.server.URL("postgres"))
+	if err := w.stepsOf(conn, "delete_where", "deleted", `'only', '{scrap}'`, &w.deletes); err != nil {
+		w.Fatal(fmt.Errorf("delete: %w", err))
+	}
 	for what, sql := range featureFaults {
 		if found := column[string](w.T, conn, sql); len(found) > 0 {
 			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
@@ -60,11 +66,11 @@ func (w *torture) judgeFeatures() {
 			}
 		}
 	}
-	w.Logf("%s; %d checkpoints stored, %d read; %d cancellations by filter, %d jobs moved, %d retried by filter", value[string](w.T, conn, `SELECT format('%s unique jobs, %s dropped; %s due times; %s jobs that may be cancelled, %s were',
+	w.Logf("%s; %d checkpoints stored, %d read; %d cancellations by filter, %d jobs moved, %d retried and %d deleted by filter, %d pauses", value[string](w.T, conn, `SELECT format('%s unique jobs, %s dropped; %s due times; %s jobs that may be cancelled, %s were',
 		(SELECT count(*) FROM promised WHERE what IN ('finished', 'started', 'replace')), (SELECT count(*) FROM dropped), (SELECT count(*) FROM fired),
 		(SELECT count(*) FROM promised WHERE what = 'doom'), (SELECT count(DISTINCT p.id) FROM promised p JOIN ended e ON e.id = p.id AND e.outcome = 'cancelled' WHERE p.what = 'doom'))`),
-		stored, read, w.cancels.Load(), w.moves.Load(), w.retries.Load())
-	for what, n := range map[string]int64{"stored or read a checkpoint": int64(min(stored, read)), "cancelled by filter": w.cancels.Load(), "moved a job": w.moves.Load(), "retried by filter": w.retries.Load(),
+		stored, read, w.cancels.Load(), w.moves.Load(), w.retries.Load(), w.deletes.Load(), w.pauses.Load())
+	for what, n := range map[string]int64{"stored or read a checkpoint": int64(min(stored, read)), "cancelled by filter": w.cancels.Load(), "moved a job": w.moves.Load(), "retried by filter": w.retries.Load(), "deleted by filter": w.deletes.Load(), "paused a schedule": w.pauses.Load(),
 		"dropped a unique job": value[int64](w.T, conn, `SELECT count(*) FROM dropped`)} {
 		if n == 0 && *longFlag > 0 {
 			w.Errorf("nobody has %s", what)

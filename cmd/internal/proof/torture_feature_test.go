@@ -34,7 +34,8 @@ CREATE TABLE claimed (lane bigint, seq bigint, id bigint, at timestamptz NOT NUL
 CREATE TABLE judged (lane bigint, seq bigint, snapshot pg_snapshot NOT NULL, PRIMARY KEY (lane, seq));
 CREATE TABLE dropped (id bigint NOT NULL, lane bigint, seq bigint, reason text NOT NULL);
 CREATE TABLE overlapped (id bigint NOT NULL, other bigint NOT NULL, key text NOT NULL);
-CREATE TABLE fired (name text NOT NULL, due timestamptz NOT NULL, job bigint);
+CREATE TABLE fired (name text NOT NULL, due timestamptz NOT NULL, job bigint, xid xid8 NOT NULL DEFAULT pg_current_xact_id());
+CREATE TABLE paused (since pg_snapshot NOT NULL, upto pg_snapshot);
 CREATE TABLE leaked (at text NOT NULL);
 CREATE INDEX ON promised (id);
 CREATE INDEX ON promised (key);
@@ -78,7 +79,7 @@ CREATE TRIGGER note_dropped AFTER INSERT ON weir.result FOR EACH ROW WHEN (NEW.o
 
 CREATE FUNCTION note_fired() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-  INSERT INTO public.fired VALUES (NEW.name, NEW.due, NEW.job);
+  INSERT INTO public.fired (name, due, job) VALUES (NEW.name, NEW.due, NEW.job);
   RETURN NULL;
 END
 $$;
@@ -105,6 +106,7 @@ SELECT weir.set('only', 'backoff', '50 ms'), weir.set('only', 'backoff_limit', '
 SELECT weir.set_retry_rule('grouped', 'retry', kind => 'grouped', backoff => '50 ms', backoff_form => 'fixed');
 SELECT weir.set_retry_rule('later', 'snooze', error => 'later, please', backoff => '50 ms');
 SELECT weir.set_schedule('every ' || n, format('every %s seconds', n), 'only', 'tick', missed => 'all', jitter => n % 2 * interval '300 ms') FROM generate_series(1, 6) n;
+SELECT weir.set_schedule('at times', 'every 1 seconds', 'only', 'tick');  -- is paused and resumed
 `
 
 // tortureCodec is the codec of all processes of the test.
@@ -131,6 +133,8 @@ type featured struct {
 	cancels  atomic.Int64
 	moves    atomic.Int64
 	retries  atomic.Int64
+	deletes  atomic.Int64
+	pauses   atomic.Int64
 }
 
 // stepped is what an attempt at a job with checkpoints has stored, or has read when it began.
@@ -223,8 +227,8 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 			_, err = tx.Exec(w.ctx, fmt.Sprintf(`INSERT INTO promised (id, what, key)
 				SELECT weir.enqueue('only', 'doom', run_at => %s, meta => jsonb_build_object('doom', $1::text), priority => $2), 'doom', $1 FROM generate_series(1, $3)`, later(2000)),
 				itoa(w.batch.Add(1)), 1+rng.IntN(4), 1+rng.IntN(10))
-		case 3: // a job that fails for good, and is retried by filter
-			_, err = tx.Exec(w.ctx, `INSERT INTO promised (id, what, key) SELECT weir.enqueue('only', 'dud', max_attempts => 1), 'dud', ''`)
+		case 3: // a job that fails for good, and is retried or deleted by filter
+			_, err = tx.Exec(w.ctx, `INSERT INTO promised (id, what, key) SELECT weir.enqueue('only', $1, max_attempts => 1), $1, ''`, []string{"dud", "scrap"}[rng.IntN(2)])
 		case 4: // encrypted
 			*n++
 			key := w.named(fmt.Sprintf("s%d.%d", producer, *n), f)
@@ -285,9 +289,9 @@ func (w *torture) named(key string, f *txRecord) string {
 	return key
 }
 
-// operate is an operator that cancels, moves and retries by filter. A cancellation is noted once it has been acknowledged.
+// operate is an operator that cancels, moves, retries and deletes by filter, and pauses a schedule. A cancellation is noted once it has been acknowledged.
 func (w *torture) operate(conn *pgx.Conn, rng *rand.Rand) error {
-	switch rng.IntN(4) {
+	switch rng.IntN(6) {
 	case 0:
 		key := itoa(max(w.batch.Load()-int64(rng.IntN(5)), 1))
 		var upto int64
@@ -304,8 +308,30 @@ func (w *torture) operate(conn *pgx.Conn, rng *rand.Rand) error {
 		return w.stepsOf(conn, "move_where", "moved", `'torture', '{grouped}', to_queue => 'only'`, &w.moves)
 	case 2:
 		return w.stepsOf(conn, "move_where", "moved", fmt.Sprintf(`'only', '{grouped}', to_queue => 'torture', to_priority => %d`, 1+rng.IntN(4)), &w.moves)
+	case 3:
+		return w.stepsOf(conn, "delete_where", "deleted", `'only', '{scrap}'`, &w.deletes)
+	case 4:
+		return w.pauseOrResume(conn)
 	}
 	return w.stepsOf(conn, "retry_where", "retried", `'only', '{dud}'`, &w.retries)
+}
+
+// pauseOrResume notes between which snapshots a schedule was certainly paused.
+func (w *torture) pauseOrResume(conn *pgx.Conn) error {
+	ended, err := conn.Exec(w.ctx, `UPDATE paused SET upto = pg_current_snapshot() WHERE upto IS NULL`)
+	if err != nil {
+		return err
+	}
+	if ended.RowsAffected() > 0 {
+		_, err := conn.Exec(w.ctx, `SELECT weir.resume_schedule('at times')`)
+		return err
+	}
+	if _, err := conn.Exec(w.ctx, `SELECT weir.pause_schedule('at times')`); err != nil {
+		return err
+	}
+	w.pauses.Add(1)
+	_, err = conn.Exec(w.ctx, `INSERT INTO paused (since) VALUES (pg_current_snapshot())`)
+	return err
 }
 
 // stepsOf takes all steps of an operation by filter.
@@ -341,7 +367,7 @@ func (w *torture) takeInSQL(address string, rng *rand.Rand) {
 				return err
 			}
 		}
-		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5}', kinds => '{only,doom,dud,tick,grouped}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
+		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5}', kinds => '{only,doom,dud,scrap,tick,grouped}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
 		if err != nil {
 			return err
 		}
@@ -373,7 +399,7 @@ func (w *torture) endByToken(conn *pgx.Conn, worker int32, rng *rand.Rand, token
 	end := map[string]any{"token": token, "outcome": "completed"}
 	var job torn
 	switch {
-	case kind == "dud" && attempt == 1:
+	case kind == "dud" && attempt == 1, kind == "scrap":
 		end["outcome"], end["error"] = "failed", "a dud"
 	case kind == "grouped" && json.Unmarshal(args, &job) == nil && job.Tx:
 		return pgx.BeginFunc(w.ctx, conn, func(tx pgx.Tx) error {

@@ -185,6 +185,43 @@ func TestWithinATimeOneJobRuns(t *testing.T) {
 	}
 }
 
+// TestAFailedJobIsRetriedAfterItsTime: a unique job has failed for good, and its time is over. A retry runs, although another of its key was enqueued since
+// and runs too; within its time it would be dropped for that one.
+func TestAFailedJobIsRetriedAfterItsTime(t *testing.T) {
+	t.Parallel()
+	const rule = `key => 'a', within => '1 hour'`
+	for _, over := range []bool{true, false} {
+		t.Run(fmt.Sprint("over ", over), func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q")
+			failed := logUniquely(t, conn, rule+`, max_attempts => 1`)
+			if _, err := finish(t.Context(), conn, worker, wantRuns(t, conn, worker, failed)[0], "failed", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if id, duplicate := uniquely(t, conn, rule); !duplicate || id != failed {
+				t.Fatalf("within the hour, a call answers %d, %v", id, duplicate)
+			}
+			for _, table := range []string{"job", "failure"} { // as if it had been enqueued 59 minutes ago, or two hours
+				exec(t, conn, `UPDATE weir.`+table+` SET enqueued_at = enqueued_at - $1::interval, unique_until = unique_until - $1::interval`, map[bool]string{true: "2 hours", false: "59 minutes"}[over])
+			}
+			if !over {
+				exec(t, conn, `SELECT weir.retry($1)`, failed)
+				mustComplete(t, conn, worker, wantRuns(t, conn, worker, failed)) // it stands for itself
+				return
+			}
+			next := logUniquely(t, conn, rule)
+			running := wantRuns(t, conn, worker, next)
+			exec(t, conn, `SELECT weir.retry($1)`, failed)
+			mustComplete(t, conn, worker, wantRuns(t, conn, worker, failed))
+			mustComplete(t, conn, worker, running)
+			if id, duplicate := uniquely(t, conn, rule); !duplicate || id != next && id != failed {
+				t.Errorf("a call within an hour of the second job answers %d, %v", id, duplicate)
+			}
+		})
+	}
+}
+
 // TestARetryByHandIsJudged: a job that is retried by hand runs, unless another of its key is unfinished when its turn comes.
 func TestARetryByHandIsJudged(t *testing.T) {
 	t.Parallel()
