@@ -1569,6 +1569,13 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority)
+    AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
+    AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
+$$;
 CREATE FUNCTION weir._cron_after(fields text[], after timestamp without time zone) RETURNS timestamp without time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -4959,7 +4966,9 @@ BEGIN
       SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
-    WHERE k.covered >= k.upto);
+    WHERE k.covered >= k.upto)
+  -- Of wider filters, only the newest are compared with all others.
+  OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n ORDER BY n.no DESC LIMIT 10 OFFSET 0) n WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d));
   IF FOUND THEN
     RETURN 'merged cancellations';
   END IF;
@@ -5988,24 +5997,33 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most CONSTANT integer := 1000;
-  this bigint;
+  this weir.cancellation_where;
+  n    bigint;
 BEGIN
   PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
     num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
     'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
-  ELSIF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
-    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', most
-      USING ERRCODE = '54000', HINT = 'Each one is kept until workers have passed all its jobs, and scheduled ones are due: resume or work their queues, or cancel with one wider filter.';
+  END IF;
+  this.upto := coalesce(pg_sequence_last_value('weir.job_id'), 0);
+  this.queue := cancel_where.queue;
+  this.kinds := CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END;
+  this.meta := nullif(cancel_where.meta, '{}');
+  this.priority := cancel_where.priority;
+  this.enqueued_after := cancel_where.enqueued_after;
+  this.enqueued_before := cancel_where.enqueued_before;
+  n := (SELECT count(*) FROM weir.cancellation_where);
+  IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
+    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
+      USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';
   END IF;
   PERFORM pg_current_xact_id();
   INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
-  SELECT coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_where.queue, CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END,
-         nullif(cancel_where.meta, '{}'), cancel_where.priority, cancel_where.enqueued_after, cancel_where.enqueued_before
-  RETURNING no INTO this;
+  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before)
+  RETURNING no INTO this.no;
   PERFORM nextval('weir.control');
-  RETURN this;
+  RETURN this.no;
 END
 $$;
 CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7662,6 +7680,7 @@ COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with ti
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
@@ -7768,7 +7787,7 @@ COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the n
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
-COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
@@ -7812,7 +7831,7 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text) IS 'Removes the limits of a queue. Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';

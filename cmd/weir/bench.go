@@ -47,7 +47,16 @@ type benchDrainCmd struct {
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
-	if c.Schedules < 0 || c.Schedules > 100_000 {
+	switch {
+	case c.Jobs < 1:
+		return usagef("--jobs must be at least 1, got %d", c.Jobs)
+	case c.Rounds < 1:
+		return usagef("--rounds must be at least 1, got %d", c.Rounds)
+	case c.Limit < 0:
+		return usagef("--limit must be at least 1, got %d", c.Limit)
+	case c.JobTime < 0:
+		return usagef("--job-time must not be negative, got %v", c.JobTime)
+	case c.Schedules < 0 || c.Schedules > 100_000:
 		return usagef("--schedules must be 1 to 100000, got %d", c.Schedules)
 	}
 	return c.run(ctx, s, d, func(db *load.Database) (_ *load.Report, err error) {
@@ -72,6 +81,9 @@ type benchSteadyCmd struct {
 }
 
 func (c *benchSteadyCmd) Run(ctx context.Context, s *streams, d *database) error {
+	if !(c.Seconds > 0) {
+		return usagef("--seconds must be more than 0, got %v", c.Seconds)
+	}
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
 		return bench.Steady(ctx, db, engine.Engine{Log: s.err}, bench.SteadyConfig{Duration: seconds(c.Seconds)})
 	})
@@ -83,6 +95,9 @@ type benchLatencyCmd struct {
 }
 
 func (c *benchLatencyCmd) Run(ctx context.Context, s *streams, d *database) error {
+	if !(c.Seconds > 0) {
+		return usagef("--seconds must be more than 0, got %v", c.Seconds)
+	}
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
 		return bench.Latency(ctx, db, engine.Engine{Log: s.err}, bench.LatencyConfig{Duration: seconds(c.Seconds)})
 	})

@@ -18,6 +18,18 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
+// TestABenchRefusesNumbersThatItCannotMeasure: before it connects or starts a server, and names the flag and the value.
+func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
+		{"drain", "--schedules", "-2"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
+		err := runBench(t, "postgres://127.0.0.1:1/nowhere", &bytes.Buffer{}, &bytes.Buffer{}, args[0], args[1]+"="+args[2])
+		if want := args[1] + " must"; err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "got "+args[2]) {
+			t.Errorf("weir bench %v: %v, want %q and the value", args, err, want)
+		}
+	}
+}
+
 // benchReport runs a bench on a database, or if url is "" on a private server, and returns its JSON, decoded twice.
 func benchReport(t *testing.T, url string, args ...string) (load.Report, map[string]any) {
 	t.Helper()

@@ -37,28 +37,49 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most CONSTANT integer := 1000;
-  this bigint;
+  this weir.cancellation_where;
+  n    bigint;
 BEGIN
   PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
     num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
     'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
-  ELSIF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
-    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', most
-      USING ERRCODE = '54000', HINT = 'Each one is kept until workers have passed all its jobs, and scheduled ones are due: resume or work their queues, or cancel with one wider filter.';
+  END IF;
+  this.upto := coalesce(pg_sequence_last_value('weir.job_id'), 0);
+  this.queue := cancel_where.queue;
+  this.kinds := CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END;
+  this.meta := nullif(cancel_where.meta, '{}');
+  this.priority := cancel_where.priority;
+  this.enqueued_after := cancel_where.enqueued_after;
+  this.enqueued_before := cancel_where.enqueued_before;
+  n := (SELECT count(*) FROM weir.cancellation_where);
+  IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
+    RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
+      USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';
   END IF;
   PERFORM pg_current_xact_id();
   INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
-  SELECT coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_where.queue, CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END,
-         nullif(cancel_where.meta, '{}'), cancel_where.priority, cancel_where.enqueued_after, cancel_where.enqueued_before
-  RETURNING no INTO this;
+  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before)
+  RETURNING no INTO this.no;
   PERFORM nextval('weir.control');
-  RETURN this;
+  RETURN this.no;
 END
 $$;
 COMMENT ON FUNCTION weir.cancel_where IS
-  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority)
+    AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
+    AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
+$$;
+COMMENT ON FUNCTION weir._covers IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
 LANGUAGE sql STABLE

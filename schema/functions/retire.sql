@@ -39,7 +39,9 @@ BEGIN
       SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
-    WHERE k.covered >= k.upto);
+    WHERE k.covered >= k.upto)
+  -- Of wider filters, only the newest are compared with all others.
+  OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n ORDER BY n.no DESC LIMIT 10 OFFSET 0) n WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d));
   IF FOUND THEN
     RETURN 'merged cancellations';
   END IF;
@@ -69,7 +71,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._retire_cancellations IS
-  'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
+  'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 
 CREATE OR REPLACE FUNCTION weir._none_started(w weir.cancellation_where) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

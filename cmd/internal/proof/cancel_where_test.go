@@ -268,3 +268,45 @@ func pgTime(t *testing.T, conn *pgx.Conn) time.Time {
 	t.Helper()
 	return value[time.Time](t, conn, `SELECT clock_timestamp()`)
 }
+
+// TestAWiderCancellationReplacesThoseThatItCovers: a transaction that stays open keeps every cancellation by filter, and there are too many for another one.
+// One that covers some of them is taken, and takes their place; what it does not cover stays cancelled, too.
+func TestAWiderCancellationReplacesThoseThatItCovers(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := startWorker(t, conn, "q")
+	old := begin(t, connect(t, url))
+	exec(t, old, `SELECT weir.enqueue('q', 'batch', meta => '{"batch": 7}')`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'other', meta => '{"batch": 0}')`)
+	kept := value[int64](t, conn, `SELECT weir.enqueue('q', 'kept')`)
+	exec(t, conn, `SELECT weir.cancel_where('q', kinds => '{other}')`)
+	exec(t, conn, `SELECT weir.cancel_where('q', kinds => '{batch}', meta => jsonb_build_object('batch', n)) FROM generate_series(1, 999) n`)
+	tidy := func(want string) {
+		t.Helper()
+		until(t, "tidying "+want, func() bool { return value[string](t, conn, `SELECT coalesce(weir._tidy(), '')`) == want })
+	}
+	tidy("noted cancellations")
+	_, err := conn.Exec(t.Context(), `SELECT weir.cancel_where('q', kinds => '{more}')`)
+	wantCode(t, "one too many", err, "54000")
+	for _, sql := range []string{
+		`SELECT weir.cancel_where('q', kinds => '{batch}', meta => '{"batch": 5}')`, // the same again
+		`SELECT weir.cancel_where('q', kinds => '{batch,more}')`,
+	} {
+		if value[int64](t, conn, sql) == 0 {
+			t.Errorf("%s has cancelled nothing", sql)
+		}
+	}
+	tidy("merged cancellations")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation_where`); n != 2 {
+		t.Errorf("%d cancellations are kept, want that of other jobs and the wider one", n)
+	}
+	exec(t, conn, `SELECT weir.cancel_where('q', kinds => '{more}')`)
+	commit(t, old)
+	got := takeAll(t, conn, worker, "q")
+	if len(got) != 1 || got[0].ID != kept {
+		t.Errorf("%v run, want the one job that is not cancelled", got)
+	}
+	mustComplete(t, conn, worker, got)
+	tidyUntil(t, conn, "retired a cancellation")
+}
