@@ -270,12 +270,14 @@ BEGIN
   END IF;
   PERFORM weir._lock_log();
   INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, percent, message, checkpoint)
-  SELECT i.id, n.claim, n.no, active, n.at, n.attempt, n.percent, n.message, c.checkpoint
+  SELECT i.id, n.claim, n.no, active, n.at, n.attempt, n.percent, n.message, n.checkpoint
   FROM (SELECT DISTINCT u.id FROM unnest(ids) u(id)) i
-  CROSS JOIN LATERAL (SELECT r.* FROM weir.report r WHERE r.job_id = i.id ORDER BY r.claim DESC, r.no DESC LIMIT 1) n
-  LEFT JOIN LATERAL (SELECT r.checkpoint, r.segment FROM weir.report r WHERE r.job_id = i.id AND r.checkpoint IS NOT NULL ORDER BY r.claim DESC, r.no DESC LIMIT 1) c ON true
+  CROSS JOIN LATERAL (
+    (SELECT r.* FROM weir.report r WHERE r.job_id = i.id ORDER BY r.claim DESC, r.no DESC LIMIT 1)
+    UNION  -- each under its own number: one between them may be committed later
+    (SELECT r.* FROM weir.report r WHERE r.job_id = i.id AND r.checkpoint IS NOT NULL ORDER BY r.claim DESC, r.no DESC LIMIT 1)) n
   CROSS JOIN LATERAL weir._read_job(i.id, 1) j
-  WHERE k.segment IN (n.segment, c.segment) AND j.state IN ('available', 'running', 'scheduled', 'failed');
+  WHERE n.segment = k.segment AND j.state IN ('available', 'running', 'scheduled', 'failed');
   INSERT INTO weir.segment (log, segment, event, upto) VALUES ('report', k.segment, 'carried', ids[cardinality(ids)]);
   RETURN 'carried from report ' || k.segment;
 EXCEPTION WHEN lock_not_available THEN

@@ -53,6 +53,35 @@ func TestACheckpointCommitsWithItsEffects(t *testing.T) {
 	wantReported(t, conn, "in the end", id, "40", "none")
 }
 
+// TestACarriedReportHidesNoCheckpointThatCommitsLater: while a transaction that has set a checkpoint is open, the attempt reports again, and what it had
+// reported before is carried into another segment.
+func TestACarriedReportHidesNoCheckpointThatCommitsLater(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, handler := connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0 s'), weir.set('failed_retention', '0 s')`)
+	worker := startWorker(t, conn, "q")
+	id := enqueueN(t, conn, "q", 1)[0]
+	a := mustClaim(t, conn, worker, "q", 1)[0]
+	reports := func(fields string) {
+		t.Helper()
+		if refused := report(t, conn, worker, a, fields); len(refused) > 0 {
+			t.Fatal(refused)
+		}
+	}
+	reports(`"percent": 10, "checkpoint": 1`)
+	rotateUntil(t, conn, "opened report 2")
+	exec(t, handler, `BEGIN`)
+	if err := setCheckpoint(t, handler, worker, a, `2`); err != nil {
+		t.Fatal(err)
+	}
+	reports(`"percent": 50`)
+	rotateUntil(t, conn, "reclaimed report 1")
+	wantReported(t, conn, "before the commit", id, "50", "1")
+	exec(t, handler, `COMMIT`)
+	wantReported(t, conn, "after the commit", id, "50", "2")
+}
+
 // TestNoAttemptStartsBetweenACheckpointAndItsCommit: while a transaction that has set a checkpoint is open, its attempt does not end, and no other one starts, even if its
 // worker is lost; so the next attempt goes on from that checkpoint after a commit, and from the one before it after a rollback.
 func TestNoAttemptStartsBetweenACheckpointAndItsCommit(t *testing.T) {
