@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 const (
@@ -28,7 +30,7 @@ type SamplerConfig struct {
 	Logger *slog.Logger
 }
 
-// Sampler reads what sessions wait for, once a second, and ten times a second while sessions wait. It can be used alone:
+// Sampler reads what sessions wait for, about once a second, and ten times a second while sessions wait. It can be used alone:
 //
 //	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url})
 //	defer s.Close()
@@ -111,12 +113,17 @@ func (s *Sampler) Run(ctx context.Context) {
 		}
 		s.texts.sample(&sample)
 		s.window.add(sample)
-		every := calmEvery
-		if begin.Sub(lastBusy) < calmAfter {
-			every = busyEvery
-		}
+		every := interval(begin.Sub(lastBusy) < calmAfter)
 		next.Reset(max(every-time.Since(begin), min(dutyCycle*sampleCost, calmEvery), 0))
 	}
+}
+
+// interval is the time from one sample to the next. It varies, so that work that comes as regularly as samples is not always missed, or always seen.
+func interval(busy bool) time.Duration {
+	if busy {
+		return sleep.Jitter(busyEvery)
+	}
+	return sleep.Jitter(calmEvery)
 }
 
 // addLocks adds the locks to a sample.

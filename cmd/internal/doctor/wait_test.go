@@ -1,6 +1,9 @@
 package doctor
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
 	t.Parallel()
@@ -53,6 +56,22 @@ func TestEveryClassIsShown(t *testing.T) {
 	for _, c := range []Class{CPU, Commit, ObjectLock, RowLock, OtherLock, MultiXact, NotifyQueue, TransactLog, LockTable, SnapshotList, Buffer, DataIO, ClientWrite, OtherWait, Woken} {
 		if !shown[c] {
 			t.Errorf("class %s is not shown", c)
+		}
+	}
+}
+
+// TestSamplesKeepNoStepWithALoad: the intervals between samples vary, by at least a tenth either way, and on average are as they should be.
+func TestSamplesKeepNoStepWithALoad(t *testing.T) {
+	t.Parallel()
+	for busy, want := range map[bool]time.Duration{false: calmEvery, true: busyEvery} {
+		least, most, sum := want, want, time.Duration(0)
+		const n = 1000
+		for range n {
+			d := interval(busy)
+			least, most, sum = min(least, d), max(most, d), sum+d
+		}
+		if average := sum / n; least > want*9/10 || most < want*11/10 || average < want*9/10 || average > want*11/10 {
+			t.Errorf("intervals are %v to %v, on average %v, want about %v", least, most, average, want)
 		}
 	}
 }
