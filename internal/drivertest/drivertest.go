@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -108,4 +109,14 @@ func read(t testing.TB, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// Example returns the only block of code in a language on a page of the documentation.
+func Example(t testing.TB, page, language string) string {
+	t.Helper()
+	blocks := regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(read(t, page), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("%s has %d blocks of %s, want one", page, len(blocks), language)
+	}
+	return blocks[0][1]
 }
