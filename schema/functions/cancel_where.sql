@@ -81,7 +81,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._covers IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], priorities integer[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -92,27 +92,28 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
   SELECT ARRAY(
-    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued)
-                     WITH ORDINALITY u(id, attempt, kind, meta, at, nr)
+    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
+                     _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, priority, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
+        AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
     ORDER BY u.nr)
 $$;
-COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
+COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
 
 CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
-                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[]) RETURNS bigint[]
+                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], priorities integer[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.priorities);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)

@@ -8,7 +8,8 @@
 
 CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
 RETURNS TABLE (queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer,
-               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, dropped text, put_off integer, ready_at timestamptz)
+               kind text, args jsonb, meta jsonb, enqueued_at timestamptz, dropped text, put_off integer, ready_at timestamptz,
+               priority integer, key text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -47,6 +48,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
+  shared_by   text;                         -- a queue with turns to give and with jobs without a key, and how many of the latter it may still hand out
+  unshared    integer;
+  before      bigint;                       -- see _gate_now
   aged_queue  integer;                      -- the id of the queue that reserved is about
   reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
   shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
@@ -133,7 +139,12 @@ BEGIN
         FROM unnest(hinted) h(lane)
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = (h.lane >> 39)::integer OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
-        WHERE _claim.limits[o.ord] > 0) l
+        WHERE _claim.limits[o.ord] > 0 AND h.lane < ((h.lane >> 39) << 39) + 4  -- no key
+        UNION ALL
+        SELECT (q.id << 39) + 4, u.ord, u.name
+        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
+        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
+        WHERE has_keys AND u.quota > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
@@ -142,7 +153,8 @@ BEGIN
       CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
       WHERE
         n.paused_at IS NULL
-        AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+        AND CASE WHEN has_keys AND l.lane & 4 <> 0 THEN weir._has_turns(l.name, snapshot) ELSE
+            (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
              OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
                      CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
                      CROSS JOIN LATERAL (SELECT FROM weir.job j
@@ -155,13 +167,28 @@ BEGIN
              OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                      SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
-                     WHERE pg_visible_in_snapshot(p.xid, snapshot))))
+                     WHERE pg_visible_in_snapshot(p.xid, snapshot)))) END
       LIMIT max_lanes) r
     ORDER BY r.lane
   LOOP
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    is_ring := ready.lane & 4 <> 0;
+    IF has_keys AND NOT is_ring THEN
+      -- Jobs without a key get half of what a queue with turns to give hands out.
+      IF ready.name IS DISTINCT FROM shared_by THEN
+        shared_by := ready.name;
+        unshared := CASE WHEN EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = ready.name) AND weir._has_turns(ready.name, snapshot)
+                         THEN floor(quota / 2.0 + random()) ELSE quota END;
+      END IF;
+      quota := least(quota, unshared);
+      IF quota <= 0 THEN
+        is_cut := true;
+        CONTINUE;
+      END IF;
+    END IF;
+    before := NULL;
     IF ready.gate IS NOT NULL THEN
       IF ready.gate <> ALL (gates) THEN
         -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
@@ -186,6 +213,7 @@ BEGIN
         CONTINUE;
       END IF;
       quota := least(quota, gate_now.room);
+      before := gate_now.before;
     END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
@@ -198,7 +226,7 @@ BEGIN
       END IF;
       judging := judging || queue_hash;
     END IF;
-    IF ready.ageing IS NOT NULL THEN
+    IF ready.ageing IS NOT NULL AND NOT is_ring THEN
       IF (ready.lane >> 39)::integer IS DISTINCT FROM aged_queue THEN
         aged_queue := (ready.lane >> 39)::integer;
         reserved := weir._reserve(aged_queue, quota, ready.ageing);
@@ -210,11 +238,18 @@ BEGIN
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
-    PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
+    IF NOT is_ring THEN
+      PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
+    ELSIF NOT has_lanes THEN
+      PERFORM pg_advisory_xact_lock(1464158559, hashtext(ready.name));
+    ELSIF NOT pg_try_advisory_xact_lock(1464158559, hashtext(ready.name)) THEN
+      is_cut := true;
+      CONTINUE;
+    END IF;
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
-    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
-    IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
+    IF upto > 0 AND NOT is_ring AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
       is_cut := true;
       CONTINUE;
     END IF;
@@ -248,6 +283,12 @@ BEGIN
     END IF;
 
     own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
+    IF is_ring THEN
+      last.seq := greatest(last.seq, (weir._ring_of(ready.name)).seq);
+      last.pos_xid := '0';
+      last.pos_id := 0;
+      skip := '{}';
+    END IF;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
@@ -270,13 +311,17 @@ BEGIN
            AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
            AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
          ORDER BY j.xid, j.id LIMIT quota) j
+       WHERE NOT is_ring
        LIMIT quota)
+      UNION ALL
+      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before) t WHERE is_ring
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
-      SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
-             CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
-             CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+      SELECT CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x LIMIT 1) ELSE r.xids[1] END AS from_xid,
+             CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x DESC LIMIT 1) ELSE r.xids[r.n] END AS to_xid, r.n, r.n_late, r.late_ord,
+             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
       FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
                    count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
     ), unread AS MATERIALIZED (
@@ -300,23 +345,25 @@ BEGIN
             FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
       WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
-      FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, CASE WHEN is_ring THEN p.lanes END
+      FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
-           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
+           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+           (p.lane & 3)::integer + 1, p.key
     FROM picked p
     WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg((d.lane & 3)::integer + 1))
       FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    unshared := unshared - taken;
     IF ready.gate IS NOT NULL AND taken > 0 THEN
       INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
       SELECT ready.gate, gate_now.seq + 1, gate_now.counted + taken, gate_now.folded,
@@ -330,10 +377,36 @@ BEGIN
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;
-    IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
+    IF is_ring AND ready.gate IS NOT NULL AND (upto > 0 OR last.keyed) THEN
+      -- What it has ended itself makes room, too.
+      INSERT INTO weir.release (gate, ring, xid, n, lanes)
+      SELECT ready.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, f.lanes
+      FROM (SELECT array_agg(k.lane) AS lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+            JOIN weir.result r ON r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids)
+            WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
+      is_cut := is_cut OR FOUND;
+    END IF;
+    IF is_ring AND taken < quota THEN  -- some keys had fewer jobs than their part
+      is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
+    ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
+  IF has_keys THEN
+    -- Keys whose rate has withheld jobs: when the first of them may have some.
+    FOR ready IN
+      SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
+      CROSS JOIN LATERAL (
+        SELECT t.again_at FROM weir.queue q
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
+        WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+        LIMIT 1) a
+      WHERE l.key_rate IS NOT NULL AND u.quota > 0 AND u.name <> ALL (withheld)
+    LOOP
+      withheld := withheld || ready.name;
+      again_at := again_at || ready.again_at;
+    END LOOP;
+  END IF;
   FOR i IN 1..cardinality(withheld) LOOP
     queue := withheld[i];
     enqueued_at := clock_timestamp();
@@ -349,4 +422,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';

@@ -23,6 +23,47 @@ END
 $$;
 COMMENT ON FUNCTION weir._queue_id IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._check_key(key text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF length(_check_key.key) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'A job that is nobody''s has no key: pass NULL.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_key IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._mark_keys(queue text) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  -- Whatever was in progress when no mark was to be seen may log jobs with keys without leaving one.
+  INSERT INTO weir.with_keys (queue, since) SELECT _mark_keys.queue, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id())
+  WHERE NOT EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = _mark_keys.queue)
+$$;
+COMMENT ON FUNCTION weir._mark_keys IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._lane_of(queue text, priority integer, key text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  lane bigint := (weir._queue_id(queue)::bigint << 39) + priority - 1;
+BEGIN
+  IF key IS NOT NULL THEN
+    PERFORM weir._check_key(key), weir._mark_keys(queue);
+    lane := lane + weir._key_bits(key);
+  END IF;
+  RETURN lane;
+END
+$$;
+COMMENT ON FUNCTION weir._lane_of IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.enqueue(
   queue        text,
   kind         text,
@@ -30,7 +71,8 @@ CREATE OR REPLACE FUNCTION weir.enqueue(
   priority     integer     DEFAULT 2,
   run_at       timestamptz DEFAULT NULL,
   max_attempts integer     DEFAULT 25,
-  meta         jsonb       DEFAULT NULL
+  meta         jsonb       DEFAULT NULL,
+  key          text        DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -40,39 +82,39 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   this_xid xid8;
-  queue_no integer;
+  lane     bigint;
   new_id   bigint;
 BEGIN
   -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
-  SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
-  IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
+  SELECT (q.id::bigint << 39) + priority - 1, pg_current_xact_id() INTO lane, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
+  IF (lane > 0 AND key IS NULL AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
     args := coalesce(args, '{}');
     priority := coalesce(priority, 2);
     max_attempts := coalesce(max_attempts, 25);
     PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
-    queue_no := weir._queue_id(queue);
+    lane := weir._lane_of(queue, priority, key);
     this_xid := pg_current_xact_id();
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
-            pg_sequence_last_value('weir.active_job'), kind, args, meta)
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    VALUES (nextval('weir.job_id'), this_xid, now(), lane, 1, max_attempts,
+            pg_sequence_last_value('weir.active_job'), kind, args, meta, key)
     RETURNING id INTO new_id;
   ELSE
     IF run_at >= '10000-01-01 00:00:00+00' THEN  -- later times have no form in JSON that all clients read
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
-            pg_sequence_last_value('weir.active_later'), kind, args, meta)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), lane, 1, max_attempts,
+            pg_sequence_last_value('weir.active_later'), kind, args, meta, key)
     RETURNING id INTO new_id;
   END IF;
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue IS
-  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
@@ -81,7 +123,8 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(
   priority     integer[]     DEFAULT NULL,
   run_at       timestamptz[] DEFAULT NULL,
   max_attempts integer[]     DEFAULT NULL,
-  meta         jsonb[]       DEFAULT NULL
+  meta         jsonb[]       DEFAULT NULL,
+  key          text[]        DEFAULT NULL
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -105,29 +148,30 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
   ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
      OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys',
       n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta)
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key)
       USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
   PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
           weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
           weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta);
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
+                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, key, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
        OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
        OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
+       OR length(u.key) NOT BETWEEN 1 AND 200
   LOOP
     BEGIN
-      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta), weir._check_key(bad.key);
     EXCEPTION WHEN invalid_parameter_value THEN
       RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
     END;
@@ -139,32 +183,37 @@ BEGIN
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
+  IF enqueue_many.key IS NOT NULL THEN
+    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
+  END IF;
   this_xid := pg_current_xact_id();
   in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
-  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1 AS lane
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
+  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+                           + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1, 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+             + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END, 1,
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
     WHERE u.run_at > now();
   END IF;
   RETURN new_ids;
 END
 $$;
-COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[]) IS
+COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[]) IS
   'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]

@@ -15,15 +15,15 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
-  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
-         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), j.lane & ~ 4::bigint, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until, j.key
   FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
        e(lane, seq, segment, id, error, output)
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+    WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)  -- so worded to be read by id
       AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
 END

@@ -163,23 +163,23 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._started IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._free_slots(gates integer[], counts integer[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._free_slots(gates integer[], counts integer[], lanes bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.release (gate, ring, xid, n)
-  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n)
-  FROM unnest(_free_slots.gates, _free_slots.counts) u(gate, n) WHERE u.gate IS NOT NULL GROUP BY u.gate;
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n), array_agg(u.lane) FILTER (WHERE u.lane IS NOT NULL)
+  FROM unnest(_free_slots.gates, _free_slots.counts, _free_slots.lanes) u(gate, n, lane) WHERE u.gate IS NOT NULL GROUP BY u.gate;
   IF FOUND THEN
     PERFORM nextval('weir.job_id');  -- wakes idle workers, as a new job does: first the xid, then the id
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._free_slots IS
-  'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i]; NULL is no gate. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
+  'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i], of a job with a key in lanes[i]; NULL is no gate, or no key. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._compact_gates() RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -214,9 +214,10 @@ BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);
       EXECUTE format('LOCK TABLE weir.release_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
       -- Nearly all releases are counted in the newest rows of their gates.
-      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n) SELECT r.gate, $1, r.xid, r.n FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
+      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n, lanes) SELECT r.gate, $1, r.xid, r.n, r.lanes FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
                       WHERE NOT EXISTS (SELECT FROM (SELECT g.folded FROM weir.gate g WHERE g.gate = r.gate ORDER BY g.seq DESC LIMIT 1) n
-                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))', ring) USING active;
+                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))
+                         OR r.lanes IS NOT NULL AND NOT pg_visible_in_snapshot(r.xid, (weir._ring_of(l.name)).arrived)', ring) USING active;
       EXECUTE format('TRUNCATE weir.release_%s', ring);
       RETURN 'emptied release ' || ring;
     EXCEPTION WHEN lock_not_available THEN NULL;
@@ -231,7 +232,8 @@ COMMENT ON FUNCTION weir._compact_gates IS
   'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.set_limit(
-  queue text, running integer DEFAULT NULL, rate double precision DEFAULT NULL, per interval DEFAULT NULL, burst integer DEFAULT NULL) RETURNS void
+  queue text, running integer DEFAULT NULL, rate double precision DEFAULT NULL, per interval DEFAULT NULL, burst integer DEFAULT NULL,
+  per_key boolean DEFAULT false, in_order boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -242,10 +244,17 @@ DECLARE
   gate_no   integer;
 BEGIN
   PERFORM weir._check_isolation('set_limit');
+  per_key := coalesce(per_key, false);
+  in_order := coalesce(in_order, false);
   IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
-  ELSIF num_nonnulls(running, rate) = 0 THEN
+  ELSIF num_nonnulls(running, rate) = 0 AND NOT in_order THEN
     RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+  ELSIF in_order AND NOT (per_key AND coalesce(running, 1) = 1) THEN
+    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key, running
+      USING ERRCODE = '22023', HINT = 'Jobs of a key run one after the other, also after failed attempts, with per_key => true, running => 1, in_order => true.';
+  ELSIF per_key AND running > 1000 THEN
+    RAISE EXCEPTION 'weir: running must be at most 1000 for each key, got %', running USING ERRCODE = '22023';
   ELSIF running < 1 THEN
     RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
   ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
@@ -266,11 +275,15 @@ BEGIN
       RAISE EXCEPTION 'weir: burst must be 1 to 1000000, got %', burst USING ERRCODE = '22023';
     END IF;
   END IF;
-  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue AND (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst)) THEN
+  running := CASE WHEN in_order THEN 1 ELSE running END;
+  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue
+               AND CASE WHEN per_key THEN (l.key_running, l.key_rate, l.key_per, l.key_burst, l.in_order) IS NOT DISTINCT FROM (running, rate, per, burst, in_order)
+                        ELSE (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst) END) THEN
     RETURN;  -- many processes declare the same limits when they start
   END IF;
   PERFORM weir._stop_claims('set_limit');
-  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
+  -- Attempts of keys are counted one by one only while each key has a limit: with a new gate, those that run already are listed.
+  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue AND NOT (per_key AND running IS NOT NULL AND l.key_running IS NULL);
   IF gate_no IS NULL THEN
     gate_no := nextval('weir.gate_id');
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
@@ -278,15 +291,22 @@ BEGIN
       INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
     END IF;
   END IF;
-  INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
-  ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  IF per_key THEN
+    INSERT INTO weir.queue_limit AS l (name, gate, version, key_running, key_rate, key_per, key_burst, in_order)
+    VALUES (queue, gate_no, nextval('weir.limit_version'), running, rate, per, burst, in_order)
+    ON CONFLICT (name) DO UPDATE SET gate = excluded.gate, version = excluded.version, key_running = excluded.key_running, key_rate = excluded.key_rate,
+      key_per = excluded.key_per, key_burst = excluded.key_burst, in_order = excluded.in_order;
+  ELSE
+    INSERT INTO weir.queue_limit AS l (name, gate, version, running, rate, per, burst) VALUES (queue, gate_no, nextval('weir.limit_version'), running, rate, per, burst)
+    ON CONFLICT (name) DO UPDATE SET version = excluded.version, running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  END IF;
   PERFORM nextval('weir.control');  -- workers claim: there may be more room than before
 END
 $$;
 COMMENT ON FUNCTION weir.set_limit IS
-  'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
+  'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 
-CREATE OR REPLACE FUNCTION weir.clear_limit(queue text) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir.clear_limit(queue text, per_key boolean DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -294,20 +314,26 @@ AS $$
 #variable_conflict use_variable
 BEGIN
   PERFORM weir._check_isolation('clear_limit');
-  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue) THEN
+  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue
+                   AND (per_key IS NULL OR CASE WHEN per_key THEN num_nonnulls(l.key_running, l.key_rate) ELSE num_nonnulls(l.running, l.rate) END > 0)) THEN
     RETURN false;
   END IF;
   PERFORM weir._stop_claims('clear_limit');
-  DELETE FROM weir.queue_limit l WHERE l.name = queue;
+  IF per_key THEN
+    UPDATE weir.queue_limit l SET version = nextval('weir.limit_version'), key_running = NULL, key_rate = NULL, key_per = NULL, key_burst = NULL, in_order = false WHERE l.name = queue;
+  ELSIF NOT per_key THEN
+    UPDATE weir.queue_limit l SET version = nextval('weir.limit_version'), running = NULL, rate = NULL, per = NULL, burst = NULL WHERE l.name = queue;
+  END IF;
+  DELETE FROM weir.queue_limit l WHERE l.name = queue AND (per_key IS NULL OR num_nonnulls(l.running, l.rate, l.key_running, l.key_rate) = 0);
   IF FOUND THEN
     UPDATE weir.queue q SET gate = NULL WHERE q.name = queue;
-    PERFORM nextval('weir.control');
   END IF;
-  RETURN FOUND;
+  PERFORM nextval('weir.control');
+  RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir.clear_limit IS
-  'Removes the limits of a queue. Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
+  'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir._stop_claims(caller text) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -117,10 +117,10 @@ BEGIN
   END IF;
   u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), (weir._queue_id(j.queue)::bigint << 39) + j.priority - 1, j.attempt + 1,
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key);
   state := 'available';
 END
 $$;

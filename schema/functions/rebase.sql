@@ -82,20 +82,20 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts,
          -- An attempt that has reported was started: it is put off, so that it does not pass for one that has no checkpoint yet.
          j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
-         j.unique_key, j.unique_no, j.unique_until
+         j.unique_key, j.unique_no, j.unique_until, j.key
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
         UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
   GROUP BY l.lane;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;

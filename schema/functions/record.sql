@@ -62,6 +62,7 @@ DECLARE
   whole_in  smallint[];
   gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
   gates_of  integer[];
+  lanes_of  bigint[];    -- those of jobs with keys
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -118,25 +119,26 @@ BEGIN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
       FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
       -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
-      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place) INTO segments, refusals, gates_of
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place), array_agg(v.job_lane ORDER BY v.place)
+        INTO segments, refusals, gates_of, lanes_of
       FROM (
-        SELECT p.place, u.segment, u.gate,
+        SELECT p.place, u.segment, u.gate, u.job_lane,
                CASE WHEN u.segment IS NULL THEN 'lost'
                     WHEN u.ended OR p.nth > 1 THEN 'ended'
                     WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
         FROM (
-          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, bool_or(a.ended) AS ended
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, max(a.job_lane) AS job_lane, bool_or(a.ended) AS ended
           FROM (
-            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, false AS ended
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, NULL::bigint AS job_lane, false AS ended
             FROM unnest(batch_of, places) g(nr, place)
             UNION ALL
-            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.ended
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.job_lane, m.ended
             FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
             JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
             CROSS JOIN LATERAL (
-              SELECT m.id, b.segment, false AS ended FROM unnest(b.ids) m(id)
+              SELECT m.id, b.segment, m.lane AS job_lane, false AS ended FROM unnest(b.ids, b.lanes) m(id, lane)
               UNION ALL
-              SELECT x.id, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
+              SELECT x.id, NULL, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
               WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) m) a
           GROUP BY a.lane, a.seq, a.id) u
         CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
@@ -159,21 +161,30 @@ BEGIN
       GROUP BY k.nr, k.segment;
     END IF;
     IF array_remove(gates || gates_of, NULL) <> '{}' THEN
-      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n)) FROM (
-        SELECT k.gate, _record.sizes[k.nr] AS n FROM unnest(whole, gates) k(nr, gate)
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n), array_agg(k.lane)) FROM (
+        SELECT k.gate, _record.sizes[k.nr] AS n, NULL::bigint AS lane FROM unnest(whole, gates) k(nr, gate) WHERE _record.lanes[k.nr] & 4 = 0
         UNION ALL
-        SELECT k.gate, 1 FROM unnest(gates_of, refusals) k(gate, refusal) WHERE k.refusal IS NULL) k;
+        SELECT k.gate, 1, l.lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+        CROSS JOIN LATERAL weir._lanes_in(_record.lanes[k.nr], _record.seqs[k.nr], k.segment, _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) l(lane)
+        WHERE _record.lanes[k.nr] & 4 <> 0 AND k.gate IS NOT NULL
+        UNION ALL
+        SELECT k.gate, 1, k.lane FROM unnest(gates_of, refusals, lanes_of) k(gate, refusal, lane) WHERE k.refusal IS NULL) k;
     END IF;
   ELSE
     -- From here on places contains all places, in order. Invalid ends are refused, too.
     SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place),
-           array_agg(k.gate ORDER BY k.place)
-      INTO batch_of, places, segments, refusals, gates_of
+           array_agg(k.gate ORDER BY k.place), array_agg(k.job_lane ORDER BY k.place)
+      INTO batch_of, places, segments, refusals, gates_of, lanes_of
     FROM (
-      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate, NULL::bigint AS job_lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
       CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
+      WHERE _record.lanes[k.nr] & 4 = 0
       UNION ALL
-      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of) k) k;
+      SELECT k.nr, lasts[k.nr] - _record.sizes[k.nr] + p.nr, k.segment, NULL, k.gate, p.lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+      CROSS JOIN LATERAL weir._lanes_in(_record.lanes[k.nr], _record.seqs[k.nr], k.segment, _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) WITH ORDINALITY p(lane, nr)
+      WHERE _record.lanes[k.nr] & 4 <> 0
+      UNION ALL
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of, lanes_of) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
       INTO refusals, details
     FROM (
@@ -214,7 +225,7 @@ BEGIN
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
     IF array_remove(gates_of, NULL) <> '{}' THEN
-      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1)) FROM unnest(gates_of, refusals, _record.outcomes) k(gate, refusal, outcome)
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
       WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
     END IF;
     IF _record.outcomes && ARRAY['failed'] THEN
@@ -250,6 +261,19 @@ $$;
 COMMENT ON FUNCTION weir._record IS
   'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
+CREATE OR REPLACE FUNCTION weir._lanes_in(lane bigint, seq bigint, segment smallint, ids bigint[]) RETURNS SETOF bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+  SELECT k.lane FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+  JOIN unnest(_lanes_in.ids) WITH ORDINALITY u(id, nr) ON u.id = k.id
+  WHERE b.segment = _lanes_in.segment AND b.lane = _lanes_in.lane AND b.seq = _lanes_in.seq ORDER BY u.nr
+$$;
+COMMENT ON FUNCTION weir._lanes_in IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._hold_ends(worker integer) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -276,7 +300,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 
-CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer)
+CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -299,8 +323,9 @@ BEGIN
       PERFORM pg_advisory_xact_lock_shared(1464158550, _hold_attempt.worker);
       PERFORM weir._check_worker(_hold_attempt.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate
-        INTO in_segment, has_ended, in_gate
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate,
+             b.lanes[array_position(b.ids, _hold_attempt.id)]
+        INTO in_segment, has_ended, in_gate, in_lane
       FROM weir.batch b
       WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -320,7 +345,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._hold_attempt IS
-  'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, and the lane of its job if it has a key. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -336,7 +361,7 @@ BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
   IF held.in_gate IS NOT NULL THEN
-    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1]);
+    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
 END
 $$;
@@ -363,7 +388,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.lane AS job_lane,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -372,7 +397,7 @@ BEGIN
       SELECT j.*, b.claimed_at, b.gate FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
-        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
+        WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)  -- worded so that the index on id is used
           AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
         -- A batch with late jobs spans many transactions, possibly those of earlier attempts of the same job.
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
@@ -384,18 +409,18 @@ BEGIN
       FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
-    SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
+    SELECT a.id, CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane | 4 END AS lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
-           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until
+           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -405,13 +430,14 @@ BEGIN
     -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   ), freed AS (
-    INSERT INTO weir.release (gate, ring, xid, n)
-    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
+    INSERT INTO weir.release (gate, ring, xid, n, lanes)
+    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*), array_agg(a.job_lane) FILTER (WHERE a.key IS NOT NULL)
+    FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
-  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane & ~ 4::bigint END, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;

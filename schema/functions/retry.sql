@@ -140,7 +140,7 @@ BEGIN
     SELECT j.kind, j.attempt, j.put_off FROM weir.batch b
     CROSS JOIN LATERAL (
       SELECT j.* FROM weir.job j
-      WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane
+      WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) j ON true

@@ -65,7 +65,8 @@ CREATE TABLE weir.job (
   errors       jsonb,
   unique_key   uuid,
   unique_no    bigint,
-  unique_until timestamptz
+  unique_until timestamptz,
+  key          text
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS
   'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
@@ -75,6 +76,7 @@ COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed,
 COMMENT ON COLUMN weir.job.errors IS
   'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
+COMMENT ON COLUMN weir.job.key IS 'Whose job it is, in a queue that is shared by turns; its hash is part of the lane. NULL: nobody''s.';
 COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
 COMMENT ON COLUMN weir.job.unique_no IS
   'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
@@ -101,6 +103,7 @@ CREATE TABLE weir.batch (
   ids           bigint[]    NOT NULL,
   seen          pg_snapshot,
   gate          integer,
+  lanes         bigint[],
   PRIMARY KEY (lane, seq, segment, origin)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.batch IS
@@ -110,6 +113,7 @@ COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
 COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
+COMMENT ON COLUMN weir.batch.lanes IS 'In the ring lane of a queue, where nothing is logged, are the batches of claims from its keys: these are the lanes of its jobs, in the order of ids. NULL: all are in the batch''s lane.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
@@ -141,7 +145,8 @@ CREATE TABLE weir.later (
   errors       jsonb,
   unique_key   uuid,
   unique_no    bigint,
-  unique_until timestamptz
+  unique_until timestamptz,
+  key          text
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 
@@ -162,7 +167,8 @@ CREATE TABLE weir.failure (
   output       text,
   errors       jsonb,
   unique_key   uuid,
-  unique_until timestamptz
+  unique_until timestamptz,
+  key          text
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.failure IS
   'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -186,11 +192,39 @@ COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not change
 
 -- Partitions. Autovacuum has nothing to do on them (freezing against wraparound still happens
 -- automatically). toast_tuple_target keeps a full batch of ids inline and out of TOAST.
+CREATE TABLE weir.turn (
+  lane          bigint   NOT NULL,
+  seq           bigint   NOT NULL,
+  pos_xid       xid8     NOT NULL,
+  pos_id        bigint   NOT NULL,
+  tag           bigint   NOT NULL,
+  segment       smallint NOT NULL,
+  waits         boolean  NOT NULL,
+  parked        boolean  NOT NULL,
+  pending       xid8[],
+  pending_after bigint[],
+  open          bigint[],
+  next_start    timestamptz,
+  again_at      timestamptz,
+  PRIMARY KEY (lane, seq, segment)
+) PARTITION BY LIST (segment);
+COMMENT ON TABLE weir.turn IS
+  'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
+COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: it has the same number in the ring lane.';
+COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
+COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
+COMMENT ON COLUMN weir.turn.parked IS 'It has jobs, but so many of its attempts run that none may start: it gets another turn when one ends.';
+COMMENT ON COLUMN weir.turn.again_at IS 'It has jobs, and gets another turn at this time, because of its rate.';
+COMMENT ON COLUMN weir.turn.pending IS 'Transactions that ended after the position had passed them, and are not read to their end; pending_after holds the last id already claimed of each.';
+COMMENT ON COLUMN weir.turn.open IS 'Attempts that are not known to have ended: the batch and the job of each. NULL: there are none, or their number is not limited.';
+COMMENT ON COLUMN weir.turn.next_start IS 'As weir.gate.next_start, for the rate of the key.';
+
 DO $$
 DECLARE
   s integer;
 BEGIN
   FOR s IN 1..4 LOOP
+    EXECUTE format('CREATE TABLE weir.turn_%s PARTITION OF weir.turn FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('CREATE TABLE weir.job_%s PARTITION OF weir.job FOR VALUES IN (%s) WITH (autovacuum_enabled = off)', s, s);
     EXECUTE format('CREATE TABLE weir.batch_%s PARTITION OF weir.batch FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
     EXECUTE format('CREATE TABLE weir.result_%s PARTITION OF weir.result FOR VALUES IN (%s) WITH (autovacuum_enabled = off, toast_tuple_target = 8160)', s, s);
@@ -205,6 +239,9 @@ END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
+CREATE INDEX turn_ring ON weir.turn ((lane >> 39), tag) WHERE waits;
+CREATE INDEX turn_again ON weir.turn ((lane >> 39), again_at) WHERE again_at IS NOT NULL;
+CREATE INDEX turn_parked ON weir.turn ((lane >> 39)) WHERE parked;
 CREATE INDEX job_by_id ON weir.job (id, attempt, put_off);
 CREATE INDEX job_unique ON weir.job (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX batch_worker ON weir.batch (worker, no);
@@ -270,8 +307,18 @@ CREATE TABLE weir.queue_limit (
   running integer,
   rate    double precision,
   per     interval,
-  burst   integer
+  burst   integer,
+  key_running integer,
+  key_rate    double precision,
+  key_per     interval,
+  key_burst   integer,
+  in_order    boolean NOT NULL DEFAULT false,
+  version     bigint  NOT NULL
 );
+CREATE SEQUENCE weir.limit_version AS bigint;
+COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are the limits of each key of the queue.';
+COMMENT ON COLUMN weir.queue_limit.in_order IS 'No job of a key starts while an earlier one of it is to be tried again.';
+COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
 COMMENT ON TABLE weir.queue_limit IS
   'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
 COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue without limits gets some.';
@@ -299,12 +346,14 @@ CREATE TABLE weir.release (
   gate integer  NOT NULL,
   ring smallint NOT NULL,
   xid  xid8     NOT NULL,
-  n    integer  NOT NULL
+  n    integer  NOT NULL,
+  lanes bigint[]
 ) PARTITION BY LIST (ring);
 CREATE INDEX release_gate ON weir.release (gate, xid);
 CREATE TABLE weir.release_1 PARTITION OF weir.release FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.release_2 PARTITION OF weir.release FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.release_3 PARTITION OF weir.release FOR VALUES IN (3) WITH (autovacuum_enabled = off);
+COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit.';
 COMMENT ON TABLE weir.release IS
   'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 
@@ -325,6 +374,38 @@ CREATE TABLE weir.keyed (queue text NOT NULL) WITH (autovacuum_enabled = off);
 CREATE INDEX keyed_queue ON weir.keyed (queue);
 COMMENT ON TABLE weir.keyed IS
   'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a unique job shows a row of its queue.';
+
+CREATE TABLE weir.with_keys (queue text NOT NULL, since xid8 NOT NULL) WITH (autovacuum_enabled = off);
+CREATE INDEX with_keys_queue ON weir.with_keys (queue);
+COMMENT ON TABLE weir.with_keys IS
+  'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
+COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
+
+CREATE TABLE weir.ring (
+  queue   text        NOT NULL,
+  seq     bigint      NOT NULL,
+  tag     bigint      NOT NULL,
+  forms   integer     NOT NULL,
+  version bigint      NOT NULL,
+  arrived pg_snapshot NOT NULL,
+  PRIMARY KEY (queue, seq)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.ring IS
+  'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
+COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has a smaller tag.';
+COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
+COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
+COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
+
+CREATE TABLE weir.key_weight (
+  queue  text             NOT NULL,
+  bits   bigint           NOT NULL,
+  key    text             NOT NULL,
+  weight double precision NOT NULL,
+  PRIMARY KEY (queue, bits)
+);
+COMMENT ON TABLE weir.key_weight IS 'How many turns a key gets in relation to others, if not one; only those change it who operate queues.';
+COMMENT ON COLUMN weir.key_weight.bits IS 'What the lanes of the key have in common: see weir._key_bits.';
 
 CREATE SEQUENCE weir.schedule_generation AS integer;
 CREATE TABLE weir.schedule (
@@ -505,7 +586,7 @@ COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
-  cancel_requested boolean, output text, error text, errors jsonb, percent double precision, message text, log jsonb);
+  cancel_requested boolean, output text, error text, errors jsonb, percent double precision, message text, log jsonb, key text);
 COMMENT ON TYPE weir.job_info IS
   'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 

@@ -1,0 +1,421 @@
+-- Turns: how a claim hands out the jobs of keys.
+--
+-- A key is a lane of its own, and weir.turn holds where each stands: a row for each turn, of which the newest is the key's whole state. All claims
+-- from the keys of a queue hold one lock, the ring's, and form a chain: each announces the transactions that its snapshot sees and the one before did
+-- not (weir.ring.arrived), and reads only rows that are announced. The rows that lead (see weir.job) name the keys with news, so nothing searches for
+-- keys that have work. Of a transaction that ends late, after its key's position has passed it, this is when that is noticed: it becomes
+-- pending, and is read before anything else. So a state lists no transaction in progress, however many there are.
+--
+-- A job of a key waits if it lies past the key's position, if its transaction is pending, or if it is not announced yet.
+--
+-- Turns are given by start-time fair queueing (Goyal, Vin, Cheng: Start-Time Fair Queuing, 1996): a key's tag is when, in virtual time, its
+-- next turn begins; each job moves it on by a unit divided by the key's weight; the key with the least tag is next, and virtual time is the tag
+-- of the last turn that began. A key that has had no jobs for a while begins now, and saves nothing up.
+
+CREATE OR REPLACE FUNCTION weir._key_bits(key text) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
+$$;
+COMMENT ON FUNCTION weir._key_bits IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._is_key_lane(lane bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$
+  SELECT lane & 549755813880 <> 0
+$$;
+COMMENT ON FUNCTION weir._is_key_lane IS 'Whether a lane is that of a key. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._snapshot_upto(since pg_snapshot, snapshot pg_snapshot, upto xid8) RETURNS pg_snapshot
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT (coalesce((array_agg(s.xip ORDER BY s.xip) FILTER (WHERE s.xip IS NOT NULL))[1]::text, m.top::text) || ':' || m.top::text || ':' || coalesce(string_agg(s.xip::text, ',' ORDER BY s.xip), ''))::pg_snapshot
+  FROM (SELECT greatest(pg_snapshot_xmax(_snapshot_upto.since), (_snapshot_upto.upto::text::bigint + 1)::text::xid8) AS top) m
+  LEFT JOIN LATERAL (
+    SELECT x AS xip FROM pg_snapshot_xip(_snapshot_upto.snapshot) x WHERE x < m.top
+    UNION  -- of those that ended in between, the ones that come after upto are not seen yet
+    SELECT x FROM pg_snapshot_xip(_snapshot_upto.since) x WHERE x > _snapshot_upto.upto) s ON true
+  GROUP BY m.top
+$$;
+COMMENT ON FUNCTION weir._snapshot_upto IS
+  'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._ring_of(name text) RETURNS weir.ring
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+  ring weir.ring;
+BEGIN
+  SELECT r.* INTO ring FROM weir.ring r WHERE r.queue = _ring_of.name ORDER BY r.seq DESC LIMIT 1;
+  IF ring.seq IS NULL THEN
+    ring.queue := _ring_of.name;
+    ring.seq := 0;
+    ring.tag := 0;
+    ring.forms := 0;
+    ring.version := 0;
+    SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
+  END IF;
+  RETURN ring;
+END
+$$;
+COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rows CONSTANT integer := 200;
+  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
+  ring     weir.ring := weir._ring_of(name);
+  found    record;
+BEGIN
+  IF ring.version <> coalesce((SELECT l.version FROM weir.queue_limit l WHERE l.name = _has_turns.name), 0)
+     OR EXISTS (SELECT FROM unnest(ids) q(id)
+             CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
+             WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
+     OR EXISTS (SELECT FROM unnest(ids) q(id)
+                CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
+                WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)) THEN
+    RETURN true;
+  ELSIF pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
+    RETURN true;  -- another claim has just been here
+  END IF;
+  SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
+  FROM (SELECT j.lane >> 39 = ANY (ids) AND weir._is_key_lane(j.lane) AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
+        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
+        LIMIT max_rows) f;
+  RETURN found.any OR found.n = max_rows OR EXISTS (
+    SELECT FROM weir.queue_limit l CROSS JOIN weir._ended_since(ring.arrived, snapshot) e
+    CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = l.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r
+    WHERE l.name = _has_turns.name);
+END
+$$;
+COMMENT ON FUNCTION weir._has_turns IS
+  'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint) RETURNS SETOF weir.job
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
+  max_rows  CONSTANT integer := 5000;     -- that lead, announced in one call; more only of one transaction
+  max_skip  CONSTANT integer := 16;
+  last_id   CONSTANT bigint  := 9223372036854775807;
+  key_mask  CONSTANT bigint  := 549755813880;  -- see weir._is_key_lane
+  ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
+  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
+  ring      weir.ring   := weir._ring_of(name);
+  active    smallint    := pg_sequence_last_value('weir.active_job');
+  at        timestamptz := clock_timestamp();
+  lim       weir.queue_limit;
+  seen      pg_snapshot := weir._snapshot_of_others();
+  top       xid8;
+  skip      xid8[];         -- transactions in progress for so long that the claim before saw them too: they may be large
+  lanes     bigint[];       -- with news: of each, and of each transaction, one
+  xids      xid8[];
+  read_upto xid8;           -- the last transaction that was read
+  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  forms     integer[];
+  states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
+  may       boolean[];      -- it has a turn, if there is room
+  changed   boolean[];      -- it differs from what is stored
+  rooms     integer[];      -- how many each may start; 0: it has no turn now, but gets a row
+  allowed   integer[];      -- of these, how many its limits allow
+  shares    boolean[];      -- another lane of its key comes first, and may not use what it gets
+  tries     timestamptz[];  -- when its rate allows one
+  starts    timestamptz[];  -- its key's next_start
+  chosen    integer;        -- the first so many of states have a turn
+  least     bigint;
+  virtual   bigint;         -- the new virtual time
+  others    integer;        -- how many have a turn, but no place in this call
+  size      integer;        -- the length of states
+BEGIN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
+
+  -- What is new. Beyond max_rows it is left to the next claim, from the end of a transaction on.
+  SELECT array_agg(f.lane) FILTER (WHERE f.is_ours), array_agg(f.xid) FILTER (WHERE f.is_ours), CASE WHEN count(*) = max_rows THEN (array_agg(f.xid ORDER BY f.xid DESC))[1] END INTO lanes, xids, read_upto
+  FROM (SELECT j.lane, j.xid, j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0 AS is_ours FROM weir._ended_since(ring.arrived, seen) e
+        CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
+                            ORDER BY j.xid LIMIT max_rows) j
+        LIMIT max_rows) f;
+  IF read_upto IS NOT NULL THEN
+    SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
+    FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
+          UNION ALL
+          SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
+    seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
+  END IF;
+  top := pg_snapshot_xmax(seen);
+  skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
+  forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
+  IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
+    freed := ARRAY(
+      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
+                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
+  ELSIF lim.key_running IS NOT NULL THEN
+    freed := ARRAY(
+      SELECT DISTINCT (q.id << 39) + (l.lane & key_mask) FROM weir._ended_since(ring.arrived, seen) e
+      CROSS JOIN LATERAL (SELECT r.lanes FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high
+                            AND pg_visible_in_snapshot(r.xid, seen) AND r.lanes IS NOT NULL OFFSET 0) r
+      CROSS JOIN unnest(r.lanes) l(lane) CROSS JOIN unnest(ids) q(id));
+  END IF;
+
+  -- Who may have a turn, in the order of the turns.
+  WITH news AS MATERIALIZED (
+    SELECT u.lane, array_agg(u.xid ORDER BY u.nr) AS xids, min(u.nr) AS nr
+    FROM (SELECT u.lane, u.xid, min(u.nr) AS nr FROM unnest(lanes, xids) WITH ORDINALITY u(lane, xid, nr) GROUP BY u.lane, u.xid) u GROUP BY u.lane
+  ), touched AS MATERIALIZED (
+    SELECT u.lane, min(u.nr) AS nr, array_agg(u.xids) FILTER (WHERE u.xids IS NOT NULL) AS xids, bool_or(u.xids IS NOT NULL) AS is_news, bool_or(u.is_freed) AS is_freed
+    FROM (SELECT n.lane, n.nr, n.xids, false AS is_freed FROM news n
+          UNION ALL SELECT f.lane + g.form, 0, NULL, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
+          UNION ALL SELECT t.lane, 0, NULL, false FROM unnest(ids) q(id)
+                    CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= at ORDER BY t.again_at LIMIT max_rows) t) u
+    GROUP BY u.lane
+  ), stored AS MATERIALIZED (
+    SELECT k.lane AS of_lane, k.nr, k.is_news, k.is_freed, t.*, n.late
+    FROM touched k
+    LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = k.lane ORDER BY t.seq DESC LIMIT 1) t ON true
+    CROSS JOIN LATERAL (SELECT array_agg(x ORDER BY x) AS late FROM unnest(k.xids) x WHERE x < t.pos_xid) n
+  ), able AS (
+    SELECT s.of_lane, s.pos_xid, s.pos_id, greatest(coalesce(s.tag, 0), ring.tag) AS tag, coalesce(s.waits, false) AS waits,
+           coalesce(s.parked AND NOT s.is_freed, false) AS parked,
+           s.pending || s.late AS pending, CASE WHEN s.late IS NOT NULL THEN s.pending_after || array_fill(0::bigint, ARRAY[cardinality(s.late)]) ELSE s.pending_after END AS pending_after,
+           s.open, s.next_start, CASE WHEN s.again_at > at AND NOT s.is_freed THEN s.again_at END AS again_at,
+           s.late IS NOT NULL OR s.is_freed OR s.again_at <= at AS is_changed, s.nr,
+           s.seq IS NULL OR s.waits OR s.is_freed OR NOT s.parked AND s.again_at IS NULL OR s.again_at <= at AS has_turn
+    FROM stored s
+    WHERE s.is_news AND (s.late IS NOT NULL OR s.seq IS NULL OR NOT s.waits AND NOT s.parked AND s.again_at IS NULL) OR s.is_freed AND (s.parked OR s.again_at IS NOT NULL) OR s.again_at <= at
+  ), head AS MATERIALIZED (
+    SELECT t.* FROM unnest(ids) q(id)
+    CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+      AND t.lane NOT IN (SELECT a.of_lane FROM able a)
+    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE quota + 1 END  -- of twins, the turns are mixed
+  ), known AS (
+    SELECT ROW(a.of_lane, _take_turns.seq, a.pos_xid, a.pos_id, a.tag, active, a.waits, a.parked, a.pending, a.pending_after, a.open, a.next_start, a.again_at)::weir.turn AS state,
+           coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
+    UNION ALL
+    SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
+           true, false, h.tag, 0, row_number() OVER (ORDER BY h.tag) FROM head h
+  )
+  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank) INTO states, may, changed
+  FROM (
+    -- A quarter is for keys that have waited for a turn, however many new keys come.
+    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, coalesce(k.place > CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END, true), k.tag, k.nr) AS rank
+    FROM known k) k;
+  size := coalesce(cardinality(states), 0);
+  chosen := least(quota, (SELECT count(*) FROM unnest(may) m WHERE m));
+
+  -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
+  SELECT array_agg(greatest(0, least(w.part, quota - w.before)) ORDER BY w.nr) INTO rooms
+  FROM (
+    SELECT w.*, sum(w.part) OVER (ORDER BY w.nr) - w.part AS before
+    FROM (SELECT s.nr, greatest(1, floor(quota * s.weight / sum(s.weight) OVER ()))::integer AS part
+          FROM (SELECT s.nr, coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask), 1) AS weight
+                FROM unnest(states[: chosen]) WITH ORDINALITY
+                  s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)) s) w) w;
+  allowed := rooms;
+  IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
+    SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
+  END IF;
+  rooms := rooms || array_fill(0, ARRAY[size - chosen]);
+
+  -- Virtual time is where the first turn begins that has no place in this call; or, if all have one, the last of them.
+  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
+  FROM unnest(states, may, rooms) s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room) WHERE s.may;
+  virtual := greatest(ring.tag, least);
+
+  RETURN QUERY
+  WITH turn AS MATERIALIZED (
+    SELECT t.*, t.room > 0 AS is_served
+    FROM unnest(states, may, changed, rooms, allowed, shares, tries, starts) WITH ORDINALITY
+      t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, room, allowed, shares, try_at, start_at, nr)
+  ), found AS MATERIALIZED (
+    SELECT t.*, f.jobs, f.n AS n_found, f.n_late AS n_late_found, least(t.allowed, f.n) AS n
+    FROM turn t
+    -- The rows that its transactions have left behind, and then those past its position: one more than it may start, if there are more.
+    CROSS JOIN LATERAL (
+      SELECT array_agg(f.job) AS jobs, count(*)::integer AS n, count(*) FILTER (WHERE f.is_late)::integer AS n_late
+      FROM (
+        SELECT true AS is_late, j.job FROM unnest(t.pending, t.pending_after) p(xid, after)
+        CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE t.is_served AND j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
+        UNION ALL
+        (SELECT false, j.job FROM generate_series(0, cardinality(skip)) i
+         CROSS JOIN LATERAL (SELECT i > 0 AND skip[i] > coalesce(t.pos_xid, '0') AS is_past OFFSET 0) s
+         CROSS JOIN LATERAL (
+           SELECT j AS job FROM weir.job j
+           WHERE t.is_served AND j.lane = t.lane AND j.xid < coalesce(skip[i + 1], top)
+             AND (j.xid, j.id) > (CASE WHEN s.is_past THEN skip[i] ELSE coalesce(t.pos_xid, '0') END, CASE WHEN s.is_past THEN last_id ELSE coalesce(t.pos_id, 0) END)
+             AND pg_visible_in_snapshot(j.xid, seen)
+           ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
+         WHERE i = 0 OR s.is_past
+         LIMIT t.allowed + 1)) f) f
+  ), next AS MATERIALIZED (
+    SELECT f.*, f.n_found > f.n AS is_more, (f.jobs[f.n]).xid AS last_xid, (f.jobs[f.n]).id AS last_id,
+           f.n_found > f.n AND f.allowed < f.room AS is_limited
+    FROM found f
+  ), written AS (
+    INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+    SELECT n.lane, n.seq,
+           CASE WHEN n.n > n.n_late_found THEN n.last_xid ELSE coalesce(n.pos_xid, '0') END, CASE WHEN n.n > n.n_late_found THEN n.last_id ELSE coalesce(n.pos_id, 0) END,
+           greatest(virtual, n.tag + (n.n * unit / coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask), 1))::bigint),
+           n.segment, s.waits, NOT s.waits AND s.parked, p.xids, p.afters,
+           CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
+                  CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
+           CASE WHEN lim.key_rate IS NOT NULL THEN
+             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at, n.n) ELSE n.next_start END END,
+           CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
+    FROM next n
+    -- At its limit, a key whose turn would come again at once leaves the ring until one of its attempts ends. Otherwise one may have ended by then.
+    CROSS JOIN LATERAL (SELECT CASE WHEN n.is_served THEN n.is_more AND n.try_at IS NULL AND (NOT n.is_limited OR n.shares OR others > 0 AND n.n > 0) ELSE n.may OR n.waits END AS waits,
+                               CASE WHEN n.is_served THEN n.is_limited AND n.try_at IS NULL ELSE n.parked END AS parked) s
+    CROSS JOIN LATERAL (
+      -- Late rows that there was no room for: from the last transaction that was read on.
+      SELECT array_agg(p.xid ORDER BY p.xid) AS xids, array_agg(CASE WHEN n.n > 0 AND p.xid = n.last_xid THEN n.last_id ELSE p.after END ORDER BY p.xid) AS afters
+      FROM unnest(n.pending, n.pending_after) p(xid, after)
+      WHERE NOT n.is_served OR n.n_late_found > n.n AND (n.n = 0 OR p.xid >= n.last_xid)) p
+    WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
+  )
+  SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
+         u.unique_key, u.unique_no, u.unique_until, u.key
+  FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
+  ORDER BY u.ordinality, n.nr;
+
+  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
+  VALUES (_take_turns.name, _take_turns.seq, virtual, (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen);
+END
+$$;
+COMMENT ON FUNCTION weir._take_turns IS
+  'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._limit_turns(
+  lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamptz,
+  OUT kept weir.turn[], OUT allowed integer[], OUT shares boolean[], OUT tries timestamptz[], OUT starts timestamptz[])
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  key_mask  CONSTANT bigint := 549755813880;  -- see weir._is_key_lane
+  by_second double precision := lim.key_rate / extract(epoch FROM lim.key_per);
+BEGIN
+  WITH chosen AS MATERIALIZED (
+    SELECT s.*, s.lane & key_mask AS bits
+    FROM unnest(states, rooms) WITH ORDINALITY s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, room, nr)
+  ), family AS MATERIALIZED (  -- the lanes of these keys: of other priorities, put back, of twins
+    SELECT c.bits, c.lane, c.open, c.next_start FROM chosen c
+    UNION ALL
+    SELECT k.bits, l.lane, t.open, t.next_start FROM (SELECT DISTINCT c.bits FROM chosen c) k
+    CROSS JOIN LATERAL (SELECT (q.id << 39) + k.bits + f.form AS lane FROM unnest(ids) q(id) CROSS JOIN unnest(forms) f(form)) l
+    CROSS JOIN LATERAL (SELECT t.open, t.next_start FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t
+    WHERE l.lane NOT IN (SELECT c.lane FROM chosen c)
+  ), open AS MATERIALIZED (
+    SELECT f.bits, f.lane, f.open[2 * i - 1] AS seq, f.open[2 * i] AS id, i FROM family f CROSS JOIN LATERAL generate_series(1, cardinality(f.open) / 2) i
+  ), ended AS MATERIALIZED (
+    SELECT r.seq, x.id, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
+    FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
+    CROSS JOIN LATERAL (SELECT r.seq, r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r CROSS JOIN LATERAL unnest(r.ids) x(id)
+  ), still AS MATERIALIZED (
+    SELECT o.*, (o.seq, o.id) IN (SELECT e.seq, e.id FROM ended e) AS is_followed
+    FROM open o
+    WHERE (o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e WHERE e.is_final OR NOT lim.in_order)
+      AND ((o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e) OR weir._is_put_back(o.id, o.bits, ids, arrived))
+  ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits
+    SELECT l.lane & key_mask AS bits, count(*) AS n
+    FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)
+    CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq AND b.lanes IS NOT NULL OFFSET 0) b
+    CROSS JOIN LATERAL unnest(b.ids, b.lanes) l(id, lane)
+    WHERE g.gate = lim.gate AND g.seq = before
+      AND NOT EXISTS (SELECT FROM weir.result r WHERE r.lane = u.lane AND r.seq = u.seq AND l.id = ANY (r.ids))
+    GROUP BY l.lane & key_mask
+  ), used AS MATERIALIZED (
+    SELECT u.bits, sum(u.runs) AS runs, sum(u.follow) AS follow
+    FROM (SELECT s.bits, count(*) FILTER (WHERE NOT s.is_followed) AS runs, count(*) FILTER (WHERE s.is_followed) AS follow FROM still s GROUP BY s.bits
+          UNION ALL SELECT e.bits, e.n, 0 FROM earlier e) u
+    GROUP BY u.bits
+  ), start AS MATERIALIZED (
+    SELECT f.bits, max(f.next_start) AS next_start FROM family f GROUP BY f.bits
+  ), held AS MATERIALIZED (
+    SELECT s.lane, array_agg(v.v ORDER BY s.i, v.nr) AS open FROM still s CROSS JOIN LATERAL (VALUES (1, s.seq), (2, s.id)) v(nr, v) GROUP BY s.lane
+  ), room AS (
+    SELECT c.*, h.open AS still_open, s.next_start AS start_at,
+           -- Of several lanes of a key, each gets what is left by those before it.
+           sum(c.room) OVER (PARTITION BY c.bits ORDER BY c.nr) - c.room AS ahead,
+           -- In order, nothing of a key starts while an earlier job of it is to be tried again; except that job, which waits in front.
+           lim.key_running - coalesce(u.runs, 0) - CASE WHEN c.lane & 4 = 0 THEN coalesce(u.follow, 0) ELSE 0 END AS slots,
+           CASE WHEN lim.key_rate IS NOT NULL THEN weir._starts_now(by_second, lim.key_burst, s.next_start, at) END AS by_rate
+    FROM chosen c LEFT JOIN used u ON u.bits = c.bits LEFT JOIN start s ON s.bits = c.bits LEFT JOIN held h ON h.lane = c.lane
+  ), decided AS (
+    SELECT r.*, greatest(0, least(r.room, r.slots - r.ahead, r.by_rate - r.ahead))::integer AS n FROM room r
+  )
+  SELECT array_agg(ROW(d.lane, d.seq, d.pos_xid, d.pos_id, d.tag, d.segment, d.waits, d.parked, d.pending, d.pending_after, d.still_open, d.next_start, d.again_at)::weir.turn ORDER BY d.nr),
+         array_agg(d.n ORDER BY d.nr), array_agg(d.ahead > 0 ORDER BY d.nr),
+         array_agg(CASE WHEN d.by_rate - d.ahead - d.n <= 0 AND coalesce(d.slots - d.ahead > d.n, true) AND d.n < d.room
+                        THEN weir._starts_at(by_second, lim.key_burst, weir._started(by_second, lim.key_burst, d.start_at, at, d.n), at) END ORDER BY d.nr),
+         array_agg(d.start_at ORDER BY d.nr)
+    INTO kept, allowed, shares, tries, starts
+  FROM decided d;
+END
+$$;
+COMMENT ON FUNCTION weir._limit_turns IS
+  'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  logged record;
+  later  record;
+  state  weir.turn;
+BEGIN
+  SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
+  SELECT l.lane, l.attempt, l.put_off INTO later FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1;
+  IF later.attempt IS NOT NULL AND (logged.attempt IS NULL OR (later.attempt, later.put_off) > (logged.attempt, logged.put_off)) THEN
+    RETURN later.lane >> 39 = ANY (ids) AND later.lane & 549755813880 = bits;
+  ELSIF logged.lane IS NULL OR logged.lane & 4 = 0 OR logged.lane >> 39 <> ALL (ids) OR logged.lane & 549755813880 <> bits THEN
+    RETURN false;
+  END IF;
+  SELECT t.* INTO state FROM weir.turn t WHERE t.lane = logged.lane ORDER BY t.seq DESC LIMIT 1;
+  RETURN state.seq IS NULL OR (logged.xid, logged.id) > (state.pos_xid, state.pos_id)
+    OR coalesce(state.pending_after[array_position(state.pending, logged.xid)] < logged.id, false) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
+END
+$$;
+COMMENT ON FUNCTION weir._is_put_back IS
+  'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due. Then it keeps its place in order. Isolation: READ COMMITTED.';
