@@ -17,6 +17,7 @@ CREATE SEQUENCE weir.gate_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.limit_version AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -54,7 +55,8 @@ CREATE VIEW weir.available_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE TABLE weir.batch (
   lane bigint NOT NULL,
@@ -73,7 +75,8 @@ CREATE TABLE weir.batch (
   pending_after bigint[],
   ids bigint[] NOT NULL,
   seen pg_snapshot,
-  gate integer
+  gate integer,
+  lanes bigint[]
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.batch_1 ALTER COLUMN pending SET STORAGE EXTERNAL;
@@ -126,7 +129,8 @@ CREATE VIEW weir.cancelled_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE VIEW weir.completed_jobs (
   id bigint,
@@ -149,7 +153,8 @@ CREATE VIEW weir.completed_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE TABLE weir.epoch (
   from_tick bigint NOT NULL,
@@ -179,7 +184,8 @@ CREATE VIEW weir.failed_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE TABLE weir.failure (
   id bigint NOT NULL,
@@ -198,7 +204,8 @@ CREATE TABLE weir.failure (
   output text,
   errors jsonb,
   unique_key uuid,
-  unique_until timestamp with time zone
+  unique_until timestamp with time zone,
+  key text
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -258,7 +265,8 @@ CREATE TABLE weir.job (
   errors jsonb,
   unique_key uuid,
   unique_no bigint,
-  unique_until timestamp with time zone
+  unique_until timestamp with time zone,
+  key text
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -285,7 +293,14 @@ CREATE TYPE weir.job_info (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
+);
+CREATE TABLE weir.key_weight (
+  queue text NOT NULL,
+  bits bigint NOT NULL,
+  key text NOT NULL,
+  weight double precision NOT NULL
 );
 CREATE TABLE weir.keyed (
   queue text NOT NULL
@@ -318,7 +333,8 @@ CREATE TABLE weir.later (
   errors jsonb,
   unique_key uuid,
   unique_no bigint,
-  unique_until timestamp with time zone
+  unique_until timestamp with time zone,
+  key text
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -374,13 +390,20 @@ CREATE TABLE weir.queue_limit (
   running integer,
   rate double precision,
   per interval,
-  burst integer
+  burst integer,
+  key_running integer,
+  key_rate double precision,
+  key_per interval,
+  key_burst integer,
+  in_order boolean NOT NULL DEFAULT false,
+  version bigint NOT NULL
 );
 CREATE TABLE weir.release (
   gate integer NOT NULL,
   ring smallint NOT NULL,
   xid xid8 NOT NULL,
-  n integer NOT NULL
+  n integer NOT NULL,
+  lanes bigint[]
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.release_1 PARTITION OF weir.release FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.release_2 PARTITION OF weir.release FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -435,6 +458,14 @@ CREATE TABLE weir.retry_rule (
   backoff_limit interval,
   backoff_form text
 );
+CREATE TABLE weir.ring (
+  queue text NOT NULL,
+  seq bigint NOT NULL,
+  tag bigint NOT NULL,
+  forms integer NOT NULL,
+  version bigint NOT NULL,
+  arrived pg_snapshot NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.role_channel (
   role text NOT NULL,
   listens text[],
@@ -461,7 +492,8 @@ CREATE VIEW weir.running_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE TABLE weir.schedule (
   name text NOT NULL,
@@ -519,7 +551,8 @@ CREATE VIEW weir.scheduled_jobs (
   errors jsonb,
   percent double precision,
   message text,
-  log jsonb
+  log jsonb,
+  key text
 );
 CREATE TABLE weir.segment (
   no bigint NOT NULL DEFAULT nextval('weir.segment_no'::regclass),
@@ -565,6 +598,29 @@ CREATE TABLE weir.tick_1 PARTITION OF weir.tick FOR VALUES IN ('1') WITH (autova
 CREATE TABLE weir.tick_2 PARTITION OF weir.tick FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.tick_3 PARTITION OF weir.tick FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.tick_4 PARTITION OF weir.tick FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.turn (
+  lane bigint NOT NULL,
+  seq bigint NOT NULL,
+  pos_xid xid8 NOT NULL,
+  pos_id bigint NOT NULL,
+  tag bigint NOT NULL,
+  segment smallint NOT NULL,
+  waits boolean NOT NULL,
+  parked boolean NOT NULL,
+  pending xid8[],
+  pending_after bigint[],
+  open bigint[],
+  next_start timestamp with time zone,
+  again_at timestamp with time zone
+) PARTITION BY LIST (segment);
+CREATE TABLE weir.turn_1 PARTITION OF weir.turn FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.turn_2 PARTITION OF weir.turn FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.turn_3 PARTITION OF weir.turn FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.turn_4 PARTITION OF weir.turn FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.with_keys (
+  queue text NOT NULL,
+  since xid8 NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.worker (
   id integer NOT NULL,
   fenced boolean NOT NULL,
@@ -580,6 +636,7 @@ ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
 ALTER TABLE weir.firing ADD PRIMARY KEY (name, due);
 ALTER TABLE weir.gate ADD PRIMARY KEY (gate, seq);
+ALTER TABLE weir.key_weight ADD PRIMARY KEY (queue, bits);
 ALTER TABLE weir.last_word_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
@@ -589,6 +646,7 @@ ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue_limit ADD PRIMARY KEY (name);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
+ALTER TABLE weir.ring ADD PRIMARY KEY (queue, seq);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
 ALTER TABLE weir.schedule ADD CHECK ((missed = ANY (ARRAY['one'::text, 'all'::text, 'none'::text])));
 ALTER TABLE weir.schedule ADD PRIMARY KEY (name);
@@ -599,6 +657,7 @@ ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
 ALTER TABLE weir.survey ADD PRIMARY KEY (no);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
+ALTER TABLE weir.turn ADD PRIMARY KEY (lane, seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
@@ -623,6 +682,10 @@ CREATE INDEX report_job ON ONLY weir.report USING btree (job_id, claim, no);
 CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
+CREATE INDEX turn_again ON ONLY weir.turn USING btree (((lane >> 39)), again_at) WHERE (again_at IS NOT NULL);
+CREATE INDEX turn_parked ON ONLY weir.turn USING btree (((lane >> 39))) WHERE parked;
+CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE waits;
+CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -852,14 +915,15 @@ AS $$
     WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
        OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
 $$;
-CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT ARRAY(
-    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued)
-                     WITH ORDINALITY u(id, attempt, kind, meta, at, nr)
+    SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
+                     _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, priority, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
+        AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
@@ -877,8 +941,8 @@ CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting 
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -894,16 +958,17 @@ BEGIN
     FROM suspect s CROSS JOIN LATERAL (
       SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = s.lane AND b.seq = s.seq OFFSET 0) b
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
-    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen, k.gate
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
+    SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen, k.gate,
+           CASE WHEN k.lanes IS NOT NULL THEN ARRAY(SELECT l.lane FROM unnest(k.unfinished) WITH ORDINALITY u(id, nr) JOIN unnest(k.ids, k.lanes) l(id, lane) ON l.id = u.id ORDER BY u.nr) END
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = _carry_unfinished.segment AND j.id = i.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
+    WHERE j.segment = _carry_unfinished.segment AND j.id = i.id AND (j.lane = k.lane OR k.lanes IS NOT NULL)  -- worded so that the index on id is used
       AND NOT (j.xid < k.from_xid) AND NOT (j.xid > k.to_xid)
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;  -- not an earlier attempt in the same span of xids
 END
@@ -944,8 +1009,8 @@ BEGIN
     WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until FROM deleted g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key FROM deleted g;
     max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -1042,6 +1107,14 @@ BEGIN
   ELSIF octet_length(_check_job.meta::text) > 65536 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
       USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_key(key text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF length(_check_key.key) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'A job that is nobody''s has no key: pass NULL.';
   END IF;
 END
 $$;
@@ -1156,7 +1229,7 @@ BEGIN
   RETURN w.queues;
 END
 $$;
-CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone, priority integer, key text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1187,6 +1260,11 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
+  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
+  shared_by   text;                         -- a queue with turns to give and with jobs without a key, and how many of the latter it may still hand out
+  unshared    integer;
+  before      bigint;                       -- see _gate_now
   aged_queue  integer;                      -- the id of the queue that reserved is about
   reserved    integer[];                    -- how many jobs of each priority are chosen by age: see weir._reserve
   shortened   bigint[] := '{}';             -- queues in which it left jobs for a lower priority
@@ -1273,7 +1351,12 @@ BEGIN
         FROM unnest(hinted) h(lane)
         CROSS JOIN LATERAL (SELECT q.name FROM weir.queue q WHERE q.id = (h.lane >> 39)::integer OFFSET 0) q
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
-        WHERE _claim.limits[o.ord] > 0) l
+        WHERE _claim.limits[o.ord] > 0 AND h.lane < ((h.lane >> 39) << 39) + 4  -- no key
+        UNION ALL
+        SELECT (q.id << 39) + 4, u.ord, u.name
+        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
+        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
+        WHERE has_keys AND u.quota > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
@@ -1282,7 +1365,8 @@ BEGIN
       CROSS JOIN LATERAL (SELECT l.lane = ANY (gaps.lanes) AS is_fresh OFFSET 0) f
       WHERE
         n.paused_at IS NULL
-        AND (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
+        AND CASE WHEN has_keys AND l.lane & 4 <> 0 THEN weir._has_turns(l.name, snapshot) ELSE
+            (s.pos_xid >= top  -- raises WR003 below: new jobs would lie before the position
              OR EXISTS (SELECT FROM generate_series(0, least(cardinality(running) - width_bucket(coalesce(s.pos_xid, '0'), running), max_skip)) i
                      CROSS JOIN LATERAL (SELECT width_bucket(coalesce(s.pos_xid, '0'), running) + i AS at OFFSET 0) o
                      CROSS JOIN LATERAL (SELECT FROM weir.job j
@@ -1295,13 +1379,28 @@ BEGIN
              OR (s.pending <> running[1 : width_bucket(s.pos_xid, running)] AND EXISTS (
                      SELECT FROM unnest(s.pending, s.pending_after) p(xid, after)
                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = p.xid AND j.id > p.after LIMIT 1) j
-                     WHERE pg_visible_in_snapshot(p.xid, snapshot))))
+                     WHERE pg_visible_in_snapshot(p.xid, snapshot)))) END
       LIMIT max_lanes) r
     ORDER BY r.lane
   LOOP
     visited := visited + 1;
     quota := least(_claim.limits[ready.ord], 960);  -- so that a batch's ids stay inline in its row
     CONTINUE WHEN quota <= 0;
+    is_ring := ready.lane & 4 <> 0;
+    IF has_keys AND NOT is_ring THEN
+      -- Jobs without a key get half of what a queue with turns to give hands out.
+      IF ready.name IS DISTINCT FROM shared_by THEN
+        shared_by := ready.name;
+        unshared := CASE WHEN EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = ready.name) AND weir._has_turns(ready.name, snapshot)
+                         THEN floor(quota / 2.0 + random()) ELSE quota END;
+      END IF;
+      quota := least(quota, unshared);
+      IF quota <= 0 THEN
+        is_cut := true;
+        CONTINUE;
+      END IF;
+    END IF;
+    before := NULL;
     IF ready.gate IS NOT NULL THEN
       IF ready.gate <> ALL (gates) THEN
         -- First without its lock: most claims of a queue at its limit end here, and write nothing. It waits for the lock only while it has
@@ -1326,6 +1425,7 @@ BEGIN
         CONTINUE;
       END IF;
       quota := least(quota, gate_now.room);
+      before := gate_now.before;
     END IF;
     -- The unique jobs of a queue are judged by one claim at a time. It waits for this lock only while it has no lane's, so that claims can't deadlock.
     queue_hash := CASE WHEN ready.keyed THEN hashtext(ready.name) END;
@@ -1338,7 +1438,7 @@ BEGIN
       END IF;
       judging := judging || queue_hash;
     END IF;
-    IF ready.ageing IS NOT NULL THEN
+    IF ready.ageing IS NOT NULL AND NOT is_ring THEN
       IF (ready.lane >> 39)::integer IS DISTINCT FROM aged_queue THEN
         aged_queue := (ready.lane >> 39)::integer;
         reserved := weir._reserve(aged_queue, quota, ready.ageing);
@@ -1350,11 +1450,18 @@ BEGIN
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
-    PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
+    IF NOT is_ring THEN
+      PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
+    ELSIF NOT has_lanes THEN
+      PERFORM pg_advisory_xact_lock(1464158559, hashtext(ready.name));
+    ELSIF NOT pg_try_advisory_xact_lock(1464158559, hashtext(ready.name)) THEN
+      is_cut := true;
+      CONTINUE;
+    END IF;
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
-    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
-    IF upto > 0 AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
+    IF upto > 0 AND NOT is_ring AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
       is_cut := true;
       CONTINUE;
     END IF;
@@ -1388,6 +1495,12 @@ BEGIN
     END IF;
 
     own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
+    IF is_ring THEN
+      last.seq := greatest(last.seq, (weir._ring_of(ready.name)).seq);
+      last.pos_xid := '0';
+      last.pos_id := 0;
+      skip := '{}';
+    END IF;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
@@ -1410,13 +1523,17 @@ BEGIN
            AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
            AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
          ORDER BY j.xid, j.id LIMIT quota) j
+       WHERE NOT is_ring
        LIMIT quota)
+      UNION ALL
+      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before) t WHERE is_ring
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
-      SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
-             CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
-             CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+      SELECT CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x LIMIT 1) ELSE r.xids[1] END AS from_xid,
+             CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x DESC LIMIT 1) ELSE r.xids[r.n] END AS to_xid, r.n, r.n_late, r.late_ord,
+             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
       FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
                    count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
     ), unread AS MATERIALIZED (
@@ -1440,23 +1557,25 @@ BEGIN
             FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
       WHERE last.keyed AND a.ids IS NOT NULL
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
       SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
              last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
-      FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, CASE WHEN is_ring THEN p.lanes END
+      FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p, state, pending
     )
     SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
            -- Usually nothing is cancelled: this is checked once, not row by row.
-           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at
+           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+           (p.lane & 3)::integer + 1, p.key
     FROM picked p
     WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at))
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg((d.lane & 3)::integer + 1))
       FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
+    unshared := unshared - taken;
     IF ready.gate IS NOT NULL AND taken > 0 THEN
       INSERT INTO weir.gate (gate, seq, running, folded, next_start, before)
       SELECT ready.gate, gate_now.seq + 1, gate_now.counted + taken, gate_now.folded,
@@ -1470,10 +1589,36 @@ BEGIN
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;
-    IF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
+    IF is_ring AND ready.gate IS NOT NULL AND (upto > 0 OR last.keyed) THEN
+      -- What it has ended itself makes room, too.
+      INSERT INTO weir.release (gate, ring, xid, n, lanes)
+      SELECT ready.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, f.lanes
+      FROM (SELECT array_agg(k.lane) AS lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+            JOIN weir.result r ON r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids)
+            WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
+      is_cut := is_cut OR FOUND;
+    END IF;
+    IF is_ring AND taken < quota THEN  -- some keys had fewer jobs than their part
+      is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
+    ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
     END IF;
   END LOOP;
+  IF has_keys THEN
+    -- Keys whose rate has withheld jobs: when the first of them may have some.
+    FOR ready IN
+      SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
+      CROSS JOIN LATERAL (
+        SELECT t.again_at FROM weir.queue q
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
+        WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+        LIMIT 1) a
+      WHERE l.key_rate IS NOT NULL AND u.quota > 0 AND u.name <> ALL (withheld)
+    LOOP
+      withheld := withheld || ready.name;
+      again_at := again_at || ready.again_at;
+    END LOOP;
+  END IF;
   FOR i IN 1..cardinality(withheld) LOOP
     queue := withheld[i];
     enqueued_at := clock_timestamp();
@@ -1544,9 +1689,10 @@ BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);
       EXECUTE format('LOCK TABLE weir.release_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
       -- Nearly all releases are counted in the newest rows of their gates.
-      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n) SELECT r.gate, $1, r.xid, r.n FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
+      EXECUTE format('INSERT INTO weir.release (gate, ring, xid, n, lanes) SELECT r.gate, $1, r.xid, r.n, r.lanes FROM weir.release_%s r JOIN weir.queue_limit l ON l.gate = r.gate
                       WHERE NOT EXISTS (SELECT FROM (SELECT g.folded FROM weir.gate g WHERE g.gate = r.gate ORDER BY g.seq DESC LIMIT 1) n
-                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))', ring) USING active;
+                                        WHERE pg_visible_in_snapshot(r.xid, n.folded))
+                         OR r.lanes IS NOT NULL AND NOT pg_visible_in_snapshot(r.xid, (weir._ring_of(l.name)).arrived)', ring) USING active;
       EXECUTE format('TRUNCATE weir.release_%s', ring);
       RETURN 'emptied release ' || ring;
     EXCEPTION WHEN lock_not_available THEN NULL;
@@ -1565,7 +1711,7 @@ BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
   IF held.in_gate IS NOT NULL THEN
-    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1]);
+    PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
 END
 $$;
@@ -1959,11 +2105,11 @@ BEGIN
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
-CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.priorities);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
@@ -2058,7 +2204,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.lane AS job_lane,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -2067,7 +2213,7 @@ BEGIN
       SELECT j.*, b.claimed_at, b.gate FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.* FROM weir.job j
-        WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- worded so that the index on id is used
+        WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)  -- worded so that the index on id is used
           AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
         -- A batch with late jobs spans many transactions, possibly those of earlier attempts of the same job.
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
@@ -2079,18 +2225,18 @@ BEGIN
       FROM weir.queue q WHERE q.id = (e.lane >> 39)::integer AND e.run_at = '-infinity') q ON true
   ), next AS MATERIALIZED (
     -- A snoozed or released job keeps its attempt.
-    SELECT a.id, a.lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
+    SELECT a.id, CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane | 4 END AS lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
-           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until
+           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -2100,13 +2246,14 @@ BEGIN
     -- A long text has its own row, so that reading one doesn't read all.
     GROUP BY a.lane, a.segment, a.seq, a.ended, CASE WHEN length(a.error) > 2000 OR length(a.output) > 2000 THEN a.ord END
   ), freed AS (
-    INSERT INTO weir.release (gate, ring, xid, n)
-    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
+    INSERT INTO weir.release (gate, ring, xid, n, lanes)
+    SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*), array_agg(a.job_lane) FILTER (WHERE a.key IS NOT NULL)
+    FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
-  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), a.lane, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane & ~ 4::bigint END, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;
@@ -2526,13 +2673,13 @@ BEGIN
   RETURN cardinality(ended);
 END
 $$;
-CREATE FUNCTION weir._free_slots(gates integer[], counts integer[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._free_slots(gates integer[], counts integer[], lanes bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.release (gate, ring, xid, n)
-  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n)
-  FROM unnest(_free_slots.gates, _free_slots.counts) u(gate, n) WHERE u.gate IS NOT NULL GROUP BY u.gate;
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT u.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), sum(u.n), array_agg(u.lane) FILTER (WHERE u.lane IS NOT NULL)
+  FROM unnest(_free_slots.gates, _free_slots.counts, _free_slots.lanes) u(gate, n, lane) WHERE u.gate IS NOT NULL GROUP BY u.gate;
   IF FOUND THEN
     PERFORM nextval('weir.job_id');  -- wakes idle workers, as a new job does: first the xid, then the id
   END IF;
@@ -2677,13 +2824,43 @@ BEGIN
   room := coalesce(room, 2147483647);
 END
 $$;
+CREATE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rows CONSTANT integer := 200;
+  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
+  ring     weir.ring := weir._ring_of(name);
+  found    record;
+BEGIN
+  IF ring.version <> coalesce((SELECT l.version FROM weir.queue_limit l WHERE l.name = _has_turns.name), 0)
+     OR EXISTS (SELECT FROM unnest(ids) q(id)
+             CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
+             WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
+     OR EXISTS (SELECT FROM unnest(ids) q(id)
+                CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
+                WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)) THEN
+    RETURN true;
+  ELSIF pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
+    RETURN true;  -- another claim has just been here
+  END IF;
+  SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
+  FROM (SELECT j.lane >> 39 = ANY (ids) AND weir._is_key_lane(j.lane) AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
+        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
+        LIMIT max_rows) f;
+  RETURN found.any OR found.n = max_rows OR EXISTS (
+    SELECT FROM weir.queue_limit l CROSS JOIN weir._ended_since(ring.arrived, snapshot) e
+    CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = l.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r
+    WHERE l.name = _has_turns.name);
+END
+$$;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT l.objid::bigint::bit(32)::integer FROM pg_locks l
   WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
-CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2700,8 +2877,9 @@ BEGIN
       PERFORM pg_advisory_xact_lock_shared(1464158550, _hold_attempt.worker);
       PERFORM weir._check_worker(_hold_attempt.worker);
       in_segment := NULL;
-      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate
-        INTO in_segment, has_ended, in_gate
+      SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate,
+             b.lanes[array_position(b.ids, _hold_attempt.id)]
+        INTO in_segment, has_ended, in_gate, in_lane
       FROM weir.batch b
       WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -2897,6 +3075,30 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir._is_key_lane(lane bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+  SELECT lane & 549755813880 <> 0
+$$;
+CREATE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  logged record;
+  later  record;
+  state  weir.turn;
+BEGIN
+  SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
+  SELECT l.lane, l.attempt, l.put_off INTO later FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1;
+  IF later.attempt IS NOT NULL AND (logged.attempt IS NULL OR (later.attempt, later.put_off) > (logged.attempt, logged.put_off)) THEN
+    RETURN later.lane >> 39 = ANY (ids) AND later.lane & 549755813880 = bits;
+  ELSIF logged.lane IS NULL OR logged.lane & 4 = 0 OR logged.lane >> 39 <> ALL (ids) OR logged.lane & 549755813880 <> bits THEN
+    RETURN false;
+  END IF;
+  SELECT t.* INTO state FROM weir.turn t WHERE t.lane = logged.lane ORDER BY t.seq DESC LIMIT 1;
+  RETURN state.seq IS NULL OR (logged.xid, logged.id) > (state.pos_xid, state.pos_id)
+    OR coalesce(state.pending_after[array_position(state.pending, logged.xid)] < logged.id, false) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
+END
+$$;
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
@@ -2943,7 +3145,7 @@ BEGIN
     SELECT j.kind, j.attempt, j.put_off FROM weir.batch b
     CROSS JOIN LATERAL (
       SELECT j.* FROM weir.job j
-      WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane
+      WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) j ON true
@@ -3058,15 +3260,15 @@ CREATE FUNCTION weir._keep_failures(worker integer, lanes bigint[], seqs bigint[
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until)
-  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), e.lane, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
-         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), j.lane & ~ 4::bigint, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until, j.key
   FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
        e(lane, seq, segment, id, error, output)
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
-    WHERE j.segment = b.segment AND j.id = e.id AND j.lane IS NOT DISTINCT FROM e.lane  -- so worded to be read by id
+    WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)  -- so worded to be read by id
       AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
 END
@@ -3083,6 +3285,28 @@ BEGIN
     RETURN NEXT f;
   END IF;
 END
+$$;
+CREATE FUNCTION weir._key_bits(key text) RETURNS bigint LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
+$$;
+CREATE FUNCTION weir._lane_of(queue text, priority integer, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  lane bigint := (weir._queue_id(queue)::bigint << 39) + priority - 1;
+BEGIN
+  IF key IS NOT NULL THEN
+    PERFORM weir._check_key(key), weir._mark_keys(queue);
+    lane := lane + weir._key_bits(key);
+  END IF;
+  RETURN lane;
+END
+$$;
+CREATE FUNCTION weir._lanes_in(lane bigint, seq bigint, segment smallint, ids bigint[]) RETURNS SETOF bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+  SELECT k.lane FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+  JOIN unnest(_lanes_in.ids) WITH ORDINALITY u(id, nr) ON u.id = k.id
+  WHERE b.segment = _lanes_in.segment AND b.lane = _lanes_in.lane AND b.seq = _lanes_in.seq ORDER BY u.nr
 $$;
 CREATE FUNCTION weir._lanes_of(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -3106,6 +3330,71 @@ AS $$
 BEGIN
   RETURN QUERY SELECT l.lane, l.run_at, l.id FROM weir.later l
     WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
+END
+$$;
+CREATE FUNCTION weir._limit_turns(lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamp with time zone, OUT kept weir.turn[], OUT allowed integer[], OUT shares boolean[], OUT tries timestamp with time zone[], OUT starts timestamp with time zone[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  key_mask  CONSTANT bigint := 549755813880;  -- see weir._is_key_lane
+  by_second double precision := lim.key_rate / extract(epoch FROM lim.key_per);
+BEGIN
+  WITH chosen AS MATERIALIZED (
+    SELECT s.*, s.lane & key_mask AS bits
+    FROM unnest(states, rooms) WITH ORDINALITY s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, room, nr)
+  ), family AS MATERIALIZED (  -- the lanes of these keys: of other priorities, put back, of twins
+    SELECT c.bits, c.lane, c.open, c.next_start FROM chosen c
+    UNION ALL
+    SELECT k.bits, l.lane, t.open, t.next_start FROM (SELECT DISTINCT c.bits FROM chosen c) k
+    CROSS JOIN LATERAL (SELECT (q.id << 39) + k.bits + f.form AS lane FROM unnest(ids) q(id) CROSS JOIN unnest(forms) f(form)) l
+    CROSS JOIN LATERAL (SELECT t.open, t.next_start FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t
+    WHERE l.lane NOT IN (SELECT c.lane FROM chosen c)
+  ), open AS MATERIALIZED (
+    SELECT f.bits, f.lane, f.open[2 * i - 1] AS seq, f.open[2 * i] AS id, i FROM family f CROSS JOIN LATERAL generate_series(1, cardinality(f.open) / 2) i
+  ), ended AS MATERIALIZED (
+    SELECT r.seq, x.id, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
+    FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
+    CROSS JOIN LATERAL (SELECT r.seq, r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r CROSS JOIN LATERAL unnest(r.ids) x(id)
+  ), still AS MATERIALIZED (
+    SELECT o.*, (o.seq, o.id) IN (SELECT e.seq, e.id FROM ended e) AS is_followed
+    FROM open o
+    WHERE (o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e WHERE e.is_final OR NOT lim.in_order)
+      AND ((o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e) OR weir._is_put_back(o.id, o.bits, ids, arrived))
+  ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits
+    SELECT l.lane & key_mask AS bits, count(*) AS n
+    FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)
+    CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq AND b.lanes IS NOT NULL OFFSET 0) b
+    CROSS JOIN LATERAL unnest(b.ids, b.lanes) l(id, lane)
+    WHERE g.gate = lim.gate AND g.seq = before
+      AND NOT EXISTS (SELECT FROM weir.result r WHERE r.lane = u.lane AND r.seq = u.seq AND l.id = ANY (r.ids))
+    GROUP BY l.lane & key_mask
+  ), used AS MATERIALIZED (
+    SELECT u.bits, sum(u.runs) AS runs, sum(u.follow) AS follow
+    FROM (SELECT s.bits, count(*) FILTER (WHERE NOT s.is_followed) AS runs, count(*) FILTER (WHERE s.is_followed) AS follow FROM still s GROUP BY s.bits
+          UNION ALL SELECT e.bits, e.n, 0 FROM earlier e) u
+    GROUP BY u.bits
+  ), start AS MATERIALIZED (
+    SELECT f.bits, max(f.next_start) AS next_start FROM family f GROUP BY f.bits
+  ), held AS MATERIALIZED (
+    SELECT s.lane, array_agg(v.v ORDER BY s.i, v.nr) AS open FROM still s CROSS JOIN LATERAL (VALUES (1, s.seq), (2, s.id)) v(nr, v) GROUP BY s.lane
+  ), room AS (
+    SELECT c.*, h.open AS still_open, s.next_start AS start_at,
+           -- Of several lanes of a key, each gets what is left by those before it.
+           sum(c.room) OVER (PARTITION BY c.bits ORDER BY c.nr) - c.room AS ahead,
+           -- In order, nothing of a key starts while an earlier job of it is to be tried again; except that job, which waits in front.
+           lim.key_running - coalesce(u.runs, 0) - CASE WHEN c.lane & 4 = 0 THEN coalesce(u.follow, 0) ELSE 0 END AS slots,
+           CASE WHEN lim.key_rate IS NOT NULL THEN weir._starts_now(by_second, lim.key_burst, s.next_start, at) END AS by_rate
+    FROM chosen c LEFT JOIN used u ON u.bits = c.bits LEFT JOIN start s ON s.bits = c.bits LEFT JOIN held h ON h.lane = c.lane
+  ), decided AS (
+    SELECT r.*, greatest(0, least(r.room, r.slots - r.ahead, r.by_rate - r.ahead))::integer AS n FROM room r
+  )
+  SELECT array_agg(ROW(d.lane, d.seq, d.pos_xid, d.pos_id, d.tag, d.segment, d.waits, d.parked, d.pending, d.pending_after, d.still_open, d.next_start, d.again_at)::weir.turn ORDER BY d.nr),
+         array_agg(d.n ORDER BY d.nr), array_agg(d.ahead > 0 ORDER BY d.nr),
+         array_agg(CASE WHEN d.by_rate - d.ahead - d.n <= 0 AND coalesce(d.slots - d.ahead > d.n, true) AND d.n < d.room
+                        THEN weir._starts_at(by_second, lim.key_burst, weir._started(by_second, lim.key_burst, d.start_at, at, d.n), at) END ORDER BY d.nr),
+         array_agg(d.start_at ORDER BY d.nr)
+    INTO kept, allowed, shares, tries, starts
+  FROM decided d;
 END
 $$;
 CREATE FUNCTION weir._lock_firings() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3183,6 +3472,12 @@ BEGIN
   VALUES (-nextval('weir.job_id'), pg_current_xact_id(), _mark_due.run_at, _mark_due.due, 0, _mark_due.generation, 1,
           pg_sequence_last_value('weir.active_later'), _mark_due.name, '{}');
 END
+$$;
+CREATE FUNCTION weir._mark_keys(queue text) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- Whatever was in progress when no mark was to be seen may log jobs with keys without leaving one.
+  INSERT INTO weir.with_keys (queue, since) SELECT _mark_keys.queue, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id())
+  WHERE NOT EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = _mark_keys.queue)
 $$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -3915,9 +4210,9 @@ BEGIN
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
-             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until
+             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until, d.key
       FROM due d WHERE d.lane > 0
       RETURNING 1
     ), reached AS (
@@ -4451,6 +4746,7 @@ DECLARE
   whole_in  smallint[];
   gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
   gates_of  integer[];
+  lanes_of  bigint[];    -- those of jobs with keys
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -4507,25 +4803,26 @@ BEGIN
       SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place) INTO batch_of, places
       FROM (SELECT r.nr, generate_series(lasts[r.nr] - _record.sizes[r.nr] + 1, lasts[r.nr]) AS place FROM unnest(rest) r(nr)) k;
       -- Each id may be passed, in the batch, and ended already: these facts are grouped instead of joined, so that no plan is quadratic.
-      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place) INTO segments, refusals, gates_of
+      SELECT array_agg(v.segment ORDER BY v.place), array_agg(v.refusal ORDER BY v.place), array_agg(v.gate ORDER BY v.place), array_agg(v.job_lane ORDER BY v.place)
+        INTO segments, refusals, gates_of, lanes_of
       FROM (
-        SELECT p.place, u.segment, u.gate,
+        SELECT p.place, u.segment, u.gate, u.job_lane,
                CASE WHEN u.segment IS NULL THEN 'lost'
                     WHEN u.ended OR p.nth > 1 THEN 'ended'
                     WHEN hashint8(u.id) = ANY (held_open) THEN 'busy' END AS refusal
         FROM (
-          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, bool_or(a.ended) AS ended
+          SELECT a.lane, a.seq, a.id, array_agg(a.place ORDER BY a.place) FILTER (WHERE a.place IS NOT NULL) AS places, max(a.segment) AS segment, max(a.gate) AS gate, max(a.job_lane) AS job_lane, bool_or(a.ended) AS ended
           FROM (
-            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, false AS ended
+            SELECT _record.lanes[g.nr] AS lane, _record.seqs[g.nr] AS seq, _record.ids[g.place] AS id, g.place, NULL::smallint AS segment, NULL::integer AS gate, NULL::bigint AS job_lane, false AS ended
             FROM unnest(batch_of, places) g(nr, place)
             UNION ALL
-            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.ended
+            SELECT b.lane, b.seq, m.id, NULL, m.segment, b.gate, m.job_lane, m.ended
             FROM (SELECT DISTINCT _record.lanes[r.nr] AS lane, _record.seqs[r.nr] AS seq FROM unnest(rest) r(nr)) i
             JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
             CROSS JOIN LATERAL (
-              SELECT m.id, b.segment, false AS ended FROM unnest(b.ids) m(id)
+              SELECT m.id, b.segment, m.lane AS job_lane, false AS ended FROM unnest(b.ids, b.lanes) m(id, lane)
               UNION ALL
-              SELECT x.id, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
+              SELECT x.id, NULL, NULL, true FROM weir.result r CROSS JOIN unnest(r.ids) x(id)
               WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq) m) a
           GROUP BY a.lane, a.seq, a.id) u
         CROSS JOIN LATERAL unnest(u.places) WITH ORDINALITY p(place, nth)) v;
@@ -4548,21 +4845,30 @@ BEGIN
       GROUP BY k.nr, k.segment;
     END IF;
     IF array_remove(gates || gates_of, NULL) <> '{}' THEN
-      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n)) FROM (
-        SELECT k.gate, _record.sizes[k.nr] AS n FROM unnest(whole, gates) k(nr, gate)
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n), array_agg(k.lane)) FROM (
+        SELECT k.gate, _record.sizes[k.nr] AS n, NULL::bigint AS lane FROM unnest(whole, gates) k(nr, gate) WHERE _record.lanes[k.nr] & 4 = 0
         UNION ALL
-        SELECT k.gate, 1 FROM unnest(gates_of, refusals) k(gate, refusal) WHERE k.refusal IS NULL) k;
+        SELECT k.gate, 1, l.lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+        CROSS JOIN LATERAL weir._lanes_in(_record.lanes[k.nr], _record.seqs[k.nr], k.segment, _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) l(lane)
+        WHERE _record.lanes[k.nr] & 4 <> 0 AND k.gate IS NOT NULL
+        UNION ALL
+        SELECT k.gate, 1, k.lane FROM unnest(gates_of, refusals, lanes_of) k(gate, refusal, lane) WHERE k.refusal IS NULL) k;
     END IF;
   ELSE
     -- From here on places contains all places, in order. Invalid ends are refused, too.
     SELECT array_agg(k.nr ORDER BY k.place), array_agg(k.place ORDER BY k.place), array_agg(k.segment ORDER BY k.place), array_agg(k.refusal ORDER BY k.place),
-           array_agg(k.gate ORDER BY k.place)
-      INTO batch_of, places, segments, refusals, gates_of
+           array_agg(k.gate ORDER BY k.place), array_agg(k.job_lane ORDER BY k.place)
+      INTO batch_of, places, segments, refusals, gates_of, lanes_of
     FROM (
-      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+      SELECT k.nr, p.place, k.segment, NULL::text AS refusal, k.gate, NULL::bigint AS job_lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
       CROSS JOIN LATERAL generate_series(lasts[k.nr] - _record.sizes[k.nr] + 1, lasts[k.nr]) p(place)
+      WHERE _record.lanes[k.nr] & 4 = 0
       UNION ALL
-      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of) k) k;
+      SELECT k.nr, lasts[k.nr] - _record.sizes[k.nr] + p.nr, k.segment, NULL, k.gate, p.lane FROM unnest(whole, whole_in, gates) k(nr, segment, gate)
+      CROSS JOIN LATERAL weir._lanes_in(_record.lanes[k.nr], _record.seqs[k.nr], k.segment, _record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) WITH ORDINALITY p(lane, nr)
+      WHERE _record.lanes[k.nr] & 4 <> 0
+      UNION ALL
+      SELECT k.* FROM unnest(batch_of, places, segments, refusals, gates_of, lanes_of) k) k;
     SELECT array_agg(coalesce(k.refusal, CASE WHEN k.why IS NOT NULL THEN 'invalid' END) ORDER BY k.place), array_agg(k.why ORDER BY k.place)
       INTO refusals, details
     FROM (
@@ -4603,7 +4909,7 @@ BEGIN
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
     IF array_remove(gates_of, NULL) <> '{}' THEN
-      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1)) FROM unnest(gates_of, refusals, _record.outcomes) k(gate, refusal, outcome)
+      PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
       WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
     END IF;
     IF _record.outcomes && ARRAY['failed'] THEN
@@ -5030,11 +5336,28 @@ BEGIN
   END IF;
   u := weir._unique_of(job_id);
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), (weir._queue_id(j.queue)::bigint << 39) + j.priority - 1, j.attempt + 1,
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key);
   state := 'available';
+END
+$$;
+CREATE FUNCTION weir._ring_of(name text) RETURNS weir.ring LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  ring weir.ring;
+BEGIN
+  SELECT r.* INTO ring FROM weir.ring r WHERE r.queue = _ring_of.name ORDER BY r.seq DESC LIMIT 1;
+  IF ring.seq IS NULL THEN
+    ring.queue := _ring_of.name;
+    ring.seq := 0;
+    ring.tag := 0;
+    ring.forms := 0;
+    ring.version := 0;
+    SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
+  END IF;
+  RETURN ring;
 END
 $$;
 CREATE FUNCTION weir._rotate() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5180,8 +5503,8 @@ BEGIN
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
-      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
       FROM weir.later l
       WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
         AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
@@ -5372,9 +5695,9 @@ BEGIN
   GROUP BY u.segment, u.fate;
   IF _set_aside.fates && ARRAY['again'] THEN
     PERFORM pg_current_xact_id();
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
     SELECT j.id, pg_current_xact_id(), j.enqueued_at, now(), j.lane, j.attempt, j.max_attempts, j.put_off + 1, (SELECT a.last_value FROM weir.active_job a),
-           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until
+           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until, j.key
     FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates) u(id, segment, fate)
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = u.segment AND j.id = u.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE u.fate = 'again';
@@ -5539,6 +5862,16 @@ BEGIN
           || (SELECT string_agg(u.x::text, ',' ORDER BY u.x) FROM (SELECT pg_snapshot_xip(s) AS x UNION ALL SELECT own) u))::pg_snapshot;
 END
 $$;
+CREATE FUNCTION weir._snapshot_upto(since pg_snapshot, snapshot pg_snapshot, upto xid8) RETURNS pg_snapshot LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT (coalesce((array_agg(s.xip ORDER BY s.xip) FILTER (WHERE s.xip IS NOT NULL))[1]::text, m.top::text) || ':' || m.top::text || ':' || coalesce(string_agg(s.xip::text, ',' ORDER BY s.xip), ''))::pg_snapshot
+  FROM (SELECT greatest(pg_snapshot_xmax(_snapshot_upto.since), (_snapshot_upto.upto::text::bigint + 1)::text::xid8) AS top) m
+  LEFT JOIN LATERAL (
+    SELECT x AS xip FROM pg_snapshot_xip(_snapshot_upto.snapshot) x WHERE x < m.top
+    UNION  -- of those that ended in between, the ones that come after upto are not seen yet
+    SELECT x FROM pg_snapshot_xip(_snapshot_upto.since) x WHERE x > _snapshot_upto.upto) s ON true
+  GROUP BY m.top
+$$;
 CREATE FUNCTION weir._spans(from_xid xid8, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT s.low, s.high
@@ -5641,6 +5974,200 @@ BEGIN
     END IF;
   END IF;
   RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
+END
+$$;
+CREATE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
+  max_rows  CONSTANT integer := 5000;     -- that lead, announced in one call; more only of one transaction
+  max_skip  CONSTANT integer := 16;
+  last_id   CONSTANT bigint  := 9223372036854775807;
+  key_mask  CONSTANT bigint  := 549755813880;  -- see weir._is_key_lane
+  ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
+  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
+  ring      weir.ring   := weir._ring_of(name);
+  active    smallint    := pg_sequence_last_value('weir.active_job');
+  at        timestamptz := clock_timestamp();
+  lim       weir.queue_limit;
+  seen      pg_snapshot := weir._snapshot_of_others();
+  top       xid8;
+  skip      xid8[];         -- transactions in progress for so long that the claim before saw them too: they may be large
+  lanes     bigint[];       -- with news: of each, and of each transaction, one
+  xids      xid8[];
+  read_upto xid8;           -- the last transaction that was read
+  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  forms     integer[];
+  states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
+  may       boolean[];      -- it has a turn, if there is room
+  changed   boolean[];      -- it differs from what is stored
+  rooms     integer[];      -- how many each may start; 0: it has no turn now, but gets a row
+  allowed   integer[];      -- of these, how many its limits allow
+  shares    boolean[];      -- another lane of its key comes first, and may not use what it gets
+  tries     timestamptz[];  -- when its rate allows one
+  starts    timestamptz[];  -- its key's next_start
+  chosen    integer;        -- the first so many of states have a turn
+  least     bigint;
+  virtual   bigint;         -- the new virtual time
+  others    integer;        -- how many have a turn, but no place in this call
+  size      integer;        -- the length of states
+BEGIN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
+
+  -- What is new. Beyond max_rows it is left to the next claim, from the end of a transaction on.
+  SELECT array_agg(f.lane) FILTER (WHERE f.is_ours), array_agg(f.xid) FILTER (WHERE f.is_ours), CASE WHEN count(*) = max_rows THEN (array_agg(f.xid ORDER BY f.xid DESC))[1] END INTO lanes, xids, read_upto
+  FROM (SELECT j.lane, j.xid, j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0 AS is_ours FROM weir._ended_since(ring.arrived, seen) e
+        CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
+                            ORDER BY j.xid LIMIT max_rows) j
+        LIMIT max_rows) f;
+  IF read_upto IS NOT NULL THEN
+    SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
+    FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
+          UNION ALL
+          SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
+    seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
+  END IF;
+  top := pg_snapshot_xmax(seen);
+  skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
+  forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
+  IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
+    freed := ARRAY(
+      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
+                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
+  ELSIF lim.key_running IS NOT NULL THEN
+    freed := ARRAY(
+      SELECT DISTINCT (q.id << 39) + (l.lane & key_mask) FROM weir._ended_since(ring.arrived, seen) e
+      CROSS JOIN LATERAL (SELECT r.lanes FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high
+                            AND pg_visible_in_snapshot(r.xid, seen) AND r.lanes IS NOT NULL OFFSET 0) r
+      CROSS JOIN unnest(r.lanes) l(lane) CROSS JOIN unnest(ids) q(id));
+  END IF;
+
+  -- Who may have a turn, in the order of the turns.
+  WITH news AS MATERIALIZED (
+    SELECT u.lane, array_agg(u.xid ORDER BY u.nr) AS xids, min(u.nr) AS nr
+    FROM (SELECT u.lane, u.xid, min(u.nr) AS nr FROM unnest(lanes, xids) WITH ORDINALITY u(lane, xid, nr) GROUP BY u.lane, u.xid) u GROUP BY u.lane
+  ), touched AS MATERIALIZED (
+    SELECT u.lane, min(u.nr) AS nr, array_agg(u.xids) FILTER (WHERE u.xids IS NOT NULL) AS xids, bool_or(u.xids IS NOT NULL) AS is_news, bool_or(u.is_freed) AS is_freed
+    FROM (SELECT n.lane, n.nr, n.xids, false AS is_freed FROM news n
+          UNION ALL SELECT f.lane + g.form, 0, NULL, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
+          UNION ALL SELECT t.lane, 0, NULL, false FROM unnest(ids) q(id)
+                    CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= at ORDER BY t.again_at LIMIT max_rows) t) u
+    GROUP BY u.lane
+  ), stored AS MATERIALIZED (
+    SELECT k.lane AS of_lane, k.nr, k.is_news, k.is_freed, t.*, n.late
+    FROM touched k
+    LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = k.lane ORDER BY t.seq DESC LIMIT 1) t ON true
+    CROSS JOIN LATERAL (SELECT array_agg(x ORDER BY x) AS late FROM unnest(k.xids) x WHERE x < t.pos_xid) n
+  ), able AS (
+    SELECT s.of_lane, s.pos_xid, s.pos_id, greatest(coalesce(s.tag, 0), ring.tag) AS tag, coalesce(s.waits, false) AS waits,
+           coalesce(s.parked AND NOT s.is_freed, false) AS parked,
+           s.pending || s.late AS pending, CASE WHEN s.late IS NOT NULL THEN s.pending_after || array_fill(0::bigint, ARRAY[cardinality(s.late)]) ELSE s.pending_after END AS pending_after,
+           s.open, s.next_start, CASE WHEN s.again_at > at AND NOT s.is_freed THEN s.again_at END AS again_at,
+           s.late IS NOT NULL OR s.is_freed OR s.again_at <= at AS is_changed, s.nr,
+           s.seq IS NULL OR s.waits OR s.is_freed OR NOT s.parked AND s.again_at IS NULL OR s.again_at <= at AS has_turn
+    FROM stored s
+    WHERE s.is_news AND (s.late IS NOT NULL OR s.seq IS NULL OR NOT s.waits AND NOT s.parked AND s.again_at IS NULL) OR s.is_freed AND (s.parked OR s.again_at IS NOT NULL) OR s.again_at <= at
+  ), head AS MATERIALIZED (
+    SELECT t.* FROM unnest(ids) q(id)
+    CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+      AND t.lane NOT IN (SELECT a.of_lane FROM able a)
+    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE quota + 1 END  -- of twins, the turns are mixed
+  ), known AS (
+    SELECT ROW(a.of_lane, _take_turns.seq, a.pos_xid, a.pos_id, a.tag, active, a.waits, a.parked, a.pending, a.pending_after, a.open, a.next_start, a.again_at)::weir.turn AS state,
+           coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
+    UNION ALL
+    SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
+           true, false, h.tag, 0, row_number() OVER (ORDER BY h.tag) FROM head h
+  )
+  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank) INTO states, may, changed
+  FROM (
+    -- A quarter is for keys that have waited for a turn, however many new keys come.
+    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, coalesce(k.place > CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END, true), k.tag, k.nr) AS rank
+    FROM known k) k;
+  size := coalesce(cardinality(states), 0);
+  chosen := least(quota, (SELECT count(*) FROM unnest(may) m WHERE m));
+
+  -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
+  SELECT array_agg(greatest(0, least(w.part, quota - w.before)) ORDER BY w.nr) INTO rooms
+  FROM (
+    SELECT w.*, sum(w.part) OVER (ORDER BY w.nr) - w.part AS before
+    FROM (SELECT s.nr, greatest(1, floor(quota * s.weight / sum(s.weight) OVER ()))::integer AS part
+          FROM (SELECT s.nr, coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask), 1) AS weight
+                FROM unnest(states[: chosen]) WITH ORDINALITY
+                  s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)) s) w) w;
+  allowed := rooms;
+  IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
+    SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
+  END IF;
+  rooms := rooms || array_fill(0, ARRAY[size - chosen]);
+
+  -- Virtual time is where the first turn begins that has no place in this call; or, if all have one, the last of them.
+  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
+  FROM unnest(states, may, rooms) s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room) WHERE s.may;
+  virtual := greatest(ring.tag, least);
+
+  RETURN QUERY
+  WITH turn AS MATERIALIZED (
+    SELECT t.*, t.room > 0 AS is_served
+    FROM unnest(states, may, changed, rooms, allowed, shares, tries, starts) WITH ORDINALITY
+      t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, room, allowed, shares, try_at, start_at, nr)
+  ), found AS MATERIALIZED (
+    SELECT t.*, f.jobs, f.n AS n_found, f.n_late AS n_late_found, least(t.allowed, f.n) AS n
+    FROM turn t
+    -- The rows that its transactions have left behind, and then those past its position: one more than it may start, if there are more.
+    CROSS JOIN LATERAL (
+      SELECT array_agg(f.job) AS jobs, count(*)::integer AS n, count(*) FILTER (WHERE f.is_late)::integer AS n_late
+      FROM (
+        SELECT true AS is_late, j.job FROM unnest(t.pending, t.pending_after) p(xid, after)
+        CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE t.is_served AND j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
+        UNION ALL
+        (SELECT false, j.job FROM generate_series(0, cardinality(skip)) i
+         CROSS JOIN LATERAL (SELECT i > 0 AND skip[i] > coalesce(t.pos_xid, '0') AS is_past OFFSET 0) s
+         CROSS JOIN LATERAL (
+           SELECT j AS job FROM weir.job j
+           WHERE t.is_served AND j.lane = t.lane AND j.xid < coalesce(skip[i + 1], top)
+             AND (j.xid, j.id) > (CASE WHEN s.is_past THEN skip[i] ELSE coalesce(t.pos_xid, '0') END, CASE WHEN s.is_past THEN last_id ELSE coalesce(t.pos_id, 0) END)
+             AND pg_visible_in_snapshot(j.xid, seen)
+           ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
+         WHERE i = 0 OR s.is_past
+         LIMIT t.allowed + 1)) f) f
+  ), next AS MATERIALIZED (
+    SELECT f.*, f.n_found > f.n AS is_more, (f.jobs[f.n]).xid AS last_xid, (f.jobs[f.n]).id AS last_id,
+           f.n_found > f.n AND f.allowed < f.room AS is_limited
+    FROM found f
+  ), written AS (
+    INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+    SELECT n.lane, n.seq,
+           CASE WHEN n.n > n.n_late_found THEN n.last_xid ELSE coalesce(n.pos_xid, '0') END, CASE WHEN n.n > n.n_late_found THEN n.last_id ELSE coalesce(n.pos_id, 0) END,
+           greatest(virtual, n.tag + (n.n * unit / coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask), 1))::bigint),
+           n.segment, s.waits, NOT s.waits AND s.parked, p.xids, p.afters,
+           CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
+                  CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
+           CASE WHEN lim.key_rate IS NOT NULL THEN
+             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at, n.n) ELSE n.next_start END END,
+           CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
+    FROM next n
+    -- At its limit, a key whose turn would come again at once leaves the ring until one of its attempts ends. Otherwise one may have ended by then.
+    CROSS JOIN LATERAL (SELECT CASE WHEN n.is_served THEN n.is_more AND n.try_at IS NULL AND (NOT n.is_limited OR n.shares OR others > 0 AND n.n > 0) ELSE n.may OR n.waits END AS waits,
+                               CASE WHEN n.is_served THEN n.is_limited AND n.try_at IS NULL ELSE n.parked END AS parked) s
+    CROSS JOIN LATERAL (
+      -- Late rows that there was no room for: from the last transaction that was read on.
+      SELECT array_agg(p.xid ORDER BY p.xid) AS xids, array_agg(CASE WHEN n.n > 0 AND p.xid = n.last_xid THEN n.last_id ELSE p.after END ORDER BY p.xid) AS afters
+      FROM unnest(n.pending, n.pending_after) p(xid, after)
+      WHERE NOT n.is_served OR n.n_late_found > n.n AND (n.n = 0 OR p.xid >= n.last_xid)) p
+    WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
+  )
+  SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
+         u.unique_key, u.unique_no, u.unique_until, u.key
+  FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
+  ORDER BY u.ordinality, n.nr;
+
+  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
+  VALUES (_take_turns.name, _take_turns.seq, virtual, (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen);
 END
 $$;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
@@ -6076,21 +6603,27 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir.clear_limit(queue text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.clear_limit(queue text, per_key boolean DEFAULT NULL::boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 BEGIN
   PERFORM weir._check_isolation('clear_limit');
-  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue) THEN
+  IF NOT EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue
+                   AND (per_key IS NULL OR CASE WHEN per_key THEN num_nonnulls(l.key_running, l.key_rate) ELSE num_nonnulls(l.running, l.rate) END > 0)) THEN
     RETURN false;
   END IF;
   PERFORM weir._stop_claims('clear_limit');
-  DELETE FROM weir.queue_limit l WHERE l.name = queue;
+  IF per_key THEN
+    UPDATE weir.queue_limit l SET version = nextval('weir.limit_version'), key_running = NULL, key_rate = NULL, key_per = NULL, key_burst = NULL, in_order = false WHERE l.name = queue;
+  ELSIF NOT per_key THEN
+    UPDATE weir.queue_limit l SET version = nextval('weir.limit_version'), running = NULL, rate = NULL, per = NULL, burst = NULL WHERE l.name = queue;
+  END IF;
+  DELETE FROM weir.queue_limit l WHERE l.name = queue AND (per_key IS NULL OR num_nonnulls(l.running, l.rate, l.key_running, l.key_rate) = 0);
   IF FOUND THEN
     UPDATE weir.queue q SET gate = NULL WHERE q.name = queue;
-    PERFORM nextval('weir.control');
   END IF;
-  RETURN FOUND;
+  PERFORM nextval('weir.control');
+  RETURN true;
 END
 $$;
 CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6182,7 +6715,7 @@ BEGIN
   RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta);
 END
 $$;
-CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6201,29 +6734,30 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
   ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
      OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas',
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys',
       n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta)
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key)
       USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
   PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
           weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
           weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta);
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, ord)
+                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, key, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
        OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
        OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
+       OR length(u.key) NOT BETWEEN 1 AND 200
   LOOP
     BEGIN
-      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta);
+      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta), weir._check_key(bad.key);
     EXCEPTION WHEN invalid_parameter_value THEN
       RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
     END;
@@ -6235,26 +6769,31 @@ BEGIN
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
+  IF enqueue_many.key IS NOT NULL THEN
+    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
+  END IF;
   this_xid := pg_current_xact_id();
   in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta
-  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1 AS lane
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
+  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+                           + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1, 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+             + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END, 1,
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
     WHERE u.run_at > now();
   END IF;
   RETURN new_ids;
@@ -6341,37 +6880,37 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
 DECLARE
   this_xid xid8;
-  queue_no integer;
+  lane     bigint;
   new_id   bigint;
 BEGIN
   -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
-  SELECT q.id, pg_current_xact_id() INTO queue_no, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
-  IF (queue_no > 0 AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
+  SELECT (q.id::bigint << 39) + priority - 1, pg_current_xact_id() INTO lane, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
+  IF (lane > 0 AND key IS NULL AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
       AND jsonb_typeof(args) = 'object' AND pg_column_size(args) <= 2000 AND pg_column_compression(args) IS NULL) IS NOT TRUE THEN
     args := coalesce(args, '{}');
     priority := coalesce(priority, 2);
     max_attempts := coalesce(max_attempts, 25);
     PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta);
-    queue_no := weir._queue_id(queue);
+    lane := weir._lane_of(queue, priority, key);
     this_xid := pg_current_xact_id();
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
-            pg_sequence_last_value('weir.active_job'), kind, args, meta)
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    VALUES (nextval('weir.job_id'), this_xid, now(), lane, 1, max_attempts,
+            pg_sequence_last_value('weir.active_job'), kind, args, meta, key)
     RETURNING id INTO new_id;
   ELSE
     IF run_at >= '10000-01-01 00:00:00+00' THEN  -- later times have no form in JSON that all clients read
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta)
-    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), (queue_no::bigint << 39) + priority - 1, 1, max_attempts,
-            pg_sequence_last_value('weir.active_later'), kind, args, meta)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    VALUES (nextval('weir.job_id'), this_xid, run_at, now(), lane, 1, max_attempts,
+            pg_sequence_last_value('weir.active_later'), kind, args, meta, key)
     RETURNING id INTO new_id;
   END IF;
   RETURN new_id;
@@ -6911,20 +7450,20 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts,
          -- An attempt that has reported was started: it is put off, so that it does not pass for one that has no checkpoint yet.
          j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
-         j.unique_key, j.unique_no, j.unique_until
+         j.unique_key, j.unique_no, j.unique_until, j.key
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
         UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
   GROUP BY l.lane;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;
@@ -7182,7 +7721,7 @@ BEGIN
           coalesce(set_checkpoint.checkpoint, 'null'));
 END
 $$;
-CREATE FUNCTION weir.set_limit(queue text, running integer DEFAULT NULL::integer, rate double precision DEFAULT NULL::double precision, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.set_limit(queue text, running integer DEFAULT NULL::integer, rate double precision DEFAULT NULL::double precision, per interval DEFAULT NULL::interval, burst integer DEFAULT NULL::integer, per_key boolean DEFAULT false, in_order boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -7190,10 +7729,17 @@ DECLARE
   gate_no   integer;
 BEGIN
   PERFORM weir._check_isolation('set_limit');
+  per_key := coalesce(per_key, false);
+  in_order := coalesce(in_order, false);
   IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
-  ELSIF num_nonnulls(running, rate) = 0 THEN
+  ELSIF num_nonnulls(running, rate) = 0 AND NOT in_order THEN
     RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+  ELSIF in_order AND NOT (per_key AND coalesce(running, 1) = 1) THEN
+    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key, running
+      USING ERRCODE = '22023', HINT = 'Jobs of a key run one after the other, also after failed attempts, with per_key => true, running => 1, in_order => true.';
+  ELSIF per_key AND running > 1000 THEN
+    RAISE EXCEPTION 'weir: running must be at most 1000 for each key, got %', running USING ERRCODE = '22023';
   ELSIF running < 1 THEN
     RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
   ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
@@ -7214,11 +7760,15 @@ BEGIN
       RAISE EXCEPTION 'weir: burst must be 1 to 1000000, got %', burst USING ERRCODE = '22023';
     END IF;
   END IF;
-  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue AND (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst)) THEN
+  running := CASE WHEN in_order THEN 1 ELSE running END;
+  IF EXISTS (SELECT FROM weir.queue_limit l WHERE l.name = queue
+               AND CASE WHEN per_key THEN (l.key_running, l.key_rate, l.key_per, l.key_burst, l.in_order) IS NOT DISTINCT FROM (running, rate, per, burst, in_order)
+                        ELSE (l.running, l.rate, l.per, l.burst) IS NOT DISTINCT FROM (running, rate, per, burst) END) THEN
     RETURN;  -- many processes declare the same limits when they start
   END IF;
   PERFORM weir._stop_claims('set_limit');
-  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue;
+  -- Attempts of keys are counted one by one only while each key has a limit: with a new gate, those that run already are listed.
+  SELECT l.gate INTO gate_no FROM weir.queue_limit l WHERE l.name = queue AND NOT (per_key AND running IS NOT NULL AND l.key_running IS NULL);
   IF gate_no IS NULL THEN
     gate_no := nextval('weir.gate_id');
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
@@ -7226,8 +7776,15 @@ BEGIN
       INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
     END IF;
   END IF;
-  INSERT INTO weir.queue_limit AS l (name, gate, running, rate, per, burst) VALUES (queue, gate_no, running, rate, per, burst)
-  ON CONFLICT (name) DO UPDATE SET running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  IF per_key THEN
+    INSERT INTO weir.queue_limit AS l (name, gate, version, key_running, key_rate, key_per, key_burst, in_order)
+    VALUES (queue, gate_no, nextval('weir.limit_version'), running, rate, per, burst, in_order)
+    ON CONFLICT (name) DO UPDATE SET gate = excluded.gate, version = excluded.version, key_running = excluded.key_running, key_rate = excluded.key_rate,
+      key_per = excluded.key_per, key_burst = excluded.key_burst, in_order = excluded.in_order;
+  ELSE
+    INSERT INTO weir.queue_limit AS l (name, gate, version, running, rate, per, burst) VALUES (queue, gate_no, nextval('weir.limit_version'), running, rate, per, burst)
+    ON CONFLICT (name) DO UPDATE SET version = excluded.version, running = excluded.running, rate = excluded.rate, per = excluded.per, burst = excluded.burst;
+  END IF;
   PERFORM nextval('weir.control');  -- workers claim: there may be more room than before
 END
 $$;
@@ -7609,6 +8166,7 @@ $$;
 
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
+COMMENT ON COLUMN weir.batch.lanes IS 'In the ring lane of a queue, where nothing is logged, are the batches of claims from its keys: these are the lanes of its jobs, in the order of ids. NULL: all are in the batch''s lane.';
 COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that a worker holds are found by (worker, no).';
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
@@ -7624,6 +8182,7 @@ COMMENT ON COLUMN weir.gate.folded IS 'The releases of transactions that this sn
 COMMENT ON COLUMN weir.gate.next_start IS 'When the rate would allow the next start if there were no burst: the theoretical arrival time of the generic cell rate algorithm.';
 COMMENT ON COLUMN weir.gate.running IS 'How many attempts were handed out through this gate, minus how many of them the releases in folded have ended.';
 COMMENT ON COLUMN weir.job.errors IS 'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
+COMMENT ON COLUMN weir.job.key IS 'Whose job it is, in a queue that is shared by turns; its hash is part of the lane. NULL: nobody''s.';
 COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
@@ -7631,6 +8190,7 @@ COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a r
 COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
 COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
 COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
+COMMENT ON COLUMN weir.key_weight.bits IS 'What the lanes of the key have in common: see weir._key_bits.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.ageing IS 'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: forever.';
@@ -7638,8 +8198,16 @@ COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the sam
 COMMENT ON COLUMN weir.queue.backoff IS 'The delay between the first failure of a job and the next attempt. It grows with each further failure as backoff_form says, up to backoff_limit: see weir._next_try.';
 COMMENT ON COLUMN weir.queue.gate IS 'The gate of its limits; NULL: it has none. A twin that was created at the same time may lack it: the gate of a name is that of any of its twins.';
 COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue without limits gets some.';
+COMMENT ON COLUMN weir.queue_limit.in_order IS 'No job of a key starts while an earlier one of it is to be tried again.';
+COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are the limits of each key of the queue.';
+COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
+COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
+COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
+COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
+COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has a smaller tag.';
+COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
 COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
 COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
 COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
@@ -7649,6 +8217,15 @@ COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by whic
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last message id that had been assigned before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit mask of the segments that contain its messages: bit (1 << segment).';
+COMMENT ON COLUMN weir.turn.again_at IS 'It has jobs, and gets another turn at this time, because of its rate.';
+COMMENT ON COLUMN weir.turn.next_start IS 'As weir.gate.next_start, for the rate of the key.';
+COMMENT ON COLUMN weir.turn.open IS 'Attempts that are not known to have ended: the batch and the job of each. NULL: there are none, or their number is not limited.';
+COMMENT ON COLUMN weir.turn.parked IS 'It has jobs, but so many of its attempts run that none may start: it gets another turn when one ends.';
+COMMENT ON COLUMN weir.turn.pending IS 'Transactions that ended after the position had passed them, and are not read to their end; pending_after holds the last id already claimed of each.';
+COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: it has the same number in the ring lane.';
+COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
+COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
+COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
@@ -7661,7 +8238,7 @@ COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that ar
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
-COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue and priority.';
+COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
@@ -7671,13 +8248,14 @@ COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from 
 COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta and priority are missing. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -7690,7 +8268,7 @@ COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
-COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
@@ -7709,14 +8287,15 @@ COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
-COMMENT ON ROUTINE weir._free_slots(integer[],integer[]) IS 'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i]; NULL is no gate. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
+COMMENT ON ROUTINE weir._free_slots(integer[],integer[],bigint[]) IS 'Logs how many attempts of each gate the transaction has ended: counts[i] of gates[i], of a job with a key in lanes[i]; NULL is no gate, or no key. Attempts that follow them are claimed as any others. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._fresh_between(xid8[],xid8) IS 'The lanes that have rows of transactions between those in progress, in one query for all lanes: known[i] is true if at most four lanes have any between the i-th and the next transaction in progress, and lanes are the lanes of all such ranges. It covers the 256 oldest ranges, with the index on rows that lead, as _fresh_lanes does.';
 COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The lanes with jobs of transactions that the second snapshot sees as ended and the first did not; NULL if more than max_rows rows would have to be read. The cost depends on how many jobs are new, not on how many lanes exist.';
 COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, and how many (from 100 on possibly fewer than there are). seen_now and jobs_now are to be passed to the next call; without seen, the call only returns where to start. It polls up to polls times, every pause seconds; while no job is logged and nothing is committed, it reads only counters. From poll patience + 1 on, it also returns after a commit without jobs. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._has_turns(text,pg_snapshot) IS 'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, and the lane of its job if it has a key. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
@@ -7729,6 +8308,8 @@ COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the val
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
+COMMENT ON ROUTINE weir._is_key_lane(bigint) IS 'Whether a lane is that of a key. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
@@ -7736,16 +8317,21 @@ COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with ti
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
+COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
+COMMENT ON ROUTINE weir._limit_turns(weir.queue_limit,weir.turn[],integer[],bigint[],bigint[],integer[],pg_snapshot,bigint,timestamp with time zone) IS 'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
@@ -7791,6 +8377,7 @@ COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed 
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
+COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
@@ -7808,6 +8395,7 @@ COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fence
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._skip_cancelled(integer,bigint,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
 COMMENT ON ROUTINE weir._snapshot_of_others() IS 'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
@@ -7815,6 +8403,7 @@ COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time 
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
+COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
@@ -7836,14 +8425,14 @@ COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not sta
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
-COMMENT ON ROUTINE weir.clear_limit(text) IS 'Removes the limits of a queue. Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have, or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and key are equal; if key is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
@@ -7880,7 +8469,7 @@ COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order 
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
-COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. It replaces the limits that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -7917,6 +8506,7 @@ COMMENT ON TABLE weir.firing IS 'The due times of schedules that were fired, eac
 COMMENT ON TABLE weir.gate IS 'What the limits of a queue count: a row for each claim, and the newest row of a gate is its whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
+COMMENT ON TABLE weir.key_weight IS 'How many turns a key gets in relation to others, if not one; only those change it who operate queues.';
 COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a unique job shows a row of its queue.';
 COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness records, ordered by no: a ring of three tables for five minutes of weir.watched each; each is truncated before its turn. watched is the value of that sequence; at is only for people.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
@@ -7929,6 +8519,7 @@ COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The
 COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
+COMMENT ON TABLE weir.ring IS 'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 COMMENT ON TABLE weir.schedule IS 'Schedules, which only those change who declare or operate them.';
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
@@ -7936,6 +8527,8 @@ COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set
 COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches have ended, except those listed in open. Insert-only; the row with the greatest no counts. The greatest possible no means that the worker is fenced and has no unfinished attempts.';
 COMMENT ON TABLE weir.survey IS 'A summary of the lanes of queues with ids up to upto, for inspections; insert-only, and the newest row counts. Of the jobs that snapshot sees, all were claimed except those in the lanes in waiting. lanes, totals and claimed_at hold how many jobs were ever claimed from each lane, and when last.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
+COMMENT ON TABLE weir.turn IS 'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
+COMMENT ON TABLE weir.with_keys IS 'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
 COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
@@ -7973,14 +8566,14 @@ GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.clear_limit(text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) TO weir_operate;
@@ -8017,7 +8610,7 @@ GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_checkpoint(integer,text,jsonb) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
