@@ -2845,7 +2845,7 @@ BEGIN
     RETURN true;  -- another claim has just been here
   END IF;
   SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
-  FROM (SELECT j.lane >> 39 = ANY (ids) AND weir._is_key_lane(j.lane) AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
+  FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
   RETURN found.any OR found.n = max_rows OR EXISTS (
@@ -3075,10 +3075,6 @@ BEGIN
   RETURN true;
 END
 $$;
-CREATE FUNCTION weir._is_key_lane(lane bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
-AS $$
-  SELECT lane & 549755813880 <> 0
-$$;
 CREATE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -3286,8 +3282,9 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._key_bits(key text) RETURNS bigint LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._key_bits(key text) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
 $$;
 CREATE FUNCTION weir._lane_of(queue text, priority integer, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3336,7 +3333,7 @@ CREATE FUNCTION weir._limit_turns(lim weir.queue_limit, states weir.turn[], room
 AS $$
 #variable_conflict use_column
 DECLARE
-  key_mask  CONSTANT bigint := 549755813880;  -- see weir._is_key_lane
+  key_mask  CONSTANT bigint := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   by_second double precision := lim.key_rate / extract(epoch FROM lim.key_per);
 BEGIN
   WITH chosen AS MATERIALIZED (
@@ -5981,10 +5978,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
-  max_rows  CONSTANT integer := 5000;     -- that lead, announced in one call; more only of one transaction
+  max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
+  max_lanes CONSTANT integer := greatest(500, 2 * quota);  -- they name
   max_skip  CONSTANT integer := 16;
   last_id   CONSTANT bigint  := 9223372036854775807;
-  key_mask  CONSTANT bigint  := 549755813880;  -- see weir._is_key_lane
+  key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
   rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
   ring      weir.ring   := weir._ring_of(name);
@@ -6012,6 +6010,7 @@ DECLARE
   virtual   bigint;         -- the new virtual time
   others    integer;        -- how many have a turn, but no place in this call
   size      integer;        -- the length of states
+  has_weights boolean;
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
 
@@ -6021,6 +6020,12 @@ BEGIN
         CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
                             ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
+  IF cardinality(lanes) > max_lanes THEN
+    SELECT coalesce((SELECT n.xid FROM (SELECT u.xid, u.nr, count(*) FILTER (WHERE u.is_first) OVER (ORDER BY u.nr) AS n
+                                        FROM (SELECT u.xid, u.nr, row_number() OVER (PARTITION BY u.lane ORDER BY u.nr) = 1 AS is_first
+                                              FROM unnest(lanes, xids) WITH ORDINALITY u(lane, xid, nr)) u) n
+                     WHERE n.n > max_lanes ORDER BY n.nr LIMIT 1), read_upto) INTO read_upto;
+  END IF;
   IF read_upto IS NOT NULL THEN
     SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
     FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
@@ -6088,6 +6093,7 @@ BEGIN
     SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, coalesce(k.place > CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END, true), k.tag, k.nr) AS rank
     FROM known k) k;
   size := coalesce(cardinality(states), 0);
+  has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
   chosen := least(quota, (SELECT count(*) FROM unnest(may) m WHERE m));
 
   -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
@@ -6095,7 +6101,7 @@ BEGIN
   FROM (
     SELECT w.*, sum(w.part) OVER (ORDER BY w.nr) - w.part AS before
     FROM (SELECT s.nr, greatest(1, floor(quota * s.weight / sum(s.weight) OVER ()))::integer AS part
-          FROM (SELECT s.nr, coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask), 1) AS weight
+          FROM (SELECT s.nr, coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask) END, 1) AS weight
                 FROM unnest(states[: chosen]) WITH ORDINALITY
                   s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)) s) w) w;
   allowed := rooms;
@@ -6106,8 +6112,8 @@ BEGIN
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
 
   -- Virtual time is where the first turn begins that has no place in this call; or, if all have one, the last of them.
-  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
-  FROM unnest(states, may, rooms) s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room) WHERE s.may;
+  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag + CASE WHEN s.waits THEN 0 ELSE s.nr END) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
+  FROM unnest(states, may, rooms) WITH ORDINALITY s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room, nr) WHERE s.may;
   virtual := greatest(ring.tag, least);
 
   RETURN QUERY
@@ -6143,7 +6149,9 @@ BEGIN
     INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
     SELECT n.lane, n.seq,
            CASE WHEN n.n > n.n_late_found THEN n.last_xid ELSE coalesce(n.pos_xid, '0') END, CASE WHEN n.n > n.n_late_found THEN n.last_id ELSE coalesce(n.pos_id, 0) END,
-           greatest(virtual, n.tag + (n.n * unit / coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask), 1))::bigint),
+           -- Keys that came at the same time differ in their place, so that no two turns begin at once, and what was served is not read again.
+           greatest(virtual, n.tag + CASE WHEN NOT n.is_served THEN n.nr
+             ELSE (n.n * unit / coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask) END, 1))::bigint END),
            n.segment, s.waits, NOT s.waits AND s.parked, p.xids, p.afters,
            CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
                   CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
@@ -6724,6 +6732,7 @@ DECLARE
   in_segment integer;
   names      text[];
   queue_ids  integer[];
+  bits       bigint[];  -- of the keys
   new_ids    bigint[];
   bad        record;
 BEGIN
@@ -6770,6 +6779,7 @@ BEGIN
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
   IF enqueue_many.key IS NOT NULL THEN
+    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(enqueue_many.key) u(key));
     PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
   END IF;
   this_xid := pg_current_xact_id();
@@ -6780,20 +6790,20 @@ BEGIN
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
   FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-                           + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END AS lane
+                           + coalesce(u.bits, 0) AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
     SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-             + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END, 1,
+             + coalesce(u.bits, 0), 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
     WHERE u.run_at > now();
   END IF;
   RETURN new_ids;
@@ -8308,7 +8318,6 @@ COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the val
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
-COMMENT ON ROUTINE weir._is_key_lane(bigint) IS 'Whether a lane is that of a key. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';

@@ -138,6 +138,7 @@ DECLARE
   in_segment integer;
   names      text[];
   queue_ids  integer[];
+  bits       bigint[];  -- of the keys
   new_ids    bigint[];
   bad        record;
 BEGIN
@@ -184,6 +185,7 @@ BEGIN
   FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
 
   IF enqueue_many.key IS NOT NULL THEN
+    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(enqueue_many.key) u(key));
     PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
   END IF;
   this_xid := pg_current_xact_id();
@@ -194,20 +196,20 @@ BEGIN
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
   FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-                           + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END AS lane
+                           + coalesce(u.bits, 0) AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
     SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-             + CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END, 1,
+             + coalesce(u.bits, 0), 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
     WHERE u.run_at > now();
   END IF;
   RETURN new_ids;

@@ -14,19 +14,11 @@
 
 CREATE OR REPLACE FUNCTION weir._key_bits(key text) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
 AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
 $$;
 COMMENT ON FUNCTION weir._key_bits IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
-
-CREATE OR REPLACE FUNCTION weir._is_key_lane(lane bigint) RETURNS boolean
-LANGUAGE sql IMMUTABLE
-AS $$
-  SELECT lane & 549755813880 <> 0
-$$;
-COMMENT ON FUNCTION weir._is_key_lane IS 'Whether a lane is that of a key. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._snapshot_upto(since pg_snapshot, snapshot pg_snapshot, upto xid8) RETURNS pg_snapshot
 LANGUAGE sql STABLE
@@ -97,7 +89,7 @@ BEGIN
     RETURN true;  -- another claim has just been here
   END IF;
   SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
-  FROM (SELECT j.lane >> 39 = ANY (ids) AND weir._is_key_lane(j.lane) AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
+  FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
   RETURN found.any OR found.n = max_rows OR EXISTS (
@@ -122,10 +114,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
-  max_rows  CONSTANT integer := 5000;     -- that lead, announced in one call; more only of one transaction
+  max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
+  max_lanes CONSTANT integer := greatest(500, 2 * quota);  -- they name
   max_skip  CONSTANT integer := 16;
   last_id   CONSTANT bigint  := 9223372036854775807;
-  key_mask  CONSTANT bigint  := 549755813880;  -- see weir._is_key_lane
+  key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
   rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
   ring      weir.ring   := weir._ring_of(name);
@@ -153,6 +146,7 @@ DECLARE
   virtual   bigint;         -- the new virtual time
   others    integer;        -- how many have a turn, but no place in this call
   size      integer;        -- the length of states
+  has_weights boolean;
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
 
@@ -162,6 +156,12 @@ BEGIN
         CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
                             ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
+  IF cardinality(lanes) > max_lanes THEN
+    SELECT coalesce((SELECT n.xid FROM (SELECT u.xid, u.nr, count(*) FILTER (WHERE u.is_first) OVER (ORDER BY u.nr) AS n
+                                        FROM (SELECT u.xid, u.nr, row_number() OVER (PARTITION BY u.lane ORDER BY u.nr) = 1 AS is_first
+                                              FROM unnest(lanes, xids) WITH ORDINALITY u(lane, xid, nr)) u) n
+                     WHERE n.n > max_lanes ORDER BY n.nr LIMIT 1), read_upto) INTO read_upto;
+  END IF;
   IF read_upto IS NOT NULL THEN
     SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
     FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
@@ -229,6 +229,7 @@ BEGIN
     SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, coalesce(k.place > CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END, true), k.tag, k.nr) AS rank
     FROM known k) k;
   size := coalesce(cardinality(states), 0);
+  has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
   chosen := least(quota, (SELECT count(*) FROM unnest(may) m WHERE m));
 
   -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
@@ -236,7 +237,7 @@ BEGIN
   FROM (
     SELECT w.*, sum(w.part) OVER (ORDER BY w.nr) - w.part AS before
     FROM (SELECT s.nr, greatest(1, floor(quota * s.weight / sum(s.weight) OVER ()))::integer AS part
-          FROM (SELECT s.nr, coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask), 1) AS weight
+          FROM (SELECT s.nr, coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask) END, 1) AS weight
                 FROM unnest(states[: chosen]) WITH ORDINALITY
                   s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)) s) w) w;
   allowed := rooms;
@@ -247,8 +248,8 @@ BEGIN
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
 
   -- Virtual time is where the first turn begins that has no place in this call; or, if all have one, the last of them.
-  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
-  FROM unnest(states, may, rooms) s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room) WHERE s.may;
+  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag + CASE WHEN s.waits THEN 0 ELSE s.nr END) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
+  FROM unnest(states, may, rooms) WITH ORDINALITY s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room, nr) WHERE s.may;
   virtual := greatest(ring.tag, least);
 
   RETURN QUERY
@@ -284,7 +285,9 @@ BEGIN
     INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
     SELECT n.lane, n.seq,
            CASE WHEN n.n > n.n_late_found THEN n.last_xid ELSE coalesce(n.pos_xid, '0') END, CASE WHEN n.n > n.n_late_found THEN n.last_id ELSE coalesce(n.pos_id, 0) END,
-           greatest(virtual, n.tag + (n.n * unit / coalesce((SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask), 1))::bigint),
+           -- Keys that came at the same time differ in their place, so that no two turns begin at once, and what was served is not read again.
+           greatest(virtual, n.tag + CASE WHEN NOT n.is_served THEN n.nr
+             ELSE (n.n * unit / coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask) END, 1))::bigint END),
            n.segment, s.waits, NOT s.waits AND s.parked, p.xids, p.afters,
            CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
                   CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
@@ -327,7 +330,7 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  key_mask  CONSTANT bigint := 549755813880;  -- see weir._is_key_lane
+  key_mask  CONSTANT bigint := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   by_second double precision := lim.key_rate / extract(epoch FROM lim.key_per);
 BEGIN
   WITH chosen AS MATERIALIZED (
