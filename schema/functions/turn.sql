@@ -116,6 +116,7 @@ DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
   max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
   max_lanes CONSTANT integer := greatest(500, 2 * quota);  -- they name
+  max_keys  CONSTANT integer := 100;      -- with a turn in one call: they bound how long it takes
   max_skip  CONSTANT integer := 16;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
@@ -215,7 +216,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
     WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
       AND t.lane NOT IN (SELECT a.of_lane FROM able a)
-    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE quota + 1 END  -- of twins, the turns are mixed
+    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE least(quota, max_keys) + 1 END  -- of twins, the turns are mixed
   ), known AS (
     SELECT ROW(a.of_lane, _take_turns.seq, a.pos_xid, a.pos_id, a.tag, active, a.waits, a.parked, a.pending, a.pending_after, a.open, a.next_start, a.again_at)::weir.turn AS state,
            coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
@@ -230,7 +231,7 @@ BEGIN
     FROM known k) k;
   size := coalesce(cardinality(states), 0);
   has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
-  chosen := least(quota, (SELECT count(*) FROM unnest(may) m WHERE m));
+  chosen := least(quota, max_keys, (SELECT count(*) FROM unnest(may) m WHERE m));
 
   -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
   SELECT array_agg(greatest(0, least(w.part, quota - w.before)) ORDER BY w.nr) INTO rooms
