@@ -393,7 +393,7 @@ BEGIN
     END IF;
   END LOOP;
   IF has_keys THEN
-    -- Keys whose rate has withheld jobs: when the first of them may have some.
+    -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
       CROSS JOIN LATERAL (
@@ -401,7 +401,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
         WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT 1) a
-      WHERE l.key_rate IS NOT NULL AND u.quota > 0 AND u.name <> ALL (withheld)
+      WHERE u.quota > 0 AND u.name <> ALL (withheld)
     LOOP
       withheld := withheld || ready.name;
       again_at := again_at || ready.again_at;

@@ -268,15 +268,14 @@ BEGIN
         SELECT true AS is_late, j.job FROM unnest(t.pending, t.pending_after) p(xid, after)
         CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE t.is_served AND j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
         UNION ALL
-        (SELECT false, j.job FROM generate_series(0, cardinality(skip)) i
-         CROSS JOIN LATERAL (SELECT i > 0 AND skip[i] > coalesce(t.pos_xid, '0') AS is_past OFFSET 0) s
+        (SELECT false, j.job FROM (SELECT width_bucket(coalesce(t.pos_xid, '0'), skip) AS below OFFSET 0) s
+         CROSS JOIN LATERAL generate_series(s.below, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j AS job FROM weir.job j
            WHERE t.is_served AND j.lane = t.lane AND j.xid < coalesce(skip[i + 1], top)
-             AND (j.xid, j.id) > (CASE WHEN s.is_past THEN skip[i] ELSE coalesce(t.pos_xid, '0') END, CASE WHEN s.is_past THEN last_id ELSE coalesce(t.pos_id, 0) END)
+             AND (j.xid, j.id) > (CASE WHEN i > s.below THEN skip[i] ELSE coalesce(t.pos_xid, '0') END, CASE WHEN i > s.below THEN last_id ELSE coalesce(t.pos_id, 0) END)
              AND pg_visible_in_snapshot(j.xid, seen)
            ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
-         WHERE i = 0 OR s.is_past
          LIMIT t.allowed + 1)) f) f
   ), next AS MATERIALIZED (
     SELECT f.*, f.n_found > f.n AS is_more, (f.jobs[f.n]).xid AS last_xid, (f.jobs[f.n]).id AS last_id,
@@ -364,16 +363,16 @@ BEGIN
       AND NOT EXISTS (SELECT FROM weir.result r WHERE r.lane = u.lane AND r.seq = u.seq AND l.id = ANY (r.ids))
     GROUP BY l.lane & key_mask
   ), used AS MATERIALIZED (
-    SELECT u.bits, sum(u.runs) AS runs, sum(u.follow) AS follow
-    FROM (SELECT s.bits, count(*) FILTER (WHERE NOT s.is_followed) AS runs, count(*) FILTER (WHERE s.is_followed) AS follow FROM still s GROUP BY s.bits
-          UNION ALL SELECT e.bits, e.n, 0 FROM earlier e) u
+    SELECT u.bits, sum(u.runs) AS runs, sum(u.follow) AS follow, sum(u.earlier) AS earlier
+    FROM (SELECT s.bits, count(*) FILTER (WHERE NOT s.is_followed) AS runs, count(*) FILTER (WHERE s.is_followed) AS follow, 0 AS earlier FROM still s GROUP BY s.bits
+          UNION ALL SELECT e.bits, e.n, 0, e.n FROM earlier e) u
     GROUP BY u.bits
   ), start AS MATERIALIZED (
     SELECT f.bits, max(f.next_start) AS next_start FROM family f GROUP BY f.bits
   ), held AS MATERIALIZED (
     SELECT s.lane, array_agg(v.v ORDER BY s.i, v.nr) AS open FROM still s CROSS JOIN LATERAL (VALUES (1, s.seq), (2, s.id)) v(nr, v) GROUP BY s.lane
   ), room AS (
-    SELECT c.*, h.open AS still_open, s.next_start AS start_at,
+    SELECT c.*, h.open AS still_open, s.next_start AS start_at, u.earlier,
            -- Of several lanes of a key, each gets what is left by those before it.
            sum(c.room) OVER (PARTITION BY c.bits ORDER BY c.nr) - c.room AS ahead,
            -- In order, nothing of a key starts while an earlier job of it is to be tried again; except that job, which waits in front.
@@ -386,7 +385,9 @@ BEGIN
   SELECT array_agg(ROW(d.lane, d.seq, d.pos_xid, d.pos_id, d.tag, d.segment, d.waits, d.parked, d.pending, d.pending_after, d.still_open, d.next_start, d.again_at)::weir.turn ORDER BY d.nr),
          array_agg(d.n ORDER BY d.nr), array_agg(d.ahead > 0 ORDER BY d.nr),
          array_agg(CASE WHEN d.by_rate - d.ahead - d.n <= 0 AND coalesce(d.slots - d.ahead > d.n, true) AND d.n < d.room
-                        THEN weir._starts_at(by_second, lim.key_burst, weir._started(by_second, lim.key_burst, d.start_at, at, d.n), at) END ORDER BY d.nr),
+                        THEN weir._starts_at(by_second, lim.key_burst, weir._started(by_second, lim.key_burst, d.start_at, at, d.n), at)
+                        -- Attempts from before the limits tell nobody when they end.
+                        WHEN d.n < d.room AND d.earlier > 0 THEN at + interval '100 milliseconds' END ORDER BY d.nr),
          array_agg(d.start_at ORDER BY d.nr)
     INTO kept, allowed, shares, tries, starts
   FROM decided d;
