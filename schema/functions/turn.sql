@@ -117,7 +117,7 @@ DECLARE
   max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
   max_lanes CONSTANT integer := greatest(500, 2 * quota);  -- they name
   max_keys  CONSTANT integer := 100;      -- with a turn in one call: they bound how long it takes
-  max_skip  CONSTANT integer := 16;
+  max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
@@ -137,14 +137,13 @@ DECLARE
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
   may       boolean[];      -- it has a turn, if there is room
   changed   boolean[];      -- it differs from what is stored
-  rooms     integer[];      -- how many each may start; 0: it has no turn now, but gets a row
+  rooms     integer[];      -- how many each may start; 0: it has no turn in this call
   allowed   integer[];      -- of these, how many its limits allow
   shares    boolean[];      -- another lane of its key comes first, and may not use what it gets
   tries     timestamptz[];  -- when its rate allows one
   starts    timestamptz[];  -- its key's next_start
   chosen    integer;        -- the first so many of states have a turn
-  least     bigint;
-  virtual   bigint;         -- the new virtual time
+  offsets   double precision[];  -- when their turns begin, from the present virtual time on
   others    integer;        -- how many have a turn, but no place in this call
   size      integer;        -- the length of states
   has_weights boolean;
@@ -224,34 +223,42 @@ BEGIN
     SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
            true, false, h.tag, 0, row_number() OVER (ORDER BY h.tag) FROM head h
   )
-  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank) INTO states, may, changed
+  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank), array_agg(k.start ORDER BY k.rank)
+    INTO states, may, changed, offsets
   FROM (
-    -- A quarter is for keys that have waited for a turn, however many new keys come.
-    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, coalesce(k.place > CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END, true), k.tag, k.nr) AS rank
-    FROM known k) k;
+    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, k.start, k.nr) AS rank
+    FROM (
+      -- If there are more new keys than places, a quarter of these is for keys that have waited for a turn, however many new ones come.
+      SELECT k.*, CASE WHEN count(*) FILTER (WHERE k.nr > 0) OVER () >= quota AND k.place <= CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END
+                       THEN 0 ELSE k.tag - ring.tag END::double precision AS start
+      FROM known k) k) k;
   size := coalesce(cardinality(states), 0);
   has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
-  chosen := least(quota, max_keys, (SELECT count(*) FROM unnest(may) m WHERE m));
 
-  -- How many jobs each may start: its part of the quota, by weight, as long as there is some left.
-  SELECT array_agg(greatest(0, least(w.part, quota - w.before)) ORDER BY w.nr) INTO rooms
+  -- How many jobs each may start. Virtual time goes on from tag to tag, and faster the fewer keys there are, until all places are taken: up to this
+  -- level, each key whose tag lies before it has got as many as its weight gives it in the meantime.
+  WITH key AS MATERIALIZED (
+    SELECT k.nr, k.start / unit AS start, coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = k.lane & key_mask) END, 1) AS weight
+    FROM unnest(states, offsets, may) WITH ORDINALITY
+      k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, start, may, nr)
+    WHERE k.may ORDER BY k.nr LIMIT least(quota, max_keys)
+  ), step AS MATERIALIZED (
+    SELECT k.nr, (quota + sum(k.start * k.weight) OVER (ORDER BY k.nr)) / sum(k.weight) OVER (ORDER BY k.nr) AS level, lead(k.start) OVER (ORDER BY k.nr) AS next FROM key k
+  )
+  SELECT array_agg(least(p.part, quota - p.before) ORDER BY p.nr) INTO rooms
   FROM (
-    SELECT w.*, sum(w.part) OVER (ORDER BY w.nr) - w.part AS before
-    FROM (SELECT s.nr, greatest(1, floor(quota * s.weight / sum(s.weight) OVER ()))::integer AS part
-          FROM (SELECT s.nr, coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = s.lane & key_mask) END, 1) AS weight
-                FROM unnest(states[: chosen]) WITH ORDINALITY
-                  s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)) s) w) w;
+    SELECT p.nr, p.part, sum(p.part) OVER (ORDER BY p.nr) - p.part AS before
+    FROM (SELECT k.nr, greatest(1, ceil((l.level - k.start) * k.weight - 1e-6))::integer AS part
+          FROM key k, (SELECT s.nr, s.level FROM step s WHERE s.next IS NULL OR s.level <= s.next ORDER BY s.nr LIMIT 1) l WHERE k.nr <= l.nr) p) p
+  WHERE p.before < quota;
+  chosen := coalesce(cardinality(rooms), 0);
   allowed := rooms;
   IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
     SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
     FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
-
-  -- Virtual time is where the first turn begins that has no place in this call; or, if all have one, the last of them.
-  SELECT count(*) FILTER (WHERE s.room = 0), coalesce(min(s.tag + CASE WHEN s.waits THEN 0 ELSE s.nr END) FILTER (WHERE s.room = 0), max(s.tag)) INTO others, least
-  FROM unnest(states, may, rooms) WITH ORDINALITY s(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, room, nr) WHERE s.may;
-  virtual := greatest(ring.tag, least);
+  others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m);
 
   RETURN QUERY
   WITH turn AS MATERIALIZED (
@@ -279,39 +286,41 @@ BEGIN
          LIMIT t.allowed + 1)) f) f
   ), next AS MATERIALIZED (
     SELECT f.*, f.n_found > f.n AS is_more, (f.jobs[f.n]).xid AS last_xid, (f.jobs[f.n]).id AS last_id,
-           f.n_found > f.n AND f.allowed < f.room AS is_limited
+           -- Keys that came at the same time differ in their place, so that no two turns begin at once, and what was served is not read again.
+           f.tag + CASE WHEN f.is_served THEN (f.n * unit / coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = f.lane & key_mask) END, 1))::bigint
+                        WHEN f.waits THEN 0 ELSE f.nr END AS next_tag,
+           -- At its limit, a key whose turn would come again at once leaves the ring until one of its attempts ends. Otherwise one may have ended by then.
+           CASE WHEN f.is_served THEN f.n_found > f.n AND f.try_at IS NULL AND (f.allowed >= f.room OR f.shares OR others > 0 AND f.n > 0) ELSE f.may OR f.waits END AS will_wait,
+           CASE WHEN f.is_served THEN f.n_found > f.n AND f.try_at IS NULL ELSE f.parked END AS will_park
     FROM found f
   ), written AS (
     INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
     SELECT n.lane, n.seq,
            CASE WHEN n.n > n.n_late_found THEN n.last_xid ELSE coalesce(n.pos_xid, '0') END, CASE WHEN n.n > n.n_late_found THEN n.last_id ELSE coalesce(n.pos_id, 0) END,
-           -- Keys that came at the same time differ in their place, so that no two turns begin at once, and what was served is not read again.
-           greatest(virtual, n.tag + CASE WHEN NOT n.is_served THEN n.nr
-             ELSE (n.n * unit / coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = n.lane & key_mask) END, 1))::bigint END),
-           n.segment, s.waits, NOT s.waits AND s.parked, p.xids, p.afters,
+           n.next_tag, n.segment, n.will_wait, NOT n.will_wait AND n.will_park, p.xids, p.afters,
            CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
                   CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
            CASE WHEN lim.key_rate IS NOT NULL THEN
              CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at, n.n) ELSE n.next_start END END,
            CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
     FROM next n
-    -- At its limit, a key whose turn would come again at once leaves the ring until one of its attempts ends. Otherwise one may have ended by then.
-    CROSS JOIN LATERAL (SELECT CASE WHEN n.is_served THEN n.is_more AND n.try_at IS NULL AND (NOT n.is_limited OR n.shares OR others > 0 AND n.n > 0) ELSE n.may OR n.waits END AS waits,
-                               CASE WHEN n.is_served THEN n.is_limited AND n.try_at IS NULL ELSE n.parked END AS parked) s
     CROSS JOIN LATERAL (
       -- Late rows that there was no room for: from the last transaction that was read on.
       SELECT array_agg(p.xid ORDER BY p.xid) AS xids, array_agg(CASE WHEN n.n > 0 AND p.xid = n.last_xid THEN n.last_id ELSE p.after END ORDER BY p.xid) AS afters
       FROM unnest(n.pending, n.pending_after) p(xid, after)
       WHERE NOT n.is_served OR n.n_late_found > n.n AND (n.n = 0 OR p.xid >= n.last_xid)) p
     WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
+  ), announced AS (
+    -- Virtual time is where the next turn begins, or the last one, if there is no next.
+    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
+    SELECT _take_turns.name, _take_turns.seq, greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))),
+           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen
+    FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
          u.unique_key, u.unique_no, u.unique_until, u.key
   FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
   ORDER BY u.ordinality, n.nr;
-
-  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
-  VALUES (_take_turns.name, _take_turns.seq, virtual, (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen);
 END
 $$;
 COMMENT ON FUNCTION weir._take_turns IS

@@ -205,8 +205,7 @@ CREATE TABLE weir.turn (
   pending_after bigint[],
   open          bigint[],
   next_start    timestamptz,
-  again_at      timestamptz,
-  PRIMARY KEY (lane, seq, segment)
+  again_at      timestamptz
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.turn IS
   'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
@@ -239,6 +238,7 @@ END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
+CREATE INDEX turn_lane ON weir.turn (lane, seq);
 CREATE INDEX turn_ring ON weir.turn ((lane >> 39), tag) WHERE waits;
 CREATE INDEX turn_again ON weir.turn ((lane >> 39), again_at) WHERE again_at IS NOT NULL;
 CREATE INDEX turn_parked ON weir.turn ((lane >> 39)) WHERE parked;
