@@ -272,7 +272,7 @@ BEGIN
     CROSS JOIN LATERAL (
       SELECT array_agg(f.job) AS jobs, count(*)::integer AS n, count(*) FILTER (WHERE f.is_late)::integer AS n_late
       FROM (
-        SELECT true AS is_late, j.job FROM unnest(t.pending, t.pending_after) p(xid, after)
+        SELECT true AS is_late, j.job FROM (SELECT p.* FROM unnest(t.pending, t.pending_after) p(xid, after) ORDER BY p.xid OFFSET 0) p
         CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE t.is_served AND j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
         UNION ALL
         (SELECT false, j.job FROM (SELECT width_bucket(coalesce(t.pos_xid, '0'), skip) AS below OFFSET 0) s
