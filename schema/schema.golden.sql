@@ -464,7 +464,8 @@ CREATE TABLE weir.ring (
   tag bigint NOT NULL,
   forms integer NOT NULL,
   version bigint NOT NULL,
-  arrived pg_snapshot NOT NULL
+  arrived pg_snapshot NOT NULL,
+  newcomers bigint[] NOT NULL
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.role_channel (
   role text NOT NULL,
@@ -2841,7 +2842,7 @@ BEGIN
                 CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
                 WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)) THEN
     RETURN true;
-  ELSIF pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
+  ELSIF ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
     RETURN true;  -- another claim has just been here
   END IF;
   SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
@@ -3376,8 +3377,8 @@ BEGIN
     SELECT s.lane, array_agg(v.v ORDER BY s.i, v.nr) AS open FROM still s CROSS JOIN LATERAL (VALUES (1, s.seq), (2, s.id)) v(nr, v) GROUP BY s.lane
   ), room AS (
     SELECT c.*, h.open AS still_open, s.next_start AS start_at, u.earlier,
-           -- Of several lanes of a key, each gets what is left by those before it.
-           sum(c.room) OVER (PARTITION BY c.bits ORDER BY c.nr) - c.room AS ahead,
+           -- Of several lanes of a key, each gets what is left by those before it; what was put back comes first.
+           sum(c.room) OVER (PARTITION BY c.bits ORDER BY c.lane & 4 DESC, c.nr) - c.room AS ahead,
            -- In order, nothing of a key starts while an earlier job of it is to be tried again; except that job, which waits in front.
            lim.key_running - coalesce(u.runs, 0) - CASE WHEN c.lane & 4 = 0 THEN coalesce(u.follow, 0) ELSE 0 END AS slots,
            CASE WHEN lim.key_rate IS NOT NULL THEN weir._starts_now(by_second, lim.key_burst, s.next_start, at) END AS by_rate
@@ -5354,6 +5355,7 @@ BEGIN
     ring.tag := 0;
     ring.forms := 0;
     ring.version := 0;
+    ring.newcomers := '{}';
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
   RETURN ring;
@@ -6009,6 +6011,8 @@ DECLARE
   tries     timestamptz[];  -- when its rate allows one
   starts    timestamptz[];  -- its key's next_start
   chosen    integer;        -- the first so many of states have a turn
+  popped    integer;        -- new keys that were left over by the last call, and may have a turn in this one
+  newcomers bigint[];       -- those that this one leaves over
   offsets   double precision[];  -- when their turns begin, from the present virtual time on
   others    integer;        -- how many have a turn, but no place in this call
   size      integer;        -- the length of states
@@ -6037,6 +6041,7 @@ BEGIN
   END IF;
   top := pg_snapshot_xmax(seen);
   skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
+  popped := least(cardinality(ring.newcomers), quota, max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
   IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
     freed := ARRAY(
@@ -6056,10 +6061,11 @@ BEGIN
     SELECT u.lane, array_agg(u.xid ORDER BY u.nr) AS xids, min(u.nr) AS nr
     FROM (SELECT u.lane, u.xid, min(u.nr) AS nr FROM unnest(lanes, xids) WITH ORDINALITY u(lane, xid, nr) GROUP BY u.lane, u.xid) u GROUP BY u.lane
   ), touched AS MATERIALIZED (
-    SELECT u.lane, min(u.nr) AS nr, array_agg(u.xids) FILTER (WHERE u.xids IS NOT NULL) AS xids, bool_or(u.xids IS NOT NULL) AS is_news, bool_or(u.is_freed) AS is_freed
-    FROM (SELECT n.lane, n.nr, n.xids, false AS is_freed FROM news n
-          UNION ALL SELECT f.lane + g.form, 0, NULL, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
-          UNION ALL SELECT t.lane, 0, NULL, false FROM unnest(ids) q(id)
+    SELECT u.lane, min(u.nr) AS nr, array_agg(u.xids) FILTER (WHERE u.xids IS NOT NULL) AS xids, bool_or(u.is_news) AS is_news, bool_or(u.is_freed) AS is_freed
+    FROM (SELECT n.lane, n.nr, NULL::xid8[] AS xids, true AS is_news, false AS is_freed FROM unnest(ring.newcomers[: popped]) WITH ORDINALITY n(lane, nr)
+          UNION ALL SELECT n.lane, popped + n.nr, n.xids, true, false FROM news n
+          UNION ALL SELECT f.lane + g.form, 0, NULL, false, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
+          UNION ALL SELECT t.lane, 0, NULL, false, false FROM unnest(ids) q(id)
                     CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= at ORDER BY t.again_at LIMIT max_rows) t) u
     GROUP BY u.lane
   ), stored AS MATERIALIZED (
@@ -6087,16 +6093,16 @@ BEGIN
            coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
     UNION ALL
     SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
-           true, false, h.tag, 0, row_number() OVER (ORDER BY h.tag) FROM head h
+           true, false, h.tag, NULL, row_number() OVER (ORDER BY h.tag) FROM head h
   )
   SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank), array_agg(k.start ORDER BY k.rank)
     INTO states, may, changed, offsets
   FROM (
-    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, k.start, k.nr) AS rank
+    SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, k.start, k.nr NULLS LAST) AS rank  -- of two that may begin at once, the new one
     FROM (
       -- If there are more new keys than places, a quarter of these is for keys that have waited for a turn, however many new ones come.
       SELECT k.*, CASE WHEN count(*) FILTER (WHERE k.nr > 0) OVER () >= quota AND k.place <= CASE WHEN quota < 4 THEN (_take_turns.seq % 4 = 0)::integer ELSE quota / 4 END
-                       THEN 0 ELSE k.tag - ring.tag END::double precision AS start
+                       THEN -1 ELSE k.tag - ring.tag END::double precision AS start
       FROM known k) k) k;
   size := coalesce(cardinality(states), 0);
   has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
@@ -6124,7 +6130,25 @@ BEGIN
     FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
-  others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m);
+  others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m) + greatest(0, cardinality(ring.newcomers) - popped);
+
+  -- New keys that have no place in this call are the first of a later one, in their order. Of few, the ring's row lists the lanes; others get a row each.
+  newcomers := ring.newcomers[popped + 1 :];
+  FOR i IN REVERSE size..chosen + 1 LOOP
+    IF may[i] AND NOT changed[i] AND NOT (states[i]).waits AND (states[i]).lane = ANY (ring.newcomers[: popped]) THEN
+      newcomers := (states[i]).lane || newcomers;
+      may[i] := false;
+    END IF;
+  END LOOP;
+  FOR i IN chosen + 1..size LOOP
+    EXIT WHEN cardinality(newcomers) >= 10 * quota;
+    IF may[i] AND NOT changed[i] AND NOT (states[i]).waits THEN
+      IF (states[i]).lane <> ALL (newcomers) THEN
+        newcomers := newcomers || (states[i]).lane;
+      END IF;
+      may[i] := false;
+    END IF;
+  END LOOP;
 
   RETURN QUERY
   WITH turn AS MATERIALIZED (
@@ -6178,9 +6202,9 @@ BEGIN
     WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
   ), announced AS (
     -- Virtual time is where the next turn begins, or the last one, if there is no next.
-    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
+    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers)
     SELECT _take_turns.name, _take_turns.seq, greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))),
-           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen
+           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
@@ -8227,6 +8251,7 @@ COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not change
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
 COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
+COMMENT ON COLUMN weir.ring.newcomers IS 'Lanes of keys with news that have not had a turn yet, in the order in which they came, and are not in the ring.';
 COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has a smaller tag.';
 COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
 COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';

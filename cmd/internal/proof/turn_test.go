@@ -195,7 +195,7 @@ func TestRatesOfKeysHold(t *testing.T) {
 // transactions are open or what they have logged.
 func TestTheCostOfATurnIsFlat(t *testing.T) {
 	t.Parallel()
-	const most = 40 // blocks for each job, and what a claim costs anyway
+	const overhead, most = 700, 40 // blocks for a claim, and for each job
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	cost := func(what string) int {
@@ -203,8 +203,8 @@ func TestTheCostOfATurnIsFlat(t *testing.T) {
 		claimKeys(t, conn, worker, "q", 20)
 		n := blocks(t, conn, fmt.Sprintf(`SELECT count(*) FROM weir._claim(%d, '{q}', '{20}')`, worker))
 		t.Logf("%s: %d blocks for 20 jobs", what, n)
-		if n > 300+20*most {
-			t.Errorf("%s: a claim reads %d blocks for 20 jobs, want at most %d", what, n, 300+20*most)
+		if n > overhead+20*most {
+			t.Errorf("%s: a claim reads %d blocks for 20 jobs, want at most %d", what, n, overhead+20*most)
 		}
 		return n
 	}
@@ -243,7 +243,8 @@ func TestTheCostOfATurnIsFlat(t *testing.T) {
 	}
 }
 
-// TestAJobWithAKeyCostsFewBytesMore: at most 350 bytes of WAL on top of those of a plain job, even if each has another key; and 60 in runs of one.
+// TestAJobWithAKeyCostsFewBytesMore: at most 350 bytes of WAL on top of those of a plain job, even if each has another key, 400 with a limit, and
+// 60 in runs of one.
 func TestAJobWithAKeyCostsFewBytesMore(t *testing.T) {
 	t.Parallel() // on a server of its own, because what is written is counted
 	const jobs = 1000
@@ -279,8 +280,8 @@ func TestAJobWithAKeyCostsFewBytesMore(t *testing.T) {
 		{"runs of one key", "keys", `'tenant ' || i / 200`, 60},
 		{"100 keys", "keys", `'tenant ' || i % 100`, 350},
 		{"another key each", "keys", `'tenant ' || i`, 350},
-		{"100 keys with a limit", "limited", `'tenant ' || i % 100`, 350},
-		{"another key each, with a limit", "limited", `'tenant ' || i`, 350},
+		{"100 keys with a limit", "limited", `'tenant ' || i % 100`, 400},
+		{"another key each, with a limit", "limited", `'tenant ' || i`, 400},
 	} {
 		got := written(c.queue, c.key)
 		t.Logf("%s: %.0f bytes, %.0f more than a plain job", c.what, got, got-plain)
@@ -300,9 +301,13 @@ func TestAJobInOrderWaitsForTheOneBeforeIt(t *testing.T) {
 	next := func(want string) {
 		t.Helper()
 		var kinds []string
-		got := mustClaim(t, conn, worker, "q", 10)
-		for _, a := range got {
-			kinds = append(kinds, fmt.Sprintf("%s.%d.%d", a.Kind, a.Attempt, a.PutOff))
+		for more := true; more && len(kinds) == 0; {
+			more = false
+			for _, kind := range column[*string](t, conn, `SELECT kind || '.' || attempt || '.' || put_off FROM weir._claim($1, '{q}', '{10}') WHERE id IS NOT NULL OR queue IS NULL`, worker) {
+				if more = kind == nil; !more {
+					kinds = append(kinds, *kind)
+				}
+			}
 		}
 		if strings.Join(kinds, " ") != want {
 			t.Fatalf("claimed %q, want %q", kinds, want)
