@@ -803,6 +803,55 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._batch_of_key(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  rings bigint[];
+  state record := weir._state_of(_batch_of_key.lane);
+  low   bigint;
+  high  bigint;
+  mid   bigint;
+  step  bigint := 1;
+  t     record;
+BEGIN
+  IF state.seq IS NULL OR (_batch_of_key.xid, _batch_of_key.id) > (state.pos_xid, state.pos_id)
+     OR coalesce(state.pending_after[array_position(state.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+    RETURN;  -- it waits
+  END IF;
+  rings := weir._ring_lanes(_batch_of_key.lane);
+  -- The first turn after which it does not wait, as far as the turn's row shows, by bisection as in _batch_of.
+  low := (SELECT min(k.seq) FROM weir.turn k WHERE k.lane = _batch_of_key.lane);
+  high := state.seq;
+  mid := greatest(high - step, low);
+  WHILE low < high LOOP
+    SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO t
+    FROM weir.turn k WHERE k.lane = _batch_of_key.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
+    IF (t.pos_xid, t.pos_id) < (_batch_of_key.xid, _batch_of_key.id)
+       OR coalesce(t.pending_after[array_position(t.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+      low := mid + 1;
+      step := 0;
+    ELSE
+      high := t.seq;
+    END IF;
+    mid := CASE WHEN step > 0 THEN greatest(high - step, low) ELSE low + (high - low) / 2 END;
+    step := step * 16;
+  END LOOP;
+  -- Usually it was that turn. If the job's transaction ended late, when the position had passed it, it was a later one.
+  RETURN QUERY SELECT b.* FROM weir.turn k CROSS JOIN unnest(rings) r(lane)
+    CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq = k.seq
+                          AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)] OFFSET 0) b
+    WHERE k.lane = _batch_of_key.lane AND k.seq >= high ORDER BY k.seq LIMIT 1;
+  IF NOT FOUND THEN
+    -- The turn was reclaimed with its segment. The batch was carried, so it is among the oldest of its segment.
+    RETURN QUERY SELECT b.* FROM unnest(rings) r(lane)
+      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq < high
+                            AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)]
+                          ORDER BY b.seq LIMIT 1) b
+      LIMIT 1;
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._batch_of(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -813,6 +862,10 @@ DECLARE
   step bigint := 1;
   b    record;
 BEGIN
+  IF _batch_of.lane & 549755813880 <> 0 THEN
+    RETURN QUERY SELECT k.* FROM weir._batch_of_key(_batch_of.lane, _batch_of.segment, _batch_of.xid, _batch_of.id) k;
+    RETURN;
+  END IF;
   -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
   -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection, in a range that begins at the
   -- newest batches and grows until the job is in it: what was claimed lately is found at once, however many batches there are.
@@ -938,6 +991,14 @@ AS $$
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b
   WHERE b.segment = _carry_states.segment
 $$;
+CREATE FUNCTION weir._carry_turns(segment integer, active integer, lanes bigint[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+  SELECT t.lane, t.seq, t.pos_xid, t.pos_id, t.tag, _carry_turns.active, t.waits, t.parked, t.pending, t.pending_after, t.open, t.next_start, t.again_at
+  FROM unnest(_carry_turns.lanes) l(lane)
+  CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC, t.segment = _carry_turns.segment LIMIT 1) t
+  WHERE t.segment = _carry_turns.segment
+$$;
 CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting bigint[], lanes bigint[], newest bigint[], b_lanes bigint[], b_seqs bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -984,13 +1045,28 @@ DECLARE
   size      bigint;
   carried   bigint := 0;
   locked    integer := 0;
+  ring      bigint;       -- the queue of the last lane that had a key
+  is_ours   boolean;      -- its ring is locked
+  late      xid8[];
+  since     timestamptz;  -- when it was
 BEGIN
   FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
     EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
-    locked := locked + 1;
-    SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
-    FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
+    IF this_lane & 549755813880 = 0 OR this_lane >> 39 IS DISTINCT FROM ring THEN
+      EXIT WHEN since IS NOT NULL;  -- one ring in a call, for a short time: claims from all its keys wait
+      is_ours := weir._try_lane(this_lane);
+      locked := locked + 1;
+      IF this_lane & 549755813880 <> 0 THEN
+        ring := this_lane >> 39;
+        IF is_ours THEN
+          late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = ring::integer));
+          since := clock_timestamp();
+        END IF;
+      END IF;
+    END IF;
+    CONTINUE WHEN NOT is_ours;
+    EXIT WHEN clock_timestamp() - since > interval '50 ms';
+    s := weir._state_of(this_lane, late);
     -- From the end of the lane: the jobs that are claimed next stay where they are, and no claim scans the rows that are deleted here.
     SELECT array_agg(k.at), max(k.total) INTO chosen, size
     FROM (
@@ -2263,15 +2339,18 @@ AS $$
 #variable_conflict use_column
 DECLARE
   batch bigint := _end_of.attempt.seq;
+  lanes bigint[];
   r     record;
 BEGIN
   IF batch IS NULL THEN
-    SELECT k.seq, k.claimed_at, k.worker INTO batch, claimed_at, worker
+    SELECT k.seq, ARRAY[k.lane], k.claimed_at, k.worker INTO batch, lanes, claimed_at, worker
     FROM weir._batch_of(_end_of.attempt.lane, _end_of.attempt.segment, _end_of.attempt.xid, _end_of.attempt.id) k;
+  ELSE
+    lanes := weir._ring_lanes(_end_of.attempt.lane);
   END IF;
   SELECT k.outcome, k.worker, k.finished_at, k.errors[array_position(k.ids, _end_of.attempt.id)] AS error, k.outputs[array_position(k.ids, _end_of.attempt.id)] AS output INTO r
   FROM weir.result k
-  WHERE k.segment = _end_of.attempt.segment AND k.lane = _end_of.attempt.lane AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
+  WHERE k.segment = _end_of.attempt.segment AND k.lane = ANY (lanes) AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
   ORDER BY k.finished_at LIMIT 1;
   IF FOUND THEN
     outcome := r.outcome; worker := r.worker; finished_at := r.finished_at; error := r.error; output := r.output;
@@ -3283,10 +3362,54 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._kept_turns(segment integer, lanes bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN ARRAY(
+    SELECT t.lane
+    FROM (SELECT DISTINCT ON (t.lane) t.* FROM weir.turn t WHERE t.segment = _kept_turns.segment ORDER BY t.lane, t.seq DESC) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq >= t.seq AND n.segment <> _kept_turns.segment)
+      AND (t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
+           OR EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.segment <> _kept_turns.segment)
+           OR t.next_start > clock_timestamp()  -- the rate of the key
+           -- In order, a job that is to be tried again keeps its place.
+           OR EXISTS (SELECT FROM unnest(t.open) WITH ORDINALITY o(id, nr) WHERE o.nr % 2 = 0
+                        AND (EXISTS (SELECT FROM weir.later l WHERE l.id = o.id)
+                             OR EXISTS (SELECT FROM weir.job j WHERE j.id = o.id AND j.lane & 4 <> 0
+                                          AND (j.segment <> _kept_turns.segment OR j.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)))))));
+END
+$$;
 CREATE FUNCTION weir._key_bits(key text) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
+$$;
+CREATE FUNCTION weir._key_lanes(queue_id integer DEFAULT NULL::integer, after bigint DEFAULT NULL::bigint, segment integer DEFAULT NULL::integer, most integer DEFAULT NULL::integer) RETURNS SETOF bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  at   bigint  := greatest(coalesce(queue_id, 0)::bigint << 39 | 7, after);
+  upto bigint  := CASE WHEN queue_id IS NOT NULL THEN (queue_id + 1)::bigint << 39 ELSE 9223372036854775807 END;
+  n    integer := 0;
+  lane bigint;
+BEGIN
+  WHILE most IS NULL OR n < most LOOP
+    IF segment IS NULL THEN
+      lane := (SELECT j.lane FROM weir.job j WHERE j.lane > at AND j.lane < upto ORDER BY j.lane, j.xid, j.id LIMIT 1);
+    ELSE
+      lane := (SELECT j.lane FROM weir.job j WHERE j.segment = _key_lanes.segment AND j.lane > at AND j.lane < upto ORDER BY j.lane, j.xid, j.id LIMIT 1);
+    END IF;
+    EXIT WHEN lane IS NULL;
+    IF lane & 549755813880 = 0 THEN
+      at := lane | 7;  -- no key: on to those of the queue
+    ELSE
+      RETURN NEXT lane;
+      n := n + 1;
+      at := lane;
+    END IF;
+  END LOOP;
+END
 $$;
 CREATE FUNCTION weir._lane_of(queue text, priority integer, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -3321,6 +3444,12 @@ $$;
 CREATE FUNCTION weir._last_says(worker integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
   SELECT h.says FROM weir.last_word h WHERE h.worker = _last_says.worker ORDER BY h.no DESC LIMIT 1
+$$;
+CREATE FUNCTION weir._late_of(name text) RETURNS xid8[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT ARRAY(SELECT x FROM pg_snapshot_xip((weir._ring_of(_late_of.name)).arrived) x
+               WHERE x < v.top AND v.running[width_bucket(x, v.running)] IS DISTINCT FROM x ORDER BY x)
+  FROM weir._in_progress() v
 $$;
 CREATE FUNCTION weir._later_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, run_at timestamp with time zone, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
 AS $$
@@ -3409,14 +3538,34 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._lock_lanes(lanes bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  r record;
+BEGIN
+  -- In the order in which claims lock them: the ring of a queue after the lanes of its first twin.
+  FOR r IN
+    SELECT DISTINCT CASE WHEN l.lane & 549755813884 = 0 THEN l.lane ELSE (n.id << 39) + 4 END AS lane, CASE WHEN l.lane & 549755813884 <> 0 THEN hashtext(q.name) END AS ring
+    FROM unnest(_lock_lanes.lanes) l(lane) JOIN weir.queue q ON q.id = (l.lane >> 39)::integer
+    CROSS JOIN LATERAL (SELECT min(t.id)::bigint AS id FROM weir.queue t WHERE t.name = q.name) n
+    ORDER BY 1
+  LOOP
+    IF r.ring IS NULL THEN
+      PERFORM pg_advisory_xact_lock(1464158546, ((r.lane >> 39) * 4 + (r.lane & 3))::integer);
+    ELSE
+      PERFORM pg_advisory_xact_lock(1464158559, r.ring);
+    END IF;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.turn, weir.ring, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
   -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
   IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|later|report)_[1-4]|promotion|settled|segment|reprieve)$') THEN
+                   AND c.relname ~ '^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$') THEN
     RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
@@ -4345,7 +4494,7 @@ BEGIN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := (a.lane & 3)::integer + 1;
-    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer);
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer); look.key := a.key;
     history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
@@ -4379,7 +4528,7 @@ BEGIN
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
       look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := (f.lane & 3)::integer + 1;
-      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer);
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer); look.key := f.key;
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       history := f.errors || '[]';
@@ -4621,9 +4770,14 @@ DECLARE
   max_jobs    CONSTANT integer := 10000;  -- copied while others wait, which takes about 50 ms
   max_bytes   CONSTANT bigint := 8388608;
   max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
+  max_keys    CONSTANT integer := 2000;   -- that are looked at one by one; more of them all at once
   active      integer;
   lanes       bigint[];
+  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  keys        bigint[] := '{}';  -- lanes of keys here
   waiting     bigint[];
+  watched     bigint[];  -- where claims from the lanes in waiting write their batches
+  turns       bigint[] := '{}';  -- lanes of keys whose newest turn is here, and counts
   newest      bigint[];
   stale       bigint[];
   ids         bigint[];
@@ -4640,19 +4794,29 @@ BEGIN
   IF _reclaim.segment NOT BETWEEN 1 AND 4 OR _reclaim.segment = active OR NOT pg_try_advisory_xact_lock(1464158547, 1) THEN
     RETURN false;
   END IF;
-  tables := ARRAY['weir.job_' || _reclaim.segment, 'weir.batch_' || _reclaim.segment, 'weir.result_' || _reclaim.segment]::regclass[];
+  tables := ARRAY['weir.job_' || _reclaim.segment, 'weir.batch_' || _reclaim.segment, 'weir.result_' || _reclaim.segment, 'weir.turn_' || _reclaim.segment]::regclass[];
   IF weir._is_held(tables) THEN
     RETURN false;
   END IF;
   -- With this lock, no transaction in flight has rows here, and none that still considers the segment active
   -- can add any. Claims and results continue.
-  EXECUTE format('LOCK TABLE weir.job_%s IN SHARE MODE NOWAIT', _reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.turn_%1$s IN SHARE MODE NOWAIT', _reclaim.segment);
 
   -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
   lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
+  IF has_keys THEN
+    keys := ARRAY(SELECT k FROM weir._key_lanes(NULL, NULL, _reclaim.segment, max_keys + 1) k);
+  END IF;
   SELECT coalesce(array_agg(DISTINCT u.lane), '{}'), count(*), coalesce(sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0)), 0)
     INTO waiting, n, size
-  FROM weir._unclaimed(_reclaim.segment, lanes, max_jobs + 1) u;
+  FROM (SELECT u.lane, u.args, u.meta FROM weir._unclaimed(_reclaim.segment, lanes || CASE WHEN cardinality(keys) <= max_keys THEN keys ELSE '{}' END, max_jobs + 1) u
+        UNION ALL SELECT k.lane, k.args, k.meta FROM weir._unclaimed_of_keys(_reclaim.segment, max_jobs + 1) k WHERE cardinality(keys) > max_keys) u;
+  -- Batches of jobs with keys are in the ring lanes of their queues.
+  IF has_keys THEN
+    lanes := lanes || ARRAY(SELECT (q.id::bigint << 39) + 4 FROM weir.queue q);
+  END IF;
+  watched := ARRAY(SELECT DISTINCT r FROM (SELECT DISTINCT CASE WHEN w & 549755813880 = 0 THEN w ELSE w >> 39 << 39 | 8 END AS lane FROM unnest(waiting) w) l
+                   CROSS JOIN unnest(weir._ring_lanes(l.lane)) r);
   too_much := n > max_jobs OR size > max_bytes OR cardinality(waiting) > max_batches;
   -- These lanes, and those whose state is in a batch here.
   SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(l.seq), '{}'), coalesce(array_agg(l.lane) FILTER (WHERE l.is_here), '{}')
@@ -4663,7 +4827,7 @@ BEGIN
     FROM unnest(lanes) l(lane)
     LEFT JOIN LATERAL (SELECT b.seq, b.segment FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
     WHERE NOT too_much) l
-  WHERE l.is_here OR l.lane = ANY (waiting);
+  WHERE l.is_here OR l.lane = ANY (watched);
   IF cardinality(stale) > max_batches THEN
     PERFORM weir._carry_states(_reclaim.segment, active, stale);
     PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
@@ -4692,6 +4856,17 @@ BEGIN
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = _reclaim.segment AND j.id = i.id OFFSET 0) j;
     too_much := n + cardinality(ids) > max_jobs OR size > max_bytes;
   END IF;
+  IF NOT too_much AND has_keys THEN
+    turns := weir._kept_turns(_reclaim.segment, waiting || ARRAY(
+      SELECT DISTINCT k.lane FROM unnest(b_lanes, b_seqs) e(lane, seq)
+      CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.segment = _reclaim.segment AND b.lane = e.lane AND b.seq = e.seq AND b.lanes IS NOT NULL OFFSET 0) b
+      CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)));
+    IF cardinality(turns) > max_batches THEN
+      PERFORM weir._carry_turns(_reclaim.segment, active, turns[: max_jobs]);
+      PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
+      RETURN false;
+    END IF;
+  END IF;
   IF too_much THEN
     -- Waiting jobs are carried, at most half as many bytes as have been logged since the active segment was opened. Running jobs will end.
     IF n > 0 AND pg_sequence_last_value('weir.carried') * 2 <= weir._segment_bytes(active) THEN
@@ -4706,9 +4881,10 @@ BEGIN
   PERFORM pg_advisory_xact_lock(1464158547, 0);
   PERFORM set_config('lock_timeout', '25ms', true);
   PERFORM pg_advisory_xact_lock(1464158549, _reclaim.segment);
-  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim.segment);
+  EXECUTE format('LOCK TABLE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s, weir.turn_%1$s IN ACCESS EXCLUSIVE MODE', _reclaim.segment);
+  PERFORM weir._carry_turns(_reclaim.segment, active, turns);
   PERFORM weir._carry_unfinished(_reclaim.segment, active, waiting, lanes, newest, b_lanes, b_seqs);
-  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s', _reclaim.segment);
+  EXECUTE format('TRUNCATE weir.job_%1$s, weir.batch_%1$s, weir.result_%1$s, weir.turn_%1$s', _reclaim.segment);
   INSERT INTO weir.segment (log, segment, event) VALUES ('job', _reclaim.segment, 'reclaimed');
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -5343,6 +5519,11 @@ BEGIN
   state := 'available';
 END
 $$;
+CREATE FUNCTION weir._ring_lanes(lane bigint) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+  SELECT CASE WHEN _ring_lanes.lane & 549755813880 = 0 THEN ARRAY[_ring_lanes.lane] ELSE ARRAY(
+    SELECT (t.id::bigint << 39) + 4 FROM weir.queue q JOIN weir.queue t ON t.name = q.name WHERE q.id = (_ring_lanes.lane >> 39)::integer) END
+$$;
 CREATE FUNCTION weir._ring_of(name text) RETURNS weir.ring LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
@@ -5385,7 +5566,7 @@ BEGIN
   age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
   IF target IS NOT NULL AND (size >= max_bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
-     AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) > 0 THEN
+     AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) + pg_relation_size('weir.turn_' || active) > 0 THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('job', active, 'closed'), ('job', target, 'opened');
     PERFORM setval('weir.carried', 0), setval('weir.active_job', target);  -- last, because it does not roll back
     RETURN 'opened job ' || target;
@@ -5652,7 +5833,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
+  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result', 'turn']) t
 $$;
 CREATE FUNCTION weir._segment_state(log text, segment integer) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -5925,6 +6106,30 @@ CREATE FUNCTION weir._starts_now(by_second double precision, burst integer, next
 AS $$
   SELECT floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
     weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer
+$$;
+CREATE FUNCTION weir._state_of(lane bigint, late xid8[] DEFAULT NULL::xid8[], OUT seq bigint, OUT pos_xid xid8, OUT pos_id bigint, OUT pending xid8[], OUT pending_after bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF _state_of.lane & 549755813880 = 0 THEN
+    SELECT b.seq, b.pos_xid, b.pos_id, b.pending, b.pending_after INTO seq, pos_xid, pos_id, pending, pending_after
+    FROM weir.batch b WHERE b.lane = _state_of.lane ORDER BY b.seq DESC LIMIT 1;
+    RETURN;
+  END IF;
+  SELECT t.seq, t.pos_xid, t.pos_id, t.pending, t.pending_after INTO seq, pos_xid, pos_id, pending, pending_after
+  FROM weir.turn t WHERE t.lane = _state_of.lane ORDER BY t.seq DESC LIMIT 1;
+  IF seq IS NULL THEN
+    RETURN;
+  END IF;
+  IF late IS NULL THEN
+    late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = (_state_of.lane >> 39)::integer));
+  END IF;
+  IF late[1] < pos_xid THEN
+    late := ARRAY(SELECT x FROM unnest(late) x WHERE x < pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = _state_of.lane AND j.xid = x) ORDER BY x);
+    pending := pending || late;
+    pending_after := pending_after || array_fill(0::bigint, ARRAY[cardinality(late)]);
+  END IF;
+END
 $$;
 CREATE FUNCTION weir._stop_claims(caller text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -6320,6 +6525,11 @@ CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE s
 AS $$
   SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
 $$;
+CREATE FUNCTION weir._try_lane(lane bigint) RETURNS boolean LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN _try_lane.lane & 549755813884 = 0 THEN pg_try_advisory_xact_lock(1464158546, ((_try_lane.lane >> 39) * 4 + (_try_lane.lane & 3))::integer)
+              ELSE pg_try_advisory_xact_lock(1464158559, hashtext((SELECT q.name FROM weir.queue q WHERE q.id = (_try_lane.lane >> 39)::integer))) END
+$$;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
   SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
@@ -6328,16 +6538,40 @@ AS $$
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
-CREATE FUNCTION weir._unclaimed(segment integer, lanes bigint[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._unclaimed_of_keys(segment integer, max_rows integer) RETURNS SETOF weir.job LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET work_mem=64MB
 AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH late AS MATERIALIZED (
+    SELECT q.id, x AS xid FROM weir.queue q CROSS JOIN LATERAL unnest(weir._late_of(q.name)) x WHERE EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = q.name)
+  )
+  SELECT j.* FROM weir.job j
+  LEFT JOIN (SELECT DISTINCT ON (t.lane) t.lane, t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t ORDER BY t.lane, t.seq DESC) s ON s.lane = j.lane
+  WHERE j.segment = _unclaimed_of_keys.segment AND j.lane & 549755813880 <> 0
+    AND (s.lane IS NULL OR (j.xid, j.id) > (s.pos_xid, s.pos_id) OR j.id > s.pending_after[array_position(s.pending, j.xid)]
+         OR ((j.lane >> 39)::integer, j.xid) IN (SELECT f.id, f.xid FROM late f))
+  LIMIT max_rows;
+END
+$$;
+CREATE FUNCTION weir._unclaimed(segment integer, lanes bigint[], max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.job LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  WITH late AS MATERIALIZED (
+    SELECT q.id, weir._late_of(q.name) AS xids FROM (SELECT DISTINCT l >> 39 AS id FROM unnest(_unclaimed.lanes) l WHERE l & 549755813880 <> 0) d
+    CROSS JOIN LATERAL (SELECT q.id, q.name FROM weir.queue q WHERE q.id = d.id::integer OFFSET 0) q
+  )
   SELECT j.*
   FROM unnest(_unclaimed.lanes) l(lane)
-  LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) s ON true
+  LEFT JOIN LATERAL (
+    (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE l.lane & 549755813880 = 0 AND b.lane = l.lane ORDER BY b.seq DESC LIMIT 1)
+    UNION ALL
+    (SELECT t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t WHERE l.lane & 549755813880 <> 0 AND t.lane = l.lane ORDER BY t.seq DESC LIMIT 1)) s ON true
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
     WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0))
     UNION ALL
-    SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
+    SELECT j.* FROM (SELECT p.xid, p.after FROM unnest(s.pending, s.pending_after) p(xid, after)
+                     UNION ALL SELECT x, 0 FROM late f CROSS JOIN LATERAL unnest(f.xids) x WHERE f.id = (l.lane >> 39)::integer AND l.lane & 549755813880 <> 0 AND x < s.pos_xid) p
     CROSS JOIN LATERAL (
       SELECT j.* FROM weir.job j WHERE j.segment = _unclaimed.segment AND j.lane = l.lane AND j.xid = p.xid AND j.id > p.after OFFSET 0) j) j
   LIMIT _unclaimed.max_rows
@@ -8277,6 +8511,7 @@ COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._batch_of(bigint,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
+COMMENT ON ROUTINE weir._batch_of_key(bigint,integer,xid8,bigint) IS 'As _batch_of, for a job with a key: its batch is in a ring lane, and the turns of its own lane show which one it is. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
@@ -8286,8 +8521,9 @@ COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of byt
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
+COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
-COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
+COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
@@ -8362,15 +8598,19 @@ COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with ti
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
+COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
+COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._limit_turns(weir.queue_limit,weir.turn[],integer[],bigint[],bigint[],integer[],pg_snapshot,bigint,timestamp with time zone) IS 'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
+COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
@@ -8422,6 +8662,7 @@ COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed 
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
+COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
@@ -8446,14 +8687,17 @@ COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, cre
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
+COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
-COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet: those past the position, and those of a pending transaction.';
+COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet, in some lanes: those past the position, and those of a pending transaction (see _state_of).';
+COMMENT ON ROUTINE weir._unclaimed_of_keys(integer,integer) IS 'As _unclaimed, for all lanes of keys: it reads the whole segment once, however many lanes there are.';
 COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of a worker''s batches with these numbers that have jobs without a result, and these jobs; no jobs if only another part of the batch has some.';
 COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfinished, for all batches after a number and up to another.';
 COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';

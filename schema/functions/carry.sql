@@ -16,13 +16,28 @@ DECLARE
   size      bigint;
   carried   bigint := 0;
   locked    integer := 0;
+  ring      bigint;       -- the queue of the last lane that had a key
+  is_ours   boolean;      -- its ring is locked
+  late      xid8[];
+  since     timestamptz;  -- when it was
 BEGIN
   FOREACH this_lane IN ARRAY _carry_waiting.lanes LOOP
     EXIT WHEN max_jobs <= 0 OR carried >= max_bytes OR locked = 200;
-    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158546, ((this_lane >> 39) * 4 + (this_lane & 3))::integer);
-    locked := locked + 1;
-    SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO s
-    FROM weir.batch b WHERE b.lane = this_lane ORDER BY b.seq DESC LIMIT 1;
+    IF this_lane & 549755813880 = 0 OR this_lane >> 39 IS DISTINCT FROM ring THEN
+      EXIT WHEN since IS NOT NULL;  -- one ring in a call, for a short time: claims from all its keys wait
+      is_ours := weir._try_lane(this_lane);
+      locked := locked + 1;
+      IF this_lane & 549755813880 <> 0 THEN
+        ring := this_lane >> 39;
+        IF is_ours THEN
+          late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = ring::integer));
+          since := clock_timestamp();
+        END IF;
+      END IF;
+    END IF;
+    CONTINUE WHEN NOT is_ours;
+    EXIT WHEN clock_timestamp() - since > interval '50 ms';
+    s := weir._state_of(this_lane, late);
     -- From the end of the lane: the jobs that are claimed next stay where they are, and no claim scans the rows that are deleted here.
     SELECT array_agg(k.at), max(k.total) INTO chosen, size
     FROM (
@@ -51,7 +66,51 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._carry_waiting IS
-  'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock: so a claim sees it exactly once, in its place. Locks: advisory: the lanes (exclusive, tried).';
+  'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
+
+CREATE OR REPLACE FUNCTION weir._kept_turns(segment integer, lanes bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_custom_plan
+SET work_mem = '64MB'
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN ARRAY(
+    SELECT t.lane
+    FROM (SELECT DISTINCT ON (t.lane) t.* FROM weir.turn t WHERE t.segment = _kept_turns.segment ORDER BY t.lane, t.seq DESC) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq >= t.seq AND n.segment <> _kept_turns.segment)
+      AND (t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
+           OR EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.segment <> _kept_turns.segment)
+           OR t.next_start > clock_timestamp()  -- the rate of the key
+           -- In order, a job that is to be tried again keeps its place.
+           OR EXISTS (SELECT FROM unnest(t.open) WITH ORDINALITY o(id, nr) WHERE o.nr % 2 = 0
+                        AND (EXISTS (SELECT FROM weir.later l WHERE l.id = o.id)
+                             OR EXISTS (SELECT FROM weir.job j WHERE j.id = o.id AND j.lane & 4 <> 0
+                                          AND (j.segment <> _kept_turns.segment OR j.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)))))));
+END
+$$;
+COMMENT ON FUNCTION weir._kept_turns IS
+  'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
+
+CREATE OR REPLACE FUNCTION weir._carry_turns(segment integer, active integer, lanes bigint[]) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+  SELECT t.lane, t.seq, t.pos_xid, t.pos_id, t.tag, _carry_turns.active, t.waits, t.parked, t.pending, t.pending_after, t.open, t.next_start, t.again_at
+  FROM unnest(_carry_turns.lanes) l(lane)
+  CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC, t.segment = _carry_turns.segment LIMIT 1) t
+  WHERE t.segment = _carry_turns.segment
+$$;
+COMMENT ON FUNCTION weir._carry_turns IS
+  'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
 
 CREATE OR REPLACE FUNCTION weir._carry_states(segment integer, active integer, lanes bigint[]) RETURNS void
 LANGUAGE sql VOLATILE

@@ -14,11 +14,11 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
+  LOCK TABLE weir.job, weir.batch, weir.result, weir.turn, weir.ring, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
   -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
   IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|later|report)_[1-4]|promotion|settled|segment|reprieve)$') THEN
+                   AND c.relname ~ '^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$') THEN
     RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
@@ -43,6 +43,10 @@ DECLARE
   step bigint := 1;
   b    record;
 BEGIN
+  IF _batch_of.lane & 549755813880 <> 0 THEN
+    RETURN QUERY SELECT k.* FROM weir._batch_of_key(_batch_of.lane, _batch_of.segment, _batch_of.xid, _batch_of.id) k;
+    RETURN;
+  END IF;
   -- After a batch, a job still waits if it lies past the batch's position, or belongs to a pending transaction. Once it does not wait any more, it
   -- never will again: so the first batch after which it does not wait is the one that claimed it. Find it by bisection, in a range that begins at the
   -- newest batches and grows until the job is in it: what was claimed lately is found at once, however many batches there are.
@@ -67,6 +71,67 @@ END
 $$;
 COMMENT ON FUNCTION weir._batch_of IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
 
+CREATE OR REPLACE FUNCTION weir._batch_of_key(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  rings bigint[];
+  state record := weir._state_of(_batch_of_key.lane);
+  low   bigint;
+  high  bigint;
+  mid   bigint;
+  step  bigint := 1;
+  t     record;
+BEGIN
+  IF state.seq IS NULL OR (_batch_of_key.xid, _batch_of_key.id) > (state.pos_xid, state.pos_id)
+     OR coalesce(state.pending_after[array_position(state.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+    RETURN;  -- it waits
+  END IF;
+  rings := weir._ring_lanes(_batch_of_key.lane);
+  -- The first turn after which it does not wait, as far as the turn's row shows, by bisection as in _batch_of.
+  low := (SELECT min(k.seq) FROM weir.turn k WHERE k.lane = _batch_of_key.lane);
+  high := state.seq;
+  mid := greatest(high - step, low);
+  WHILE low < high LOOP
+    SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO t
+    FROM weir.turn k WHERE k.lane = _batch_of_key.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
+    IF (t.pos_xid, t.pos_id) < (_batch_of_key.xid, _batch_of_key.id)
+       OR coalesce(t.pending_after[array_position(t.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+      low := mid + 1;
+      step := 0;
+    ELSE
+      high := t.seq;
+    END IF;
+    mid := CASE WHEN step > 0 THEN greatest(high - step, low) ELSE low + (high - low) / 2 END;
+    step := step * 16;
+  END LOOP;
+  -- Usually it was that turn. If the job's transaction ended late, when the position had passed it, it was a later one.
+  RETURN QUERY SELECT b.* FROM weir.turn k CROSS JOIN unnest(rings) r(lane)
+    CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq = k.seq
+                          AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)] OFFSET 0) b
+    WHERE k.lane = _batch_of_key.lane AND k.seq >= high ORDER BY k.seq LIMIT 1;
+  IF NOT FOUND THEN
+    -- The turn was reclaimed with its segment. The batch was carried, so it is among the oldest of its segment.
+    RETURN QUERY SELECT b.* FROM unnest(rings) r(lane)
+      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq < high
+                            AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)]
+                          ORDER BY b.seq LIMIT 1) b
+      LIMIT 1;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._batch_of_key IS
+  'As _batch_of, for a job with a key: its batch is in a ring lane, and the turns of its own lane show which one it is. Locks: ACCESS SHARE on the log, which the caller releases.';
+
 CREATE OR REPLACE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamptz, OUT worker integer, OUT outcome weir.outcome,
                                         OUT finished_at timestamptz, OUT error text, OUT output text)
 LANGUAGE plpgsql STABLE
@@ -79,15 +144,18 @@ AS $$
 #variable_conflict use_column
 DECLARE
   batch bigint := _end_of.attempt.seq;
+  lanes bigint[];
   r     record;
 BEGIN
   IF batch IS NULL THEN
-    SELECT k.seq, k.claimed_at, k.worker INTO batch, claimed_at, worker
+    SELECT k.seq, ARRAY[k.lane], k.claimed_at, k.worker INTO batch, lanes, claimed_at, worker
     FROM weir._batch_of(_end_of.attempt.lane, _end_of.attempt.segment, _end_of.attempt.xid, _end_of.attempt.id) k;
+  ELSE
+    lanes := weir._ring_lanes(_end_of.attempt.lane);
   END IF;
   SELECT k.outcome, k.worker, k.finished_at, k.errors[array_position(k.ids, _end_of.attempt.id)] AS error, k.outputs[array_position(k.ids, _end_of.attempt.id)] AS output INTO r
   FROM weir.result k
-  WHERE k.segment = _end_of.attempt.segment AND k.lane = _end_of.attempt.lane AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
+  WHERE k.segment = _end_of.attempt.segment AND k.lane = ANY (lanes) AND k.seq = batch AND _end_of.attempt.id = ANY (k.ids)
   ORDER BY k.finished_at LIMIT 1;
   IF FOUND THEN
     outcome := r.outcome; worker := r.worker; finished_at := r.finished_at; error := r.error; output := r.output;
@@ -144,7 +212,7 @@ BEGIN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := (a.lane & 3)::integer + 1;
-    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer);
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer); look.key := a.key;
     history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
@@ -178,7 +246,7 @@ BEGIN
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
       look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := (f.lane & 3)::integer + 1;
-      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer);
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer); look.key := f.key;
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       history := f.errors || '[]';

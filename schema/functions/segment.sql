@@ -31,7 +31,7 @@ BEGIN
   age := clock_timestamp() - (SELECT s.at FROM weir.segment s WHERE s.log = 'job' AND s.segment = active AND s.event = 'opened' ORDER BY s.no DESC LIMIT 1);
 
   IF target IS NOT NULL AND (size >= max_bytes OR age IS NULL OR age < interval '-1 minute' OR age >= greatest(retention / 2, interval '1 second'))
-     AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) > 0 THEN
+     AND pg_relation_size('weir.job_' || active) + pg_relation_size('weir.batch_' || active) + pg_relation_size('weir.result_' || active) + pg_relation_size('weir.turn_' || active) > 0 THEN
     INSERT INTO weir.segment (log, segment, event) VALUES ('job', active, 'closed'), ('job', target, 'opened');
     PERFORM setval('weir.carried', 0), setval('weir.active_job', target);  -- last, because it does not roll back
     RETURN 'opened job ' || target;
@@ -92,6 +92,6 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result']) t
+  SELECT sum(pg_total_relation_size('weir.' || t || '_' || _segment_bytes.segment))::bigint FROM unnest(ARRAY['job', 'batch', 'result', 'turn']) t
 $$;
 COMMENT ON FUNCTION weir._segment_bytes IS 'The size of a segment on disk, with indexes and TOAST.';
