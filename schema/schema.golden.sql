@@ -688,16 +688,31 @@ CREATE INDEX turn_parked ON ONLY weir.turn USING btree (((lane >> 39))) WHERE pa
 CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE waits;
 CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 
-CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
-  SELECT NOT EXISTS (
-    SELECT FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (q.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true
-    WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1)
-      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 2000;  -- lanes of keys that are looked at
+  name  text;
+  lanes bigint[];
+  keys  record;
+BEGIN
+  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
+  FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
+    keys := weir._waiting_keys(name, most);
+    IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
+      RETURN false;
+    END IF;
+    lanes := lanes || keys.lanes;
+  END LOOP;
+  RETURN NOT EXISTS (
+    SELECT FROM unnest(lanes) l(lane) CROSS JOIN LATERAL weir._state_of(l.lane) s
+    WHERE (w.priority IS NULL OR l.lane & 3 = w.priority - 1)
+      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
-                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
-                      WHERE d.xid < w.clear_xid)))
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
+                      WHERE d.xid < w.clear_xid)));
+END
 $$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -1780,6 +1795,25 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
+CREATE FUNCTION weir._compact_rings() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+BEGIN
+  IF pg_table_size('weir.ring') <= greatest(4194304, 4000 * (SELECT count(*) FROM weir.with_keys)) THEN
+    RETURN NULL;
+  END IF;
+  -- Without claims, nobody reads it with an older snapshot, except those who have locked it.
+  PERFORM pg_advisory_xact_lock(1464158547, 0);
+  LOCK TABLE weir.ring IN ACCESS EXCLUSIVE MODE NOWAIT;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT n.* FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) q
+    CROSS JOIN LATERAL (SELECT r.* FROM weir.ring r WHERE r.queue = q.queue ORDER BY r.seq DESC LIMIT 1) n;
+  TRUNCATE weir.ring;
+  INSERT INTO weir.ring SELECT k.* FROM pg_temp.weir_keep k;
+  RETURN 'compacted ring';
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
 CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 DECLARE
@@ -2080,6 +2114,67 @@ BEGIN
   FROM counted k FULL JOIN seen s ON s.lane = k.lane WHERE coalesce(k.n, s.n) > 0;
 END
 $$;
+CREATE FUNCTION weir._depths_of_keys() RETURNS TABLE(lane bigint, waiting bigint, is_estimate boolean, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most   CONSTANT integer := 2000;   -- lanes that are looked at, of one queue
+  all_in CONSTANT integer := 20000;  -- jobs counted of all lanes together, approximately
+  pages  CONSTANT integer := 300;    -- sampled
+  v      record := weir._in_progress();
+  names  text[] := ARRAY(SELECT DISTINCT w.queue FROM weir.with_keys w);
+  name   text;
+  keys   record;
+  lanes  bigint[] := '{}';
+  rest   text[] := '{}';             -- queues with more lanes
+  size   bigint := current_setting('block_size')::bigint;
+BEGIN
+  FOREACH name IN ARRAY names LOOP
+    keys := weir._waiting_keys(name, most);
+    IF keys.is_whole AND cardinality(lanes) <= most THEN
+      lanes := lanes || keys.lanes;
+    ELSE
+      rest := rest || name;
+    END IF;
+  END LOOP;
+  IF lanes <> '{}' THEN
+    RETURN QUERY
+    WITH late AS MATERIALIZED (
+      SELECT q.id, weir._late_of(q.name) AS xids FROM (SELECT DISTINCT l >> 39 AS id FROM unnest(lanes) l) d JOIN weir.queue q ON q.id = d.id
+    ), found AS MATERIALIZED (
+      SELECT l.lane, w.n, w.ready_at FROM unnest(lanes) l(lane) JOIN late f ON f.id = l.lane >> 39
+      CROSS JOIN LATERAL (SELECT count(*) AS n, min(w.ready_at) AS ready_at
+                          FROM weir._waiting(l.lane, v.running, v.top, '0', 0, greatest(10, all_in / cardinality(lanes)), late => f.xids) w) w
+      WHERE w.n > 0
+    )
+    SELECT f.lane, f.n, false, f.ready_at FROM found f WHERE f.n < greatest(10, all_in / cardinality(lanes))
+    UNION ALL
+    SELECT d.* FROM weir._depths(ARRAY(SELECT f.lane FROM found f WHERE f.n >= greatest(10, all_in / cardinality(lanes)))) d;
+  END IF;
+  IF rest <> '{}' THEN
+    RETURN QUERY
+    WITH queue AS MATERIALIZED (
+      SELECT q.id, weir._late_of(q.name) AS late FROM weir.queue q WHERE q.name = ANY (rest)
+    ), every AS MATERIALIZED (
+      SELECT greatest(sum(pg_relation_size('weir.job_' || g.segment) / size) / pages, 1)::float8 AS step FROM generate_series(1, 4) g(segment)
+    ), seen AS MATERIALIZED (
+      SELECT r.*, g.segment FROM every e CROSS JOIN generate_series(1, 4) g(segment)
+      CROSS JOIN LATERAL generate_series(0, ceil(pg_relation_size('weir.job_' || g.segment) / size / e.step)::integer - 1) i
+      CROSS JOIN LATERAL weir._jobs_on(g.segment::smallint, floor(i * e.step)::bigint) r
+      JOIN queue q ON q.id = r.lane >> 39
+      WHERE r.lane & 549755813880 <> 0
+    ), state AS MATERIALIZED (
+      SELECT l.lane, q.late, t.* FROM (SELECT DISTINCT s.lane FROM seen s) l JOIN queue q ON q.id = l.lane >> 39
+      LEFT JOIN LATERAL (SELECT t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t ON true
+    )
+    SELECT s.lane, (count(*) * min(e.step))::bigint, true, min(s.ready_at)
+    FROM every e CROSS JOIN seen s JOIN state t ON t.lane = s.lane
+    WHERE t.pos_xid IS NULL OR (s.xid, s.id) > (t.pos_xid, t.pos_id) OR s.id > t.pending_after[array_position(t.pending, s.xid)] OR s.xid = ANY (t.late)
+    GROUP BY s.lane;
+    RETURN QUERY SELECT (q.id::bigint << 39) + 4, 0::bigint, true, NULL::timestamptz FROM weir.queue q WHERE q.name = ANY (rest);
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._depths_running() RETURNS TABLE(lane bigint, running bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -2140,7 +2235,7 @@ BEGIN
     SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
   ), state AS MATERIALIZED (  -- of lanes with more jobs
     SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
-    FROM total t LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    FROM total t CROSS JOIN LATERAL weir._state_of(t.lane) b
     WHERE t.n >= counted
   ), stretch AS MATERIALIZED (
     SELECT k.segment, k.first, pg_relation_size('weir.job_' || k.segment) / size AS behind
@@ -2805,6 +2900,8 @@ AS $$
 DECLARE
   max_count CONSTANT integer := 100;
   lanes     bigint[];
+  has_keys  boolean;
+  key_lanes bigint[];  -- if there are many
   poll      integer := 1;
   slept     text;
 BEGIN
@@ -2833,16 +2930,24 @@ BEGIN
   END IF;
   seen_now := pg_current_snapshot();
   lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now);
+  has_keys := lanes IS NULL AND EXISTS (SELECT FROM weir.with_keys);
+  IF has_keys THEN
+    key_lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now, 5000);  -- NULL: more; then each queue with keys may have some
+    key_lanes := CASE WHEN key_lanes IS NOT NULL THEN ARRAY(SELECT f FROM unnest(key_lanes) f WHERE f & 549755813880 <> 0) END;
+  END IF;
   WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
-    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL
+          UNION ALL SELECT unnest(key_lanes)) l
     JOIN weir.queue q ON q.id = (l.lane >> 39)::integer
     CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
         SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j
-    GROUP BY q.name HAVING sum(j.n) > 0)
-  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
+    GROUP BY q.name HAVING sum(j.n) > 0
+  )
+  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts
+  FROM (SELECT u.name, max(u.n) AS n FROM (SELECT f.name, f.n FROM fresh f UNION ALL SELECT w.queue, max_count FROM weir.with_keys w WHERE has_keys AND key_lanes IS NULL) u GROUP BY u.name) f;
 END
 $$;
 CREATE FUNCTION weir._full_errors(errors jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3179,11 +3284,11 @@ CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABL
 AS $$
   SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
 $$;
-CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, xid xid8, id bigint) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, xid xid8, id bigint, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
-  RETURN QUERY SELECT j.lane, j.xid, j.id FROM weir.job j
+  RETURN QUERY SELECT j.lane, j.xid, j.id, coalesce(j.ready_at, j.enqueued_at) FROM weir.job j
     WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
 END
 $$;
@@ -3370,7 +3475,8 @@ BEGIN
     SELECT t.lane
     FROM (SELECT DISTINCT ON (t.lane) t.* FROM weir.turn t WHERE t.segment = _kept_turns.segment ORDER BY t.lane, t.seq DESC) t
     WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq >= t.seq AND n.segment <> _kept_turns.segment)
-      AND (t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
+      AND (EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.segment <> _kept_turns.segment)  -- an earlier one would pass for the newest
+           OR t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
            OR EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.segment <> _kept_turns.segment)
            OR t.next_start > clock_timestamp()  -- the rate of the key
            -- In order, a job that is to be tried again keeps its place.
@@ -3726,9 +3832,9 @@ BEGIN
   PERFORM weir._lock_log();
   -- The newest batch of a lane outlives its segment, so a lane that had jobs has a batch, or they still wait to be claimed for the first time.
   names := ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
-    SELECT FROM weir.queue q CROSS JOIN generate_series(q.id::bigint << 39, (q.id::bigint << 39) + 3) l(lane)
-    WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
-                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name);
+    SELECT FROM weir.queue q CROSS JOIN LATERAL (SELECT q.id::bigint << 39 AS low, (q.id + 1)::bigint << 39 AS high) l
+    WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane >= l.low AND b.lane < l.high) OR EXISTS (SELECT FROM weir.job j WHERE j.lane >= l.low AND j.lane < l.high)
+                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane >= l.low AND t.lane < l.high))) ORDER BY n.name);
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN names;
@@ -3742,6 +3848,7 @@ DECLARE
   c     weir.promotion;
   r     record;
   batch record;
+  lanes bigint[];
   ended weir.outcome;
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
@@ -3770,9 +3877,10 @@ BEGIN
       CONTINUE WHEN (((r.run_at, r.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(r.xid, c.snapshot))
                      AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, r.run_at, r.id, r.xid))) IS NOT TRUE;
     ELSE
-      SELECT k.seq, k.seen INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
+      SELECT k.seq, k.seen, k.lane INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
-        ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = r.lane AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
+        lanes := CASE WHEN batch.seq IS NOT NULL THEN ARRAY[batch.lane] ELSE weir._ring_lanes(r.lane) END;
+        ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = ANY (lanes) AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
         CONTINUE WHEN ended IN ('cancelled', 'released');  -- released: it has not been started
         waits := false;
         runs := ended IS NULL;
@@ -3804,11 +3912,14 @@ DECLARE
   step     CONSTANT integer := 20;
   no_end   CONSTANT bigint := 9223372036854775807;
   v        record := weir._in_progress();
+  -- The queue, if all lanes are those of one.
+  queue    text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_available.lanes[1] >> 39)::integer);
+  of_keys  boolean := coalesce(after->>0 = 'keys', false);
   -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
-  from_    bigint := coalesce((after->>0)::bigint, 0);
+  from_    bigint := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>0)::bigint, 0) END;
   upto     bigint := (after->>1)::bigint;  -- NULL: a new group
-  first    integer := coalesce((after->>2)::integer, from_ >> 32);  -- priority
-  at_xid   xid8 := coalesce((after->>3)::xid8, '0');
+  first    integer := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>2)::integer, from_ >> 32) END;  -- priority
+  at_xid   xid8 := CASE WHEN of_keys THEN '0' ELSE coalesce((after->>3)::xid8, '0') END;
   at_id    bigint := coalesce((after->>4)::bigint, 0);
   upto_xid xid8;
   upto_id  bigint;
@@ -3819,9 +3930,17 @@ DECLARE
   n        integer := 0;
   found    integer;
 BEGIN
+  IF lanes = '{}' THEN
+    RETURN;
+  ELSIF of_keys THEN
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, (after->>1)::bigint, (after->>2)::xid8, (after->>3)::bigint, most) k;
+    RETURN;
+  END IF;
   IF lanes IS NULL THEN
     s := weir._surveyed();
     lanes := s.waiting;
+  ELSE
+    lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l & 4 = 0);
   END IF;
   -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
   places := ARRAY(
@@ -3835,6 +3954,7 @@ BEGIN
     WHERE k.place BETWEEN from_ AND coalesce(upto, no_end)
     ORDER BY k.place LIMIT CASE WHEN upto IS NULL THEN bound + 1 END);
   IF places = '{}' AND upto IS NULL THEN
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, 0, '0', 0, most) k;
     RETURN;
   ELSIF upto IS NULL THEN
     upto := coalesce(places[bound + 1] - 1, no_end);
@@ -3885,6 +4005,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -3892,7 +4013,7 @@ BEGIN
     RETURN QUERY
     SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+                     WHERE k.lane >> 39 = ANY (queues)) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
     IF FOUND THEN
@@ -3924,7 +4045,7 @@ BEGIN
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
   RETURN QUERY
-  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
+  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
          r.finished_at, jsonb_build_array(r.finished_at, i.id), each
   FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
   WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
@@ -3976,12 +4097,13 @@ CREATE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RET
 AS $$
 #variable_conflict use_column
 DECLARE
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_failed.lanes) l);
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
   RETURN QUERY
   -- A job that has failed again since is listed under its later failure.
-  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane = ANY (_next_failed.lanes))
+  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane >> 39 = ANY (queues))
                 AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
   FROM weir.failure f
   WHERE f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id)
@@ -3995,18 +4117,19 @@ DECLARE
   c       weir.promotion;
   at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 0);
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_later.lanes) l);
   overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   IF (c.due, c.due_id) > (at_due, at_id) THEN
     overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
-                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane = ANY (lanes)) ORDER BY o.run_at, o.id LIMIT most);
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane >> 39 = ANY (queues)) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
-  IF lanes IS NULL THEN
+  IF lanes IS NULL OR EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
-    SELECT CASE WHEN j.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    SELECT CASE WHEN j.lane > 0 AND (lanes IS NULL OR j.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
     FROM (
       SELECT o.lane, o.id, o.run_at FROM unnest(overdue) o
       UNION ALL
@@ -4024,6 +4147,64 @@ BEGIN
         WHERE l.lane = n.lane AND (l.run_at, l.id) > (at_due, at_id) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
         ORDER BY l.run_at, l.id LIMIT most) k) j
     ORDER BY j.run_at, j.id LIMIT most;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  bound   CONSTANT integer := 200;  -- lanes that are looked at
+  v       record := weir._in_progress();
+  name    text;
+  keys    record;
+  lanes   bigint[] := '{}';
+  is_last boolean := true;          -- there are no lanes behind these
+  looked  integer := 0;
+  shown   integer := 0;
+  this    bigint;
+  late    xid8[];
+  of      bigint;
+  found   integer;
+BEGIN
+  FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
+    keys := weir._waiting_keys(name, 10000);
+    looked := looked + 1;
+    IF keys.is_whole THEN
+      lanes := lanes || keys.lanes;
+    ELSE  -- the next that have rows at all
+      lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
+    END IF;
+  END LOOP;
+  lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l >= after ORDER BY l LIMIT bound + 1);
+  IF lanes = '{}' THEN
+    RETURN;
+  END IF;
+  is_last := cardinality(lanes) <= bound;
+  cost := 20 * looked;
+  FOREACH this IN ARRAY lanes[: bound] LOOP
+    IF this >> 39 IS DISTINCT FROM of THEN
+      of := this >> 39;
+      late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = of::integer));
+    END IF;
+    cost := coalesce(cost, 0) + 4;
+    FOR id, key IN
+      SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = w.id) THEN w.id END, jsonb_build_array('keys', this, w.xid::text, w.id)
+      FROM weir._waiting(this, v.running, v.top, CASE WHEN this = after THEN after_xid ELSE '0' END, CASE WHEN this = after THEN after_id ELSE 0 END, most - shown, late => late) w
+      ORDER BY w.xid, w.id
+    LOOP
+      cost := cost + 1;
+      RETURN NEXT;
+      cost := 0;
+      shown := shown + 1;
+    END LOOP;
+    EXIT WHEN shown >= most;
+  END LOOP;
+  IF shown < most THEN
+    id := NULL;
+    key := jsonb_build_array('keys', CASE WHEN is_last THEN 9223372036854775807 ELSE lanes[bound] + 1 END, '0', 0);
+    cost := cost + 1;
+    RETURN NEXT;
   END IF;
 END
 $$;
@@ -4084,8 +4265,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- rows read in one way
-  lanes bigint[] := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-                           WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1));
+  ids   bigint[] := ARRAY(SELECT q.id FROM weir.queue q WHERE w.queue IS NULL OR q.name = w.queue);
   c     weir.promotion;
   way   text;
   r     record;
@@ -4096,7 +4276,7 @@ BEGIN
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
            array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued INTO r
     FROM (
-      SELECT u.*, u.id <= w.upto AND u.lane = ANY (lanes) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
+      SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
                   AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
       FROM (
         (SELECT l.* FROM weir.later l WHERE way = 'late' AND l.xid >= pg_snapshot_xmin(c.snapshot) ORDER BY l.xid LIMIT most + 1)
@@ -4596,7 +4776,7 @@ BEGIN
     key := at->1;
   END IF;
   IF queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 4) p WHERE q.name = _read_page.queue);  -- and its ring lane
   END IF;
 
   jobs := '{}';
@@ -4663,7 +4843,8 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
     FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+          UNION ALL SELECT (q.id::bigint << 39) + 4 FROM weir.queue q WHERE q.name IN (SELECT w.queue FROM weir.with_keys w)) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (
     SELECT l.lane, l.total, l.claimed_at FROM looked l
@@ -4672,6 +4853,7 @@ BEGIN
     LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
   ), depth AS (
     SELECT d.lane, d.waiting, 0 AS running, 0 AS scheduled, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
+    UNION ALL SELECT k.lane, k.waiting, 0, 0, k.is_estimate, k.ready_at FROM weir._depths_of_keys() k
     UNION ALL SELECT r.lane, 0, r.running, 0, r.is_estimate, NULL FROM weir._depths_running() r
     UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (
@@ -4773,7 +4955,7 @@ DECLARE
   max_keys    CONSTANT integer := 2000;   -- that are looked at one by one; more of them all at once
   active      integer;
   lanes       bigint[];
-  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  has_keys    boolean;
   keys        bigint[] := '{}';  -- lanes of keys here
   waiting     bigint[];
   watched     bigint[];  -- where claims from the lanes in waiting write their batches
@@ -4801,7 +4983,9 @@ BEGIN
   -- With this lock, no transaction in flight has rows here, and none that still considers the segment active
   -- can add any. Claims and results continue.
   EXECUTE format('LOCK TABLE weir.job_%1$s, weir.turn_%1$s IN SHARE MODE NOWAIT', _reclaim.segment);
+  LOCK TABLE weir.ring IN ACCESS SHARE MODE;  -- it is not compacted meanwhile: see _late_of
 
+  has_keys := EXISTS (SELECT FROM weir.with_keys);
   -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
   lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   IF has_keys THEN
@@ -5828,7 +6012,7 @@ $$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the keys: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 1, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 2, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6175,7 +6359,7 @@ BEGIN
     fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
     own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
     IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
-      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto);
+      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto AND f & 549755813880 = 0);
       RETURN s;
     END IF;
   END IF;
@@ -6494,7 +6678,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -6619,7 +6803,54 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir._waiting(lane bigint, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._waiting_keys(name text, most integer, OUT lanes bigint[], OUT is_whole boolean) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few      CONSTANT integer := 200;
+  max_rows CONSTANT integer := 10000;  -- read in one way
+  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _waiting_keys.name);
+  v        record := weir._in_progress();
+  ring     weir.ring;
+  own      xid8 := pg_current_xact_id_if_assigned();
+  n        bigint;
+BEGIN
+  lanes := ARRAY(SELECT k FROM unnest(ids) q(id) CROSS JOIN LATERAL weir._key_lanes(q.id, NULL, NULL, few + 1) k LIMIT few + 1);
+  is_whole := cardinality(lanes) <= few;
+  IF is_whole THEN
+    RETURN;
+  END IF;
+  -- In all lanes of keys where jobs wait, the newest turn says so, or there are rows that are not announced yet (see functions/turn.sql).
+  ring := weir._ring_of(name);
+  IF v.top < '18446744073709551615' AND pg_snapshot_xmax(ring.arrived) <= v.top THEN
+    SELECT array_agg(DISTINCT u.lane), max(u.n) INTO lanes, n
+    FROM (
+      SELECT t.lane, count(*) OVER () AS n FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at DESC LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
+        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t) u
+    WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
+    IF coalesce(n, 0) < max_rows THEN
+      lanes := coalesce(lanes, '{}');
+      is_whole := cardinality(lanes) <= most;
+      RETURN;
+    END IF;
+  END IF;
+  lanes := ARRAY(SELECT k FROM unnest(ids) q(id) CROSS JOIN LATERAL weir._key_lanes(q.id, NULL, NULL, most + 1) k LIMIT most + 1);
+  is_whole := cardinality(lanes) <= most;
+END
+$$;
+CREATE FUNCTION weir._waiting(lane bigint, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer, upto_xid xid8 DEFAULT '18446744073709551615'::xid8, upto_id bigint DEFAULT '9223372036854775807'::bigint, late xid8[] DEFAULT NULL::xid8[]) RETURNS TABLE(xid xid8, id bigint, ready_at timestamp with time zone, segment smallint, place tid) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6630,7 +6861,11 @@ DECLARE
   from_id  bigint := after_id;
   skip     xid8[];
 BEGIN
-  SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  IF _waiting.lane & 549755813880 = 0 THEN
+    SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  ELSE
+    last := weir._state_of(_waiting.lane, late);
+  END IF;
   IF (last.pos_xid, last.pos_id) > (from_xid, from_id) THEN
     from_xid := last.pos_xid;
     from_id := last.pos_id;
@@ -7200,7 +7435,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
-  lanes bigint[];
+  ids   bigint[];
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -7212,7 +7447,7 @@ BEGIN
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+    ids := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = failure_groups.queue);
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
   SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
@@ -7225,7 +7460,7 @@ BEGIN
     SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
     FROM weir.failure f
     WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
-      AND (lanes IS NULL OR f.lane = ANY (lanes)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+      AND (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
       -- A job that was retried, or has failed again since, is not failed as it was here.
       AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
     LIMIT 2 * most
@@ -7536,7 +7771,7 @@ BEGIN
       SELECT b.no, j.attempt FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.attempt FROM weir.job j
-        WHERE j.segment = b.segment AND j.id = k.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
+        WHERE j.segment = b.segment AND j.id = k.id AND j.lane IS NOT DISTINCT FROM coalesce(b.lanes[array_position(b.ids, k.id)], k.lane)  -- worded so that the index on id is used
           AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
       WHERE b.lane = k.lane AND b.seq = k.seq AND b.worker IS NOT DISTINCT FROM progress.worker AND k.id = ANY (b.ids)
@@ -7986,7 +8221,7 @@ BEGIN
     FROM weir.batch b
     CROSS JOIN LATERAL (
       SELECT j.attempt FROM weir.job j
-      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM held.lanes[1]  -- worded so that the index on id is used
+      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM coalesce(b.lanes[array_position(b.ids, held.ids[1])], b.lane)  -- worded so that the index on id is used
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     LEFT JOIN LATERAL (SELECT r.percent, r.message FROM weir.report r WHERE r.job_id = held.ids[1] ORDER BY r.claim DESC, r.no DESC LIMIT 1) n ON true
@@ -8506,7 +8741,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
-COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left.';
+COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -8541,6 +8776,7 @@ COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS '
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
@@ -8548,6 +8784,7 @@ COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The valu
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
@@ -8598,7 +8835,7 @@ COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with ti
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
-COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
+COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
@@ -8623,11 +8860,12 @@ COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each to
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean,timestamp with time zone,timestamp with time zone) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others; and if after and before are not NULL, so are those that were not enqueued between them. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
-COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
+COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
 COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
 COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
+COMMENT ON ROUTINE weir._next_of_keys(text,bigint,xid8,bigint,integer) IS 'Jobs with keys that wait to be claimed, in all queues or in one, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
 COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
@@ -8691,7 +8929,7 @@ COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job 
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
@@ -8702,7 +8940,8 @@ COMMENT ON ROUTINE weir._unfinished(integer,bigint[]) IS 'Those of a worker''s b
 COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfinished, for all batches after a number and up to another.';
 COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for another attempt at it; NULL if nothing does. Locks: none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint,xid8[]) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._waiting_keys(text,integer) IS 'The lanes of keys of a queue in which jobs may wait; is_whole: these are all, and at most most. What it reads is bounded, however many keys there are. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';

@@ -81,7 +81,8 @@ BEGIN
     SELECT t.lane
     FROM (SELECT DISTINCT ON (t.lane) t.* FROM weir.turn t WHERE t.segment = _kept_turns.segment ORDER BY t.lane, t.seq DESC) t
     WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq >= t.seq AND n.segment <> _kept_turns.segment)
-      AND (t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
+      AND (EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.segment <> _kept_turns.segment)  -- an earlier one would pass for the newest
+           OR t.lane IN (SELECT l FROM unnest(_kept_turns.lanes) l)
            OR EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.segment <> _kept_turns.segment)
            OR t.next_start > clock_timestamp()  -- the rate of the key
            -- In order, a job that is to be tried again keeps its place.
@@ -92,7 +93,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._kept_turns IS
-  'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
+  'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 
 CREATE OR REPLACE FUNCTION weir._carry_turns(segment integer, active integer, lanes bigint[]) RETURNS void
 LANGUAGE sql VOLATILE

@@ -26,7 +26,7 @@ $$;
 COMMENT ON FUNCTION weir._in_progress IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._waiting(lane bigint, running xid8[], top xid8, after_xid xid8, after_id bigint, most integer,
-                                         upto_xid xid8 DEFAULT '18446744073709551615', upto_id bigint DEFAULT 9223372036854775807)
+                                         upto_xid xid8 DEFAULT '18446744073709551615', upto_id bigint DEFAULT 9223372036854775807, late xid8[] DEFAULT NULL)
 RETURNS TABLE (xid xid8, id bigint, ready_at timestamptz, segment smallint, place tid)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -45,7 +45,11 @@ DECLARE
   from_id  bigint := after_id;
   skip     xid8[];
 BEGIN
-  SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  IF _waiting.lane & 549755813880 = 0 THEN
+    SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after INTO last FROM weir.batch b WHERE b.lane = _waiting.lane ORDER BY b.seq DESC LIMIT 1;
+  ELSE
+    last := weir._state_of(_waiting.lane, late);
+  END IF;
   IF (last.pos_xid, last.pos_id) > (from_xid, from_id) THEN
     from_xid := last.pos_xid;
     from_id := last.pos_id;
@@ -75,7 +79,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._waiting IS
-  'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. Locks: ACCESS SHARE on the log, which the caller releases.';
+  'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
 
 CREATE OR REPLACE FUNCTION weir._depths(lanes bigint[]) RETURNS TABLE (lane bigint, waiting bigint, is_estimate boolean, ready_at timestamptz)
 LANGUAGE plpgsql STABLE
@@ -123,7 +127,7 @@ BEGIN
     SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
   ), state AS MATERIALIZED (  -- of lanes with more jobs
     SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
-    FROM total t LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    FROM total t CROSS JOIN LATERAL weir._state_of(t.lane) b
     WHERE t.n >= counted
   ), stretch AS MATERIALIZED (
     SELECT k.segment, k.first, pg_relation_size('weir.job_' || k.segment) / size AS behind
@@ -153,7 +157,133 @@ $$;
 COMMENT ON FUNCTION weir._depths IS
   'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 
-CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane bigint, xid xid8, id bigint)
+CREATE OR REPLACE FUNCTION weir._waiting_keys(name text, most integer, OUT lanes bigint[], OUT is_whole boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few      CONSTANT integer := 200;
+  max_rows CONSTANT integer := 10000;  -- read in one way
+  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _waiting_keys.name);
+  v        record := weir._in_progress();
+  ring     weir.ring;
+  own      xid8 := pg_current_xact_id_if_assigned();
+  n        bigint;
+BEGIN
+  lanes := ARRAY(SELECT k FROM unnest(ids) q(id) CROSS JOIN LATERAL weir._key_lanes(q.id, NULL, NULL, few + 1) k LIMIT few + 1);
+  is_whole := cardinality(lanes) <= few;
+  IF is_whole THEN
+    RETURN;
+  END IF;
+  -- In all lanes of keys where jobs wait, the newest turn says so, or there are rows that are not announced yet (see functions/turn.sql).
+  ring := weir._ring_of(name);
+  IF v.top < '18446744073709551615' AND pg_snapshot_xmax(ring.arrived) <= v.top THEN
+    SELECT array_agg(DISTINCT u.lane), max(u.n) INTO lanes, n
+    FROM (
+      SELECT t.lane, count(*) OVER () AS n FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at DESC LIMIT max_rows) t LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
+        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t) u
+    WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
+    IF coalesce(n, 0) < max_rows THEN
+      lanes := coalesce(lanes, '{}');
+      is_whole := cardinality(lanes) <= most;
+      RETURN;
+    END IF;
+  END IF;
+  lanes := ARRAY(SELECT k FROM unnest(ids) q(id) CROSS JOIN LATERAL weir._key_lanes(q.id, NULL, NULL, most + 1) k LIMIT most + 1);
+  is_whole := cardinality(lanes) <= most;
+END
+$$;
+COMMENT ON FUNCTION weir._waiting_keys IS
+  'The lanes of keys of a queue in which jobs may wait; is_whole: these are all, and at most most. What it reads is bounded, however many keys there are. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._depths_of_keys() RETURNS TABLE (lane bigint, waiting bigint, is_estimate boolean, ready_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most   CONSTANT integer := 2000;   -- lanes that are looked at, of one queue
+  all_in CONSTANT integer := 20000;  -- jobs counted of all lanes together, approximately
+  pages  CONSTANT integer := 300;    -- sampled
+  v      record := weir._in_progress();
+  names  text[] := ARRAY(SELECT DISTINCT w.queue FROM weir.with_keys w);
+  name   text;
+  keys   record;
+  lanes  bigint[] := '{}';
+  rest   text[] := '{}';             -- queues with more lanes
+  size   bigint := current_setting('block_size')::bigint;
+BEGIN
+  FOREACH name IN ARRAY names LOOP
+    keys := weir._waiting_keys(name, most);
+    IF keys.is_whole AND cardinality(lanes) <= most THEN
+      lanes := lanes || keys.lanes;
+    ELSE
+      rest := rest || name;
+    END IF;
+  END LOOP;
+  IF lanes <> '{}' THEN
+    RETURN QUERY
+    WITH late AS MATERIALIZED (
+      SELECT q.id, weir._late_of(q.name) AS xids FROM (SELECT DISTINCT l >> 39 AS id FROM unnest(lanes) l) d JOIN weir.queue q ON q.id = d.id
+    ), found AS MATERIALIZED (
+      SELECT l.lane, w.n, w.ready_at FROM unnest(lanes) l(lane) JOIN late f ON f.id = l.lane >> 39
+      CROSS JOIN LATERAL (SELECT count(*) AS n, min(w.ready_at) AS ready_at
+                          FROM weir._waiting(l.lane, v.running, v.top, '0', 0, greatest(10, all_in / cardinality(lanes)), late => f.xids) w) w
+      WHERE w.n > 0
+    )
+    SELECT f.lane, f.n, false, f.ready_at FROM found f WHERE f.n < greatest(10, all_in / cardinality(lanes))
+    UNION ALL
+    SELECT d.* FROM weir._depths(ARRAY(SELECT f.lane FROM found f WHERE f.n >= greatest(10, all_in / cardinality(lanes)))) d;
+  END IF;
+  IF rest <> '{}' THEN
+    RETURN QUERY
+    WITH queue AS MATERIALIZED (
+      SELECT q.id, weir._late_of(q.name) AS late FROM weir.queue q WHERE q.name = ANY (rest)
+    ), every AS MATERIALIZED (
+      SELECT greatest(sum(pg_relation_size('weir.job_' || g.segment) / size) / pages, 1)::float8 AS step FROM generate_series(1, 4) g(segment)
+    ), seen AS MATERIALIZED (
+      SELECT r.*, g.segment FROM every e CROSS JOIN generate_series(1, 4) g(segment)
+      CROSS JOIN LATERAL generate_series(0, ceil(pg_relation_size('weir.job_' || g.segment) / size / e.step)::integer - 1) i
+      CROSS JOIN LATERAL weir._jobs_on(g.segment::smallint, floor(i * e.step)::bigint) r
+      JOIN queue q ON q.id = r.lane >> 39
+      WHERE r.lane & 549755813880 <> 0
+    ), state AS MATERIALIZED (
+      SELECT l.lane, q.late, t.* FROM (SELECT DISTINCT s.lane FROM seen s) l JOIN queue q ON q.id = l.lane >> 39
+      LEFT JOIN LATERAL (SELECT t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t ON true
+    )
+    SELECT s.lane, (count(*) * min(e.step))::bigint, true, min(s.ready_at)
+    FROM every e CROSS JOIN seen s JOIN state t ON t.lane = s.lane
+    WHERE t.pos_xid IS NULL OR (s.xid, s.id) > (t.pos_xid, t.pos_id) OR s.id > t.pending_after[array_position(t.pending, s.xid)] OR s.xid = ANY (t.late)
+    GROUP BY s.lane;
+    RETURN QUERY SELECT (q.id::bigint << 39) + 4, 0::bigint, true, NULL::timestamptz FROM weir.queue q WHERE q.name = ANY (rest);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._depths_of_keys IS
+  'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
+
+CREATE OR REPLACE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE (lane bigint, xid xid8, id bigint, ready_at timestamptz)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -164,7 +294,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-  RETURN QUERY SELECT j.lane, j.xid, j.id FROM weir.job j
+  RETURN QUERY SELECT j.lane, j.xid, j.id, coalesce(j.ready_at, j.enqueued_at) FROM weir.job j
     WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
 END
 $$;
@@ -331,7 +461,8 @@ BEGIN
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
     FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto) l(lane)
+          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+          UNION ALL SELECT (q.id::bigint << 39) + 4 FROM weir.queue q WHERE q.name IN (SELECT w.queue FROM weir.with_keys w)) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (
     SELECT l.lane, l.total, l.claimed_at FROM looked l
@@ -340,6 +471,7 @@ BEGIN
     LEFT JOIN looked l ON l.lane = k.lane WHERE l.lane IS NULL
   ), depth AS (
     SELECT d.lane, d.waiting, 0 AS running, 0 AS scheduled, d.is_estimate, d.ready_at FROM weir._depths(ARRAY(SELECT l.lane FROM looked l)) d
+    UNION ALL SELECT k.lane, k.waiting, 0, 0, k.is_estimate, k.ready_at FROM weir._depths_of_keys() k
     UNION ALL SELECT r.lane, 0, r.running, 0, r.is_estimate, NULL FROM weir._depths_running() r
     UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (

@@ -51,7 +51,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
-  lanes bigint[];
+  ids   bigint[];
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -63,7 +63,7 @@ BEGIN
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE q.name = failure_groups.queue);
+    ids := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = failure_groups.queue);
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
   SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
@@ -76,7 +76,7 @@ BEGIN
     SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
     FROM weir.failure f
     WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
-      AND (lanes IS NULL OR f.lane = ANY (lanes)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+      AND (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
       -- A job that was retried, or has failed again since, is not failed as it was here.
       AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
     LIMIT 2 * most

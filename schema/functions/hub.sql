@@ -43,6 +43,8 @@ AS $$
 DECLARE
   max_count CONSTANT integer := 100;
   lanes     bigint[];
+  has_keys  boolean;
+  key_lanes bigint[];  -- if there are many
   poll      integer := 1;
   slept     text;
 BEGIN
@@ -71,16 +73,24 @@ BEGIN
   END IF;
   seen_now := pg_current_snapshot();
   lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now);
+  has_keys := lanes IS NULL AND EXISTS (SELECT FROM weir.with_keys);
+  IF has_keys THEN
+    key_lanes := weir._fresh_lanes(_fresh_queues.seen, seen_now, 5000);  -- NULL: more; then each queue with keys may have some
+    key_lanes := CASE WHEN key_lanes IS NOT NULL THEN ARRAY(SELECT f FROM unnest(key_lanes) f WHERE f & 549755813880 <> 0) END;
+  END IF;
   WITH ended AS MATERIALIZED (SELECT e.low, e.high FROM weir._ended_since(_fresh_queues.seen, seen_now) e),
   fresh AS MATERIALIZED (
     SELECT q.name, sum(j.n)::integer AS n
-    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL) l
+    FROM (SELECT unnest(lanes) AS lane UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE lanes IS NULL
+          UNION ALL SELECT unnest(key_lanes)) l
     JOIN weir.queue q ON q.id = (l.lane >> 39)::integer
     CROSS JOIN ended e CROSS JOIN LATERAL (
       SELECT count(*) AS n FROM (
         SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid >= e.low AND j.xid < e.high ORDER BY j.lane, j.xid, j.id LIMIT max_count) j) j
-    GROUP BY q.name HAVING sum(j.n) > 0)
-  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts FROM fresh f;
+    GROUP BY q.name HAVING sum(j.n) > 0
+  )
+  SELECT array_agg(f.name ORDER BY f.name), array_agg(f.n ORDER BY f.name) INTO names, counts
+  FROM (SELECT u.name, max(u.n) AS n FROM (SELECT f.name, f.n FROM fresh f UNION ALL SELECT w.queue, max_count FROM weir.with_keys w WHERE has_keys AND key_lanes IS NULL) u GROUP BY u.name) f;
 END
 $$;
 COMMENT ON FUNCTION weir._fresh_queues IS

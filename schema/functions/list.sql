@@ -3,7 +3,8 @@
 -- A page continues after a key, not after a number of rows, so jobs that come and go do not move others to another page. Each state has an order whose
 -- keys do not change while a job is in that state, and in which an index or the log itself is sorted:
 --
---   available  in the order in which they will be claimed: priority, then (xid, id); of very many lanes 500 at a time, which bounds what a page reads
+--   available  in the order in which they will be claimed: priority, then (xid, id); of very many lanes 500 at a time, which bounds what a page reads.
+--              Jobs with keys, which are claimed by turns, come behind the others: key by key
 --   running    latest claim first: the number of the batch, then the id
 --   scheduled  by (run_at, id)
 --   completed  newest first: in one queue by its batches, lane by lane; in all queues in the order of results in each segment, from the end. Each lane
@@ -26,11 +27,14 @@ DECLARE
   step     CONSTANT integer := 20;
   no_end   CONSTANT bigint := 9223372036854775807;
   v        record := weir._in_progress();
+  -- The queue, if all lanes are those of one.
+  queue    text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_available.lanes[1] >> 39)::integer);
+  of_keys  boolean := coalesce(after->>0 = 'keys', false);
   -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
-  from_    bigint := coalesce((after->>0)::bigint, 0);
+  from_    bigint := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>0)::bigint, 0) END;
   upto     bigint := (after->>1)::bigint;  -- NULL: a new group
-  first    integer := coalesce((after->>2)::integer, from_ >> 32);  -- priority
-  at_xid   xid8 := coalesce((after->>3)::xid8, '0');
+  first    integer := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>2)::integer, from_ >> 32) END;  -- priority
+  at_xid   xid8 := CASE WHEN of_keys THEN '0' ELSE coalesce((after->>3)::xid8, '0') END;
   at_id    bigint := coalesce((after->>4)::bigint, 0);
   upto_xid xid8;
   upto_id  bigint;
@@ -41,9 +45,17 @@ DECLARE
   n        integer := 0;
   found    integer;
 BEGIN
+  IF lanes = '{}' THEN
+    RETURN;
+  ELSIF of_keys THEN
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, (after->>1)::bigint, (after->>2)::xid8, (after->>3)::bigint, most) k;
+    RETURN;
+  END IF;
   IF lanes IS NULL THEN
     s := weir._surveyed();
     lanes := s.waiting;
+  ELSE
+    lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l & 4 = 0);
   END IF;
   -- The end of a group is fixed when it begins, so that no lane moves to another group when others become idle or busy.
   places := ARRAY(
@@ -57,6 +69,7 @@ BEGIN
     WHERE k.place BETWEEN from_ AND coalesce(upto, no_end)
     ORDER BY k.place LIMIT CASE WHEN upto IS NULL THEN bound + 1 END);
   IF places = '{}' AND upto IS NULL THEN
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, 0, '0', 0, most) k;
     RETURN;
   ELSIF upto IS NULL THEN
     upto := coalesce(places[bound + 1] - 1, no_end);
@@ -103,7 +116,71 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next_available IS
-  'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. See weir._next.';
+  'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  bound   CONSTANT integer := 200;  -- lanes that are looked at
+  v       record := weir._in_progress();
+  name    text;
+  keys    record;
+  lanes   bigint[] := '{}';
+  is_last boolean := true;          -- there are no lanes behind these
+  looked  integer := 0;
+  shown   integer := 0;
+  this    bigint;
+  late    xid8[];
+  of      bigint;
+  found   integer;
+BEGIN
+  FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
+    keys := weir._waiting_keys(name, 10000);
+    looked := looked + 1;
+    IF keys.is_whole THEN
+      lanes := lanes || keys.lanes;
+    ELSE  -- the next that have rows at all
+      lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
+    END IF;
+  END LOOP;
+  lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l >= after ORDER BY l LIMIT bound + 1);
+  IF lanes = '{}' THEN
+    RETURN;
+  END IF;
+  is_last := cardinality(lanes) <= bound;
+  cost := 20 * looked;
+  FOREACH this IN ARRAY lanes[: bound] LOOP
+    IF this >> 39 IS DISTINCT FROM of THEN
+      of := this >> 39;
+      late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = of::integer));
+    END IF;
+    cost := coalesce(cost, 0) + 4;
+    FOR id, key IN
+      SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = w.id) THEN w.id END, jsonb_build_array('keys', this, w.xid::text, w.id)
+      FROM weir._waiting(this, v.running, v.top, CASE WHEN this = after THEN after_xid ELSE '0' END, CASE WHEN this = after THEN after_id ELSE 0 END, most - shown, late => late) w
+      ORDER BY w.xid, w.id
+    LOOP
+      cost := cost + 1;
+      RETURN NEXT;
+      cost := 0;
+      shown := shown + 1;
+    END LOOP;
+    EXIT WHEN shown >= most;
+  END LOOP;
+  IF shown < most THEN
+    id := NULL;
+    key := jsonb_build_array('keys', CASE WHEN is_last THEN 9223372036854775807 ELSE lanes[bound] + 1 END, '0', 0);
+    cost := cost + 1;
+    RETURN NEXT;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._next_of_keys IS
+  'Jobs with keys that wait to be claimed, in all queues or in one, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
 
 CREATE OR REPLACE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, key jsonb, cost integer)
 LANGUAGE plpgsql STABLE
@@ -149,18 +226,19 @@ DECLARE
   c       weir.promotion;
   at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 0);
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_later.lanes) l);
   overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   IF (c.due, c.due_id) > (at_due, at_id) THEN
     overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
-                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane = ANY (lanes)) ORDER BY o.run_at, o.id LIMIT most);
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane >> 39 = ANY (queues)) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
-  IF lanes IS NULL THEN
+  IF lanes IS NULL OR EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
-    SELECT CASE WHEN j.lane > 0 AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
+    SELECT CASE WHEN j.lane > 0 AND (lanes IS NULL OR j.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
     FROM (
       SELECT o.lane, o.id, o.run_at FROM unnest(overdue) o
       UNION ALL
@@ -309,12 +387,13 @@ SET cursor_tuple_fraction = 0.001
 AS $$
 #variable_conflict use_column
 DECLARE
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_failed.lanes) l);
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
   RETURN QUERY
   -- A job that has failed again since is listed under its later failure.
-  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane = ANY (_next_failed.lanes))
+  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane >> 39 = ANY (queues))
                 AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
   FROM weir.failure f
   WHERE f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id)
@@ -334,6 +413,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -341,7 +421,7 @@ BEGIN
     RETURN QUERY
     SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+                     WHERE k.lane >> 39 = ANY (queues)) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
     IF FOUND THEN
@@ -373,7 +453,7 @@ BEGIN
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
   RETURN QUERY
-  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane = ANY (_next_cancelled.lanes)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
+  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
          r.finished_at, jsonb_build_array(r.finished_at, i.id), each
   FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
   WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
@@ -458,7 +538,7 @@ BEGIN
     key := at->1;
   END IF;
   IF queue IS NOT NULL THEN
-    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.name = _read_page.queue);
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 4) p WHERE q.name = _read_page.queue);  -- and its ring lane
   END IF;
 
   jobs := '{}';
@@ -522,7 +602,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- The number is the version of the keys: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 1, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 2, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 COMMENT ON FUNCTION weir._seal IS

@@ -58,7 +58,7 @@ BEGIN
       SELECT b.no, j.attempt FROM weir.batch b
       CROSS JOIN LATERAL (
         SELECT j.attempt FROM weir.job j
-        WHERE j.segment = b.segment AND j.id = k.id AND j.lane IS NOT DISTINCT FROM k.lane  -- worded so that the index on id is used
+        WHERE j.segment = b.segment AND j.id = k.id AND j.lane IS NOT DISTINCT FROM coalesce(b.lanes[array_position(b.ids, k.id)], k.lane)  -- worded so that the index on id is used
           AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
         ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
       WHERE b.lane = k.lane AND b.seq = k.seq AND b.worker IS NOT DISTINCT FROM progress.worker AND k.id = ANY (b.ids)
@@ -145,7 +145,7 @@ BEGIN
     FROM weir.batch b
     CROSS JOIN LATERAL (
       SELECT j.attempt FROM weir.job j
-      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM held.lanes[1]  -- worded so that the index on id is used
+      WHERE j.segment = b.segment AND j.id = held.ids[1] AND j.lane IS NOT DISTINCT FROM coalesce(b.lanes[array_position(b.ids, held.ids[1])], b.lane)  -- worded so that the index on id is used
         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     LEFT JOIN LATERAL (SELECT r.percent, r.message FROM weir.report r WHERE r.job_id = held.ids[1] ORDER BY r.claim DESC, r.no DESC LIMIT 1) n ON true

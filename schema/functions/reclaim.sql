@@ -23,7 +23,7 @@ DECLARE
   max_keys    CONSTANT integer := 2000;   -- that are looked at one by one; more of them all at once
   active      integer;
   lanes       bigint[];
-  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  has_keys    boolean;
   keys        bigint[] := '{}';  -- lanes of keys here
   waiting     bigint[];
   watched     bigint[];  -- where claims from the lanes in waiting write their batches
@@ -51,7 +51,9 @@ BEGIN
   -- With this lock, no transaction in flight has rows here, and none that still considers the segment active
   -- can add any. Claims and results continue.
   EXECUTE format('LOCK TABLE weir.job_%1$s, weir.turn_%1$s IN SHARE MODE NOWAIT', _reclaim.segment);
+  LOCK TABLE weir.ring IN ACCESS SHARE MODE;  -- it is not compacted meanwhile: see _late_of
 
+  has_keys := EXISTS (SELECT FROM weir.with_keys);
   -- The long scan. The order matters: later claims from this segment are from lanes that have jobs waiting here now.
   lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p);
   IF has_keys THEN

@@ -123,8 +123,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- rows read in one way
-  lanes bigint[] := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-                           WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1));
+  ids   bigint[] := ARRAY(SELECT q.id FROM weir.queue q WHERE w.queue IS NULL OR q.name = w.queue);
   c     weir.promotion;
   way   text;
   r     record;
@@ -135,7 +134,7 @@ BEGIN
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
            array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued INTO r
     FROM (
-      SELECT u.*, u.id <= w.upto AND u.lane = ANY (lanes) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
+      SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
                   AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
       FROM (
         (SELECT l.* FROM weir.later l WHERE way = 'late' AND l.xid >= pg_snapshot_xmin(c.snapshot) ORDER BY l.xid LIMIT most + 1)
@@ -155,7 +154,7 @@ COMMENT ON FUNCTION weir._none_scheduled IS
   'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 
 CREATE OR REPLACE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -164,13 +163,29 @@ SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
-  SELECT NOT EXISTS (
-    SELECT FROM weir.queue q CROSS JOIN generate_series(0, 3) p
-    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = (q.id::bigint << 39) + p ORDER BY b.seq DESC LIMIT 1) s ON true
-    WHERE (w.queue IS NULL OR q.name = w.queue) AND (w.priority IS NULL OR p = w.priority - 1)
-      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 2000;  -- lanes of keys that are looked at
+  name  text;
+  lanes bigint[];
+  keys  record;
+BEGIN
+  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
+  FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
+    keys := weir._waiting_keys(name, most);
+    IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
+      RETURN false;
+    END IF;
+    lanes := lanes || keys.lanes;
+  END LOOP;
+  RETURN NOT EXISTS (
+    SELECT FROM unnest(lanes) l(lane) CROSS JOIN LATERAL weir._state_of(l.lane) s
+    WHERE (w.priority IS NULL OR l.lane & 3 = w.priority - 1)
+      AND (EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane AND (j.xid, j.id) > (coalesce(s.pos_xid, '0'), coalesce(s.pos_id, 0)) AND j.xid < w.clear_xid)
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
-                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = (q.id::bigint << 39) + p AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
-                      WHERE d.xid < w.clear_xid)))
+                      CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
+                      WHERE d.xid < w.clear_xid)));
+END
 $$;
-COMMENT ON FUNCTION weir._all_claimed IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left.';
+COMMENT ON FUNCTION weir._all_claimed IS
+  'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';

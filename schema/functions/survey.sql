@@ -4,7 +4,7 @@
 -- A claimed row never waits again: the next attempt is a new row, of another transaction, and rows that reclaiming carries were waiting
 -- before. So jobs that wait now are in lanes of waiting, in lanes with jobs of transactions that have ended since (weir._fresh_lanes), or
 -- in queues that no survey has reached. A claim commits asynchronously, but its commit record precedes that of every survey that has seen
--- it in the WAL: a crash that loses the claim loses the survey, too.
+-- it in the WAL: a crash that loses the claim loses the survey, too. Lanes of keys are not in surveys: see _waiting_keys.
 
 CREATE OR REPLACE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey
 LANGUAGE plpgsql STABLE
@@ -24,7 +24,7 @@ BEGIN
     fresh := weir._fresh_lanes(s.snapshot, pg_current_snapshot(), _surveyed.max_rows);
     own := ARRAY(SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = pg_current_xact_id_if_assigned() LIMIT _surveyed.max_rows + 1);
     IF fresh IS NOT NULL AND cardinality(own) <= _surveyed.max_rows THEN
-      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto);
+      s.waiting := ARRAY(SELECT w FROM unnest(s.waiting) w UNION SELECT f FROM unnest(fresh || own) f WHERE f >> 39 <= s.upto AND f & 549755813880 = 0);
       RETURN s;
     END IF;
   END IF;

@@ -80,7 +80,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -91,7 +91,33 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._tidy IS
-  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
+  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._compact_rings() RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '50ms'
+AS $$
+BEGIN
+  IF pg_table_size('weir.ring') <= greatest(4194304, 4000 * (SELECT count(*) FROM weir.with_keys)) THEN
+    RETURN NULL;
+  END IF;
+  -- Without claims, nobody reads it with an older snapshot, except those who have locked it.
+  PERFORM pg_advisory_xact_lock(1464158547, 0);
+  LOCK TABLE weir.ring IN ACCESS EXCLUSIVE MODE NOWAIT;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT n.* FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) q
+    CROSS JOIN LATERAL (SELECT r.* FROM weir.ring r WHERE r.queue = q.queue ORDER BY r.seq DESC LIMIT 1) n;
+  TRUNCATE weir.ring;
+  INSERT INTO weir.ring SELECT k.* FROM pg_temp.weir_keep k;
+  RETURN 'compacted ring';
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
+COMMENT ON FUNCTION weir._compact_rings IS
+  'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._set_twins_aside() RETURNS integer
 LANGUAGE plpgsql VOLATILE

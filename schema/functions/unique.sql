@@ -145,6 +145,7 @@ DECLARE
   c     weir.promotion;
   r     record;
   batch record;
+  lanes bigint[];
   ended weir.outcome;
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
@@ -173,9 +174,10 @@ BEGIN
       CONTINUE WHEN (((r.run_at, r.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(r.xid, c.snapshot))
                      AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, r.run_at, r.id, r.xid))) IS NOT TRUE;
     ELSE
-      SELECT k.seq, k.seen INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
+      SELECT k.seq, k.seen, k.lane INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
-        ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = r.lane AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
+        lanes := CASE WHEN batch.seq IS NOT NULL THEN ARRAY[batch.lane] ELSE weir._ring_lanes(r.lane) END;
+        ended := (SELECT k.outcome FROM weir.result k WHERE k.segment = r.segment AND k.lane = ANY (lanes) AND k.seq = coalesce(batch.seq, r.seq) AND r.id = ANY (k.ids) LIMIT 1);
         CONTINUE WHEN ended IN ('cancelled', 'released');  -- released: it has not been started
         waits := false;
         runs := ended IS NULL;

@@ -44,9 +44,9 @@ BEGIN
   PERFORM weir._lock_log();
   -- The newest batch of a lane outlives its segment, so a lane that had jobs has a batch, or they still wait to be claimed for the first time.
   names := ARRAY(SELECT n.name FROM unnest(_never_used.queues) n(name) WHERE NOT EXISTS (
-    SELECT FROM weir.queue q CROSS JOIN generate_series(q.id::bigint << 39, (q.id::bigint << 39) + 3) l(lane)
-    WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane = l.lane) OR EXISTS (SELECT FROM weir.job j WHERE j.lane = l.lane)
-                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane = l.lane))) ORDER BY n.name);
+    SELECT FROM weir.queue q CROSS JOIN LATERAL (SELECT q.id::bigint << 39 AS low, (q.id + 1)::bigint << 39 AS high) l
+    WHERE q.name = n.name AND (EXISTS (SELECT FROM weir.batch b WHERE b.lane >= l.low AND b.lane < l.high) OR EXISTS (SELECT FROM weir.job j WHERE j.lane >= l.low AND j.lane < l.high)
+                               OR EXISTS (SELECT FROM weir.later t WHERE t.lane >= l.low AND t.lane < l.high))) ORDER BY n.name);
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN names;

@@ -177,7 +177,7 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane >> 39
 		CROSS JOIN LATERAL (
 			SELECT j.* FROM weir.job j
-			WHERE j.segment = b.segment AND j.lane = b.lane AND j.xid >= b.from_xid AND j.xid <= b.pos_xid AND j.id = i.id
+			WHERE j.segment = b.segment AND j.lane = coalesce(b.lanes[array_position(b.ids, i.id)], b.lane) AND j.xid >= b.from_xid AND j.xid <= b.to_xid AND j.id = i.id
 			ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
 		WHERE b.worker = $1 AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) k(lane, seq) WHERE k.lane = b.lane AND k.seq = b.seq)`,
 		c.worker, c.lanes, c.seqs)

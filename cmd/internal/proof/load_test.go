@@ -134,6 +134,15 @@ func (p *producer) ready() bool {
 	return p.ctx.Err() == nil && p.conn != nil
 }
 
+// shared returns the key of a job in a queue whose keys are served by turns, or nil for two of three jobs.
+func (p *producer) shared() *string {
+	if p.rng.IntN(3) > 0 {
+		return nil
+	}
+	key := fmt.Sprintf("customer %d", p.rng.IntN(6))
+	return &key
+}
+
 func (p *producer) newKeys(n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -152,14 +161,15 @@ func (p *producer) enqueue() ([]string, error) {
 			at := time.Now().Add(time.Duration(p.rng.IntN(400)) * time.Millisecond)
 			runAt = &at
 		}
-		_, err := p.conn.Exec(p.ctx, `SELECT weir.enqueue($1, 'k', jsonb_build_object('k', $2::text, 'pad', repeat('x', $3)), $4, $5, $6)`,
-			p.queues[p.rng.IntN(len(p.queues))], keys[0], p.rng.IntN(600), 1+p.rng.IntN(4), runAt, 1+p.rng.IntN(25))
+		_, err := p.conn.Exec(p.ctx, `SELECT weir.enqueue($1, 'k', jsonb_build_object('k', $2::text, 'pad', repeat('x', $3)), $4, $5, $6, NULL, $7)`,
+			p.queues[p.rng.IntN(len(p.queues))], keys[0], p.rng.IntN(600), 1+p.rng.IntN(4), runAt, 1+p.rng.IntN(25), p.shared())
 		return keys, err
 	}
 	keys := p.newKeys(1 + p.rng.IntN(120))
 	var queues, kinds, args []string
 	var priorities []int32
 	var runAts []*time.Time
+	var shared []*string
 	for _, k := range keys {
 		queues, kinds = append(queues, p.queues[p.rng.IntN(len(p.queues))]), append(kinds, "many")
 		args, priorities = append(args, `{"k":"`+k+`"}`), append(priorities, int32(1+p.rng.IntN(4)))
@@ -168,9 +178,9 @@ func (p *producer) enqueue() ([]string, error) {
 			at := time.Now().Add(time.Duration(p.rng.IntN(600)-100) * time.Millisecond)
 			runAt = &at
 		}
-		runAts = append(runAts, runAt)
+		runAts, shared = append(runAts, runAt), append(shared, p.shared())
 	}
-	_, err := p.conn.Exec(p.ctx, `SELECT weir.enqueue_many($1, $2, $3::text[]::jsonb[], $4, $5)`, queues, kinds, args, priorities, runAts)
+	_, err := p.conn.Exec(p.ctx, `SELECT weir.enqueue_many($1, $2, $3::text[]::jsonb[], $4, $5, NULL, NULL, $6)`, queues, kinds, args, priorities, runAts, shared)
 	return keys, err
 }
 
