@@ -42,9 +42,7 @@ BEGIN
     known := (SELECT max(w.no) FROM weir.cancellation_where w);
   END IF;
   lanes := weir._lanes_of(ids);
-  FOR i IN 1..cardinality(lanes) LOOP
-    PERFORM pg_advisory_xact_lock(1464158546, ((lanes[i] >> 39) * 4 + (lanes[i] & 3))::integer);
-  END LOOP;
+  PERFORM weir._lock_lanes(lanes);
   moved := weir._move(ids, lanes, queue, to_queue, to_priority, known);
 END
 $$;
@@ -88,8 +86,12 @@ DECLARE
   this     bigint;
   moved    integer := 0;
   left_    bigint[] := '{}';
+  keys     bigint[] := '{}';
   queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
 BEGIN
+  IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(ids) i(id) CROSS JOIN LATERAL weir._lanes_of(ARRAY[i.id]) n CROSS JOIN LATERAL unnest(n) l(lane) WHERE l.lane & 549755813880 <> 0) THEN
+    PERFORM weir._mark_keys(to_queue);
+  END IF;
   FOREACH this IN ARRAY ids LOOP
     SELECT k.* INTO look FROM weir._read_job(this, 1) k;
     CONTINUE WHEN look.state NOT IN ('available', 'scheduled') OR look.id IS NULL OR look.queue <> from_queue
@@ -105,7 +107,8 @@ BEGIN
       END IF;
       j.xid := pg_current_xact_id();
       PERFORM nextval('weir.job_id');  -- wakes idle workers
-      j.lane := (coalesce(queue_no, was >> 39) << 39) + coalesce(to_priority - 1, was & 3);
+      -- The key stays the same, and so does its place in front of those that were never tried.
+      j.lane := (coalesce(queue_no, was >> 39) << 39) + (was & 549755813884) + coalesce(to_priority - 1, was & 3);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
       IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
@@ -126,9 +129,13 @@ BEGIN
         l.unique_until := NULL;
       END IF;
       l.xid := pg_current_xact_id();
-      l.lane := (coalesce(queue_no, l.lane >> 39) << 39) + coalesce(to_priority - 1, l.lane & 3);
+      was := l.lane;
+      l.lane := (coalesce(queue_no, was >> 39) << 39) + (was & 549755813884) + coalesce(to_priority - 1, was & 3);
       l.segment := pg_sequence_last_value('weir.active_later');
       INSERT INTO weir.later SELECT (l).*;
+    END IF;
+    IF was & 549755813880 <> 0 THEN
+      keys := keys || was;
     END IF;
     -- It is not cancelled where it was. Cancellations of the jobs in its new place mean those that were there.
     IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.no <= known AND w.upto >= this AND num_nonnulls(w.queue, w.priority) > 0) THEN
@@ -136,7 +143,14 @@ BEGIN
     END IF;
     moved := moved + 1;
   END LOOP;
-  PERFORM weir._pass_moved(k.lane) FROM unnest(left_) k(lane);
+  PERFORM weir._pass_moved(k.lane) FROM unnest(left_) k(lane) WHERE k.lane & 549755813880 = 0;
+  -- In order, the next job of a key may have waited for one of these.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT m.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, keys FROM weir.queue_limit m
+  WHERE m.name = from_queue AND m.in_order AND keys <> '{}';
+  IF FOUND THEN
+    PERFORM nextval('weir.job_id');
+  END IF;
   RETURN moved;
 END
 $$;

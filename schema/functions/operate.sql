@@ -69,12 +69,10 @@ BEGIN
   FROM (SELECT DISTINCT -1 - (i.id % 1000000)::integer AS key FROM unnest(_lock_to_retry.job_ids) i(id) ORDER BY 1 OFFSET 0) k;
   -- A claim that has begun may not see that a job is not cancelled any more.
   IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
-    PERFORM pg_advisory_xact_lock(1464158546, ((k.lane >> 39) * 4 + (k.lane & 3))::integer)
-    FROM (
+    PERFORM weir._lock_lanes(ARRAY(
       SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
       CROSS JOIN LATERAL (
-        SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id) l
-      ORDER BY 1 OFFSET 0) k;
+        SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id AND l.lane > 0) l));
   END IF;
 END
 $$;

@@ -31,11 +31,12 @@ BEGIN
       -- All other sessions are blocked: no jobs run in a log that has just been restored.
       PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
-      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release IN ACCESS EXCLUSIVE MODE;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release, weir.turn, weir.ring IN ACCESS EXCLUSIVE MODE;
     END IF;
     BEGIN
       IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
-         AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+         AND NOT EXISTS (SELECT FROM weir.batch b WHERE b.pos_xid >= pg_snapshot_xmax(pg_current_snapshot()))
+         AND NOT EXISTS (SELECT FROM weir.turn t WHERE t.pos_xid >= pg_snapshot_xmax(pg_current_snapshot())) THEN
         RETURN NULL;
       END IF;
       RAISE SQLSTATE 'WR099';  -- releases the tables' locks: two sessions that upgrade them would deadlock
@@ -56,13 +57,18 @@ BEGIN
         SELECT unnest(r.ids), NULL, -1 FROM weir.result r) k
   GROUP BY k.id HAVING sum(k.n) > 0;
   GET DIAGNOSTICS relogged = ROW_COUNT;
-  -- Attempts end in their order, and in the segment and lane of their row: so the first row of an id there is of its first end.
+  -- Attempts end in their order, and in the segment and lane of their row, or in the ring lane of the queue: so the first row of an id there is of
+  -- its first end.
+  CREATE TEMP TABLE weir_place ON COMMIT DROP AS
+  SELECT q.id::bigint AS queue, (min(q.id) OVER (PARTITION BY q.name)::bigint << 39) + 4 AS ring FROM weir.queue q;
   CREATE TEMP TABLE weir_end ON COMMIT DROP AS
-  SELECT e.*, row_number() OVER (PARTITION BY e.id, e.lane, e.segment ORDER BY e.seq) AS nr
-  FROM (SELECT unnest(r.ids) AS id, r.lane, r.segment, r.seq FROM weir.result r) e;
+  SELECT e.*, row_number() OVER (PARTITION BY e.id, e.place, e.segment ORDER BY e.seq) AS nr
+  FROM (SELECT unnest(r.ids) AS id, CASE WHEN r.lane & 4 <> 0 THEN p.ring ELSE r.lane END AS place, r.segment, r.seq
+        FROM weir.result r LEFT JOIN pg_temp.weir_place p ON p.queue = r.lane >> 39) e;
   CREATE TEMP TABLE weir_job ON COMMIT DROP AS
-  SELECT j.*, o.id IS NOT NULL AS unfinished, row_number() OVER (PARTITION BY j.id, j.lane, j.segment ORDER BY j.attempt, j.put_off) AS nr
-  FROM weir.job j LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
+  SELECT j.*, o.id IS NOT NULL AS unfinished, row_number() OVER (PARTITION BY j.id, j.place, j.segment ORDER BY j.attempt, j.put_off) AS nr
+  FROM (SELECT j.*, CASE WHEN j.lane & 549755813884 <> 0 THEN p.ring ELSE j.lane END AS place FROM weir.job j LEFT JOIN pg_temp.weir_place p ON p.queue = j.lane >> 39) j
+  LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l
@@ -70,10 +76,13 @@ BEGIN
     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
+  CREATE TEMP TABLE weir_keys ON COMMIT DROP AS
+  SELECT w.queue, coalesce(max(r.seq), 0) AS seq, coalesce(bit_or(r.forms), 0) AS forms, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id()) AS since
+  FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) w LEFT JOIN weir.ring r ON r.queue = w.queue GROUP BY w.queue;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
   -- Nothing runs any more: gates count from nothing.
-  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release;
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release, weir.turn, weir.ring;
   -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
   definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
@@ -88,12 +97,30 @@ BEGIN
          j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
          j.unique_key, j.unique_no, j.unique_until, j.key
-  FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.lane = j.lane AND e.segment = j.segment AND e.nr = j.nr;
+  FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.place = j.place AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
   FROM (SELECT k.lane, k.seq, k.total FROM pg_temp.weir_lane k
-        UNION ALL SELECT j.lane, 0, 0 FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished) j) l
+        UNION ALL SELECT j.place, 0, 0 FROM (SELECT DISTINCT j.place FROM pg_temp.weir_job j WHERE NOT j.unfinished) j
+        UNION ALL SELECT p.ring, k.seq, 0 FROM pg_temp.weir_keys k JOIN weir.queue q ON q.name = k.queue JOIN pg_temp.weir_place p ON p.queue = q.id) l
   GROUP BY l.lane;
+  -- Of keys with history, only the rows past it wait. In order, a job that is to be tried again keeps its place. The next claim announces what this
+  -- transaction logs, and all later ones.
+  INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, open)
+  WITH put_back AS (
+    SELECT u.lane, array_agg(v.v ORDER BY u.id, v.nr) AS open
+    FROM (SELECT j.id, j.lane FROM pg_temp.weir_job j WHERE j.unfinished UNION ALL SELECT l.id, l.lane FROM pg_temp.weir_later l) u
+    JOIN weir.queue q ON q.id = u.lane >> 39 JOIN weir.queue_limit m ON m.name = q.name AND m.in_order
+    JOIN (SELECT e.id, max(e.seq) AS seq FROM pg_temp.weir_end e WHERE e.place & 4 <> 0 GROUP BY e.id) e ON e.id = u.id
+    CROSS JOIN LATERAL (VALUES (1, e.seq), (2, u.id)) v(nr, v)
+    WHERE u.lane & 549755813880 <> 0 AND u.lane & 4 <> 0 GROUP BY u.lane
+  )
+  SELECT coalesce(j.lane, b.lane), 0, '2', 0, 0, active, false, false, b.open
+  FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished AND j.lane & 549755813880 <> 0) j FULL JOIN put_back b ON b.lane = j.lane;
+  DELETE FROM weir.with_keys;
+  INSERT INTO weir.with_keys (queue, since) SELECT k.queue, k.since FROM pg_temp.weir_keys k;
+  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
+  SELECT k.queue, k.seq, 0, k.forms, 0, (k.since::text || ':' || k.since::text || ':')::pg_snapshot FROM pg_temp.weir_keys k;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
   SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
