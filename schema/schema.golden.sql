@@ -510,6 +510,7 @@ CREATE TABLE weir.schedule (
   priority integer NOT NULL,
   max_attempts integer NOT NULL,
   meta jsonb,
+  key text,
   first_due timestamp with time zone NOT NULL,
   paused_at timestamp with time zone
 );
@@ -529,7 +530,8 @@ CREATE TYPE weir.schedule_info (
   meta jsonb,
   missed text,
   jitter interval,
-  error text
+  error text,
+  key text
 );
 CREATE VIEW weir.scheduled_jobs (
   id bigint,
@@ -1281,9 +1283,9 @@ CREATE FUNCTION weir._check_unique(key text, fields text[], until text, within i
 AS $$
 BEGIN
   IF length(_check_unique.key) NOT BETWEEN 1 AND 1000 THEN
-    RAISE EXCEPTION 'weir: key must have 1 to 1000 characters, got %', length(_check_unique.key) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: unique_key must have 1 to 1000 characters, got %', length(_check_unique.key) USING ERRCODE = '22023';
   ELSIF _check_unique.key IS NOT NULL AND _check_unique.fields IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: enqueue_unique got both a key and fields' USING ERRCODE = '22023', HINT = 'A key alone decides which jobs are duplicates: leave out fields.';
+    RAISE EXCEPTION 'weir: enqueue_unique got both a unique_key and fields' USING ERRCODE = '22023', HINT = 'A unique_key alone decides which jobs are duplicates: leave out fields.';
   ELSIF _check_unique.until NOT IN ('finished', 'started') THEN
     RAISE EXCEPTION 'weir: until must be finished or started, got %', left(_check_unique.until, 100) USING ERRCODE = '22023';
   ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '1 year' THEN
@@ -2468,7 +2470,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts,
+  SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts, key => s.key,
                       meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
 $$;
 CREATE FUNCTION weir._enqueue_unique_many(jobs jsonb) RETURNS TABLE(id bigint, duplicate boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -2493,18 +2495,20 @@ BEGIN
     RETURN;
   END IF;
   PERFORM weir._check_job(x.queue, x.kind, coalesce(x.args, '{}'), coalesce(x.priority, 2), coalesce(x.max_attempts, 25), x.meta),
-          weir._check_unique(x.key, x.fields, x.until, x.within, x.replace)
-  FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text, fields text[], until text, within interval, replace boolean);
+          weir._check_unique(x.unique_key, x.fields, x.until, x.within, x.replace), weir._check_key(x.key)
+  FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, unique_key text, fields text[], until text, within interval, replace boolean,
+                                    key text);
   SELECT array_agg(x.queue ORDER BY e.ord) AS queues, array_agg(x.kind ORDER BY e.ord) AS kinds, array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args,
          array_agg(coalesce(x.priority, 2) ORDER BY e.ord) AS priorities, array_agg(x.run_at ORDER BY e.ord) AS run_at,
          array_agg(coalesce(x.max_attempts, 25) ORDER BY e.ord) AS max_attempts, array_agg(x.meta ORDER BY e.ord) AS metas,
-         array_agg(weir._unique_key(x.queue, x.kind, coalesce(x.args, '{}'), x.key, x.fields) ORDER BY e.ord) AS keys, array_agg(coalesce(x.wait, false) ORDER BY e.ord) AS waits,
+         array_agg(weir._unique_key(x.queue, x.kind, coalesce(x.args, '{}'), x.unique_key, x.fields) ORDER BY e.ord) AS keys, array_agg(coalesce(x.wait, false) ORDER BY e.ord) AS waits,
          array_agg(coalesce(x.replace, false)::integer ORDER BY e.ord) AS replaces,
-         array_agg(CASE WHEN x.within IS NOT NULL THEN now() + x.within WHEN x.replace OR x.until = 'started' THEN '-infinity' END ORDER BY e.ord) AS untils
+         array_agg(CASE WHEN x.within IS NOT NULL THEN now() + x.within WHEN x.replace OR x.until = 'started' THEN '-infinity' END ORDER BY e.ord) AS untils,
+         array_agg(x.key ORDER BY e.ord) AS owners, array_agg(CASE WHEN x.key IS NULL THEN 0 ELSE weir._key_bits(x.key) END ORDER BY e.ord) AS bits
     INTO j
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
   CROSS JOIN LATERAL jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
-                                              key text, fields text[], until text, within interval, replace boolean, wait boolean);
+                                              unique_key text, fields text[], until text, within interval, replace boolean, wait boolean, key text);
   BEGIN
     -- Worded so that the indexes are used, whatever the number of keys.
     known := ARRAY(SELECT coalesce((SELECT true FROM weir.job k WHERE k.unique_key = h.key LIMIT 1), (SELECT true FROM weir.later k WHERE k.unique_key = h.key LIMIT 1), false)
@@ -2520,28 +2524,29 @@ BEGIN
 
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT DISTINCT q.name FROM unnest(j.queues) q(name)) d;
   INSERT INTO weir.keyed (queue) SELECT d.name FROM unnest(names) d(name) WHERE (SELECT true FROM weir.keyed k WHERE k.queue = d.name LIMIT 1) IS NULL;
+  PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT h.queue AS name FROM unnest(j.queues, j.owners, is_new) h(queue, owner, is_new) WHERE h.owner IS NOT NULL AND h.is_new) d;
   this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
   ids := ARRAY(SELECT CASE WHEN h.is_new THEN nextval('weir.job_id') END FROM unnest(is_new) WITH ORDINALITY h(is_new, ord) ORDER BY h.ord);
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until, key)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
-         w.key, w.id * 2 + w.replaces, w.until
-  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 AS lane
-        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
-          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+         w.key, w.id * 2 + w.replaces, w.until, w.owner
+  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits AS lane
+        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
+          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
-         h.key, h.id * 2 + h.replaces, h.until
-  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
-    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+         h.key, h.id * 2 + h.replaces, h.until, h.owner
+  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
+    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
   WHERE h.id IS NOT NULL AND h.run_at > now();
 
   FOR i IN 1..n LOOP
     CONTINUE WHEN is_new[i];
     SELECT a.* INTO u
     FROM jsonb_to_record(jobs -> (i - 1)) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
-                                            key text, fields text[], until text, within interval, replace boolean, wait boolean)
-    CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, x.key, x.fields, x.until, x.within, x.replace, x.wait, x.priority, x.run_at, x.max_attempts, x.meta) a;
+                                            unique_key text, fields text[], until text, within interval, replace boolean, wait boolean, key text)
+    CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, x.unique_key, x.fields, x.until, x.within, x.replace, x.wait, x.priority, x.run_at, x.max_attempts, x.meta, x.key) a;
     ids[i] := u.id;
     duplicates[i] := u.duplicate;
   END LOOP;
@@ -4897,7 +4902,7 @@ BEGIN
   FOR s IN SELECT k.* FROM weir.schedule k WHERE (_read_schedules.name IS NULL OR k.name = _read_schedules.name) AND (_read_schedules.after IS NULL OR k.name > _read_schedules.after)
            ORDER BY k.name LIMIT _read_schedules.max_rows LOOP
     i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
-             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
+             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL, s.key);
     i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
     i.last_job := (SELECT f.job FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1);
     BEGIN
@@ -6020,8 +6025,8 @@ END
 $$;
 CREATE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta) IS NOT DISTINCT FROM
-         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta) AND lower(a.time_zone) = lower(b.time_zone)
+  SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
+         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone) = lower(b.time_zone)
 $$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -7204,7 +7209,7 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'unique') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
@@ -7214,7 +7219,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta and unique.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
     IF jsonb_array_length(jobs) > 10000 THEN
@@ -7222,7 +7227,8 @@ BEGIN
         USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
     END IF;
     SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
-           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN e.job -> 'unique' ELSE '{}' END ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
+           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN (e.job -> 'unique') - 'key' || jsonb_build_object('unique_key', e.job -> 'unique' -> 'key') ELSE '{}' END
+                     ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
            array_agg(e.is_unique ORDER BY e.ord) AS is_unique
       INTO r
     FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
@@ -7234,11 +7240,11 @@ BEGIN
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
          array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-         array_agg(x.meta ORDER BY e.ord) AS meta
+         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key
     INTO r
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb);
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta);
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key);
 END
 $$;
 CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -7327,7 +7333,7 @@ BEGIN
   RETURN new_ids;
 END
 $$;
-CREATE FUNCTION weir.enqueue_unique(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, key text DEFAULT NULL::text, fields text[] DEFAULT NULL::text[], until text DEFAULT NULL::text, within interval DEFAULT NULL::interval, replace boolean DEFAULT NULL::boolean, wait boolean DEFAULT NULL::boolean, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, OUT id bigint, OUT duplicate boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue_unique(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, unique_key text DEFAULT NULL::text, fields text[] DEFAULT NULL::text[], until text DEFAULT NULL::text, within interval DEFAULT NULL::interval, replace boolean DEFAULT NULL::boolean, wait boolean DEFAULT NULL::boolean, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text, OUT id bigint, OUT duplicate boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -7341,11 +7347,11 @@ BEGIN
   priority := coalesce(priority, 2);
   max_attempts := coalesce(max_attempts, 25);
   replace := coalesce(replace, false);
-  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(key, fields, until, within, replace);
+  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(unique_key, fields, until, within, replace), weir._check_key(key);
   IF run_at >= '10000-01-01 00:00:00+00' THEN
     RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
   END IF;
-  hash := weir._unique_key(queue, kind, args, key, fields);
+  hash := weir._unique_key(queue, kind, args, unique_key, fields);
   IF wait THEN
     PERFORM weir._check_isolation('enqueue_unique with wait'), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
   END IF;
@@ -7367,18 +7373,18 @@ BEGIN
     RETURN;
   END IF;
 
-  lane := (weir._queue_id(queue)::bigint << 39) + priority - 1;
+  lane := weir._lane_of(queue, priority, key);
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
   until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' END;
   INSERT INTO weir.keyed (queue) SELECT queue WHERE NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = enqueue_unique.queue);
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-    VALUES (id, pg_current_xact_id(), now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_job'), kind, args, meta, hash, no, until_at);
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+    VALUES (id, pg_current_xact_id(), now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_job'), kind, args, meta, hash, no, until_at, key);
   ELSE
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-    VALUES (id, pg_current_xact_id(), run_at, now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_later'), kind, args, meta, hash, no, until_at);
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+    VALUES (id, pg_current_xact_id(), run_at, now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_later'), kind, args, meta, hash, no, until_at, key);
   END IF;
 END
 $$;
@@ -7582,7 +7588,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.limits() RETURNS TABLE(queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.limits() RETURNS TABLE(queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamp with time zone, per_key boolean, in_order boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -7598,16 +7604,32 @@ BEGIN
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
   FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
-    g := weir._gate_now(lim.name, lim.gate, false);
     queue := lim.name;
-    running := lim.running;
-    running_now := g.running;
-    rate := lim.rate;
-    per := lim.per;
-    burst := lim.burst;
-    room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
-    next_at := g.next_at;
-    RETURN NEXT;
+    IF num_nonnulls(lim.running, lim.rate) > 0 THEN
+      g := weir._gate_now(lim.name, lim.gate, false);
+      running := lim.running;
+      running_now := g.running;
+      rate := lim.rate;
+      per := lim.per;
+      burst := lim.burst;
+      room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
+      next_at := g.next_at;
+      per_key := false;
+      in_order := false;
+      RETURN NEXT;
+    END IF;
+    IF num_nonnulls(lim.key_running, lim.key_rate) > 0 THEN
+      running := lim.key_running;
+      running_now := NULL;
+      rate := lim.key_rate;
+      per := lim.key_per;
+      burst := lim.key_burst;
+      room := NULL;
+      next_at := NULL;
+      per_key := true;
+      in_order := lim.in_order;
+      RETURN NEXT;
+    END IF;
   END LOOP;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -8377,7 +8399,7 @@ BEGIN
     backoff = excluded.backoff, backoff_limit = excluded.backoff_limit, backoff_form = excluded.backoff_form;
 END
 $$;
-CREATE FUNCTION weir.set_schedule(name text, schedule text, queue text, kind text, args jsonb DEFAULT '{}'::jsonb, time_zone text DEFAULT 'UTC'::text, missed text DEFAULT 'one'::text, jitter interval DEFAULT '00:00:00'::interval, priority integer DEFAULT 2, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.set_schedule(name text, schedule text, queue text, kind text, args jsonb DEFAULT '{}'::jsonb, time_zone text DEFAULT 'UTC'::text, missed text DEFAULT 'one'::text, jitter interval DEFAULT '00:00:00'::interval, priority integer DEFAULT 2, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -8397,6 +8419,7 @@ BEGIN
   wanted.priority := coalesce(set_schedule.priority, 2);
   wanted.max_attempts := coalesce(set_schedule.max_attempts, 25);
   wanted.meta := set_schedule.meta;
+  wanted.key := set_schedule.key;
   -- Every process of a fleet declares its schedules when it starts: that costs one look-up.
   SELECT s.* INTO existing FROM weir.schedule s WHERE s.name = wanted.name;
   IF FOUND AND weir._same_schedule(existing, wanted) THEN
@@ -8412,7 +8435,7 @@ BEGIN
   ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
     RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta);
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key);
   IF octet_length(wanted.meta::text) > 60000 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
   END IF;
@@ -8437,15 +8460,35 @@ BEGIN
     PERFORM weir._lock_firings();
     -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
     wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
-    UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)
+    UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, key, first_due)
       = (SELECT wanted.generation, wanted.schedule, wanted.fields, wanted.time_zone, wanted.missed, wanted.jitter, wanted.queue, wanted.kind,
-                wanted.args, wanted.priority, wanted.max_attempts, wanted.meta, wanted.first_due)
+                wanted.args, wanted.priority, wanted.max_attempts, wanted.meta, wanted.key, wanted.first_due)
     WHERE s.name = wanted.name;
   END IF;
   IF is_new OR existing.paused_at IS NULL THEN
     PERFORM weir._mark_due(wanted.name, wanted.generation, wanted.first_due, wanted.first_due + random() * wanted.jitter);
   END IF;
   RETURN CASE WHEN is_new THEN 'created' ELSE 'changed' END;
+END
+$$;
+CREATE FUNCTION weir.set_weight(queue text, key text, weight double precision) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF coalesce(set_weight.queue, '') = '' OR length(set_weight.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: set_weight needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(set_weight.queue, 200)), 'null') USING ERRCODE = '22023';
+  ELSIF set_weight.key IS NULL THEN
+    RAISE EXCEPTION 'weir: set_weight needs a key, got null' USING ERRCODE = '22023';
+  ELSIF NOT (set_weight.weight BETWEEN 0.01 AND 1000) THEN
+    RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause; NULL is the weight of other keys, 1.';
+  END IF;
+  PERFORM weir._check_key(set_weight.key);
+  IF coalesce(set_weight.weight, 1) = 1 THEN
+    DELETE FROM weir.key_weight w WHERE w.queue = set_weight.queue AND w.bits = weir._key_bits(set_weight.key);
+  ELSIF NOT EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = set_weight.queue AND w.bits = weir._key_bits(set_weight.key) AND w.key = set_weight.key AND w.weight = set_weight.weight) THEN
+    INSERT INTO weir.key_weight AS w (queue, bits, key, weight) VALUES (set_weight.queue, weir._key_bits(set_weight.key), set_weight.key, set_weight.weight)
+    ON CONFLICT (queue, bits) DO UPDATE SET key = excluded.key, weight = excluded.weight;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir.set(name text, value text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET IntervalStyle=postgres SET jit=off
@@ -8542,7 +8585,7 @@ BEGIN
   RETURN NOT (SELECT s.more FROM weir._settle(stop.worker) s);
 END
 $$;
-CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone, key text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -8642,13 +8685,14 @@ BEGIN
             token := format('%s.%s.%s', j.lane, j.seq, j.id);
             id := j.id;
             queue := j.queue;
-            priority := (j.lane & 3)::integer + 1;
+            priority := j.priority;
             kind := j.kind;
             args := j.args;
             meta := j.meta;
             attempt := j.attempt;
             max_attempts := j.max_attempts;
             enqueued_at := j.enqueued_at;
+            key := j.key;
             RETURN NEXT;
           END IF;
         END LOOP;
@@ -8692,6 +8736,10 @@ BEGIN
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
+$$;
+CREATE FUNCTION weir.weights() RETURNS TABLE(queue text, key text, weight double precision) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT w.queue, w.key, w.weight FROM weir.key_weight w ORDER BY w.queue, w.key
 $$;
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -8998,9 +9046,9 @@ COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with ti
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have, or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and key are equal; if key is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
+COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
@@ -9008,7 +9056,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -9038,12 +9086,14 @@ COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: ba
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
-COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb,text) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.set_weight(text,text,double precision) IS 'Sets how many jobs a key of a queue gets to start in relation to the other keys, while both have jobs that wait: 0.01 to 1000; NULL or 1: as many as a key without a weight. It counts from each key''s next turn on; limits per key hold all the same. The queue and the key need not exist yet. The same weight again writes nothing. Errors: 22023. Locks: none that others wait for, except another change of the same weight. Isolation: any.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
+COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. Locks: none that others wait for. Isolation: any.';
 COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.failure are written to.';
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
@@ -9141,7 +9191,7 @@ GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
@@ -9179,12 +9229,14 @@ GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_checkpoint(integer,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.set_weight(text,text,double precision) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON ROUTINE weir.weights() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.workers() TO weir_operate;
 GRANT SELECT ON weir.available_jobs TO weir_operate;
 GRANT SELECT ON weir.cancelled_jobs TO weir_operate;

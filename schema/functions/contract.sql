@@ -26,7 +26,7 @@ CREATE OR REPLACE FUNCTION weir.take(
   worker integer, queues text[] DEFAULT NULL, limits integer[] DEFAULT NULL, kinds text[] DEFAULT NULL, held text[] DEFAULT NULL,
   lost boolean DEFAULT NULL, wait interval DEFAULT NULL)
 RETURNS TABLE (event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb,
-               attempt integer, max_attempts integer, enqueued_at timestamptz)
+               attempt integer, max_attempts integer, enqueued_at timestamptz, key text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -129,13 +129,14 @@ BEGIN
             token := format('%s.%s.%s', j.lane, j.seq, j.id);
             id := j.id;
             queue := j.queue;
-            priority := (j.lane & 3)::integer + 1;
+            priority := j.priority;
             kind := j.kind;
             args := j.args;
             meta := j.meta;
             attempt := j.attempt;
             max_attempts := j.max_attempts;
             enqueued_at := j.enqueued_at;
+            key := j.key;
             RETURN NEXT;
           END IF;
         END LOOP;

@@ -372,7 +372,8 @@ COMMENT ON FUNCTION weir._stop_claims IS
   'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 
 CREATE OR REPLACE FUNCTION weir.limits()
-RETURNS TABLE (queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamptz)
+RETURNS TABLE (queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamptz,
+               per_key boolean, in_order boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -391,16 +392,32 @@ BEGIN
       USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
   FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
-    g := weir._gate_now(lim.name, lim.gate, false);
     queue := lim.name;
-    running := lim.running;
-    running_now := g.running;
-    rate := lim.rate;
-    per := lim.per;
-    burst := lim.burst;
-    room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
-    next_at := g.next_at;
-    RETURN NEXT;
+    IF num_nonnulls(lim.running, lim.rate) > 0 THEN
+      g := weir._gate_now(lim.name, lim.gate, false);
+      running := lim.running;
+      running_now := g.running;
+      rate := lim.rate;
+      per := lim.per;
+      burst := lim.burst;
+      room := CASE WHEN g.seq IS NOT NULL THEN greatest(g.room, 0) END;
+      next_at := g.next_at;
+      per_key := false;
+      in_order := false;
+      RETURN NEXT;
+    END IF;
+    IF num_nonnulls(lim.key_running, lim.key_rate) > 0 THEN
+      running := lim.key_running;
+      running_now := NULL;
+      rate := lim.key_rate;
+      per := lim.key_per;
+      burst := lim.key_burst;
+      room := NULL;
+      next_at := NULL;
+      per_key := true;
+      in_order := lim.in_order;
+      RETURN NEXT;
+    END IF;
   END LOOP;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -408,4 +425,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.limits IS
-  'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';

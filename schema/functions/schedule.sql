@@ -86,7 +86,7 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts,
+  SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts, key => s.key,
                       meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
 $$;
 COMMENT ON FUNCTION weir._enqueue_due IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
@@ -142,7 +142,8 @@ CREATE OR REPLACE FUNCTION weir.set_schedule(
   jitter       interval DEFAULT '0',
   priority     integer  DEFAULT 2,
   max_attempts integer  DEFAULT 25,
-  meta         jsonb    DEFAULT NULL
+  meta         jsonb    DEFAULT NULL,
+  key          text     DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -166,6 +167,7 @@ BEGIN
   wanted.priority := coalesce(set_schedule.priority, 2);
   wanted.max_attempts := coalesce(set_schedule.max_attempts, 25);
   wanted.meta := set_schedule.meta;
+  wanted.key := set_schedule.key;
   -- Every process of a fleet declares its schedules when it starts: that costs one look-up.
   SELECT s.* INTO existing FROM weir.schedule s WHERE s.name = wanted.name;
   IF FOUND AND weir._same_schedule(existing, wanted) THEN
@@ -181,7 +183,7 @@ BEGIN
   ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
     RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta);
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key);
   IF octet_length(wanted.meta::text) > 60000 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
   END IF;
@@ -206,9 +208,9 @@ BEGIN
     PERFORM weir._lock_firings();
     -- A due time that has passed and has not been fired yet belongs to the new generation, which would otherwise start after it.
     wanted.first_due := least(wanted.first_due, (SELECT d FROM weir._pending_due(existing) d WHERE d <= at_time));
-    UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, first_due)
+    UPDATE weir.schedule s SET (generation, schedule, fields, time_zone, missed, jitter, queue, kind, args, priority, max_attempts, meta, key, first_due)
       = (SELECT wanted.generation, wanted.schedule, wanted.fields, wanted.time_zone, wanted.missed, wanted.jitter, wanted.queue, wanted.kind,
-                wanted.args, wanted.priority, wanted.max_attempts, wanted.meta, wanted.first_due)
+                wanted.args, wanted.priority, wanted.max_attempts, wanted.meta, wanted.key, wanted.first_due)
     WHERE s.name = wanted.name;
   END IF;
   IF is_new OR existing.paused_at IS NULL THEN
@@ -218,15 +220,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set_schedule IS
-  'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time). NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
+  'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta) IS NOT DISTINCT FROM
-         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta) AND lower(a.time_zone) = lower(b.time_zone)
+  SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
+         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone) = lower(b.time_zone)
 $$;
 COMMENT ON FUNCTION weir._same_schedule IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 
@@ -324,7 +326,7 @@ BEGIN
   FOR s IN SELECT k.* FROM weir.schedule k WHERE (_read_schedules.name IS NULL OR k.name = _read_schedules.name) AND (_read_schedules.after IS NULL OR k.name > _read_schedules.after)
            ORDER BY k.name LIMIT _read_schedules.max_rows LOOP
     i := ROW(s.name, CASE WHEN s.paused_at IS NULL THEN 'active' ELSE 'paused' END, s.schedule, s.time_zone, NULL, NULL, NULL,
-             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL);
+             s.queue, s.kind, s.args, s.priority, s.max_attempts, s.meta, s.missed, s.jitter, NULL, s.key);
     i.last_at := (SELECT f.due FROM weir.firing f WHERE f.name = s.name ORDER BY f.due DESC LIMIT 1);
     i.last_job := (SELECT f.job FROM weir.firing f WHERE f.name = s.name AND f.job IS NOT NULL ORDER BY f.due DESC LIMIT 1);
     BEGIN

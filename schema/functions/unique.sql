@@ -1,4 +1,4 @@
--- Unique jobs: of the jobs with one key, enqueue_unique logs a new one only if it sees none that it would duplicate. Two transactions that don't see
+-- Unique jobs: of the jobs with one unique key (key, below), enqueue_unique logs a new one only if it sees none that it would duplicate. Two transactions that don't see
 -- each other may both log one, and neither waits for the other. So the claims decide, one at a time for a queue: the first that is claimed runs, and
 -- the others are ended as cancelled when their turn comes.
 --
@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue_unique(
   queue        text,
   kind         text,
   args         jsonb       DEFAULT '{}',
-  key          text        DEFAULT NULL,
+  unique_key   text        DEFAULT NULL,
   fields       text[]      DEFAULT NULL,
   until        text        DEFAULT NULL,
   within       interval    DEFAULT NULL,
@@ -23,6 +23,7 @@ CREATE OR REPLACE FUNCTION weir.enqueue_unique(
   run_at       timestamptz DEFAULT NULL,
   max_attempts integer     DEFAULT 25,
   meta         jsonb       DEFAULT NULL,
+  key          text        DEFAULT NULL,
   OUT id        bigint,
   OUT duplicate boolean
 )
@@ -43,11 +44,11 @@ BEGIN
   priority := coalesce(priority, 2);
   max_attempts := coalesce(max_attempts, 25);
   replace := coalesce(replace, false);
-  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(key, fields, until, within, replace);
+  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(unique_key, fields, until, within, replace), weir._check_key(key);
   IF run_at >= '10000-01-01 00:00:00+00' THEN
     RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
   END IF;
-  hash := weir._unique_key(queue, kind, args, key, fields);
+  hash := weir._unique_key(queue, kind, args, unique_key, fields);
   IF wait THEN
     PERFORM weir._check_isolation('enqueue_unique with wait'), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
   END IF;
@@ -69,23 +70,23 @@ BEGIN
     RETURN;
   END IF;
 
-  lane := (weir._queue_id(queue)::bigint << 39) + priority - 1;
+  lane := weir._lane_of(queue, priority, key);
   PERFORM pg_current_xact_id();  -- before the id is drawn, as in enqueue
   id := nextval('weir.job_id');
   no := id * 2 + replace::integer;
   until_at := CASE WHEN within IS NOT NULL THEN now() + within WHEN replace OR until = 'started' THEN '-infinity' END;
   INSERT INTO weir.keyed (queue) SELECT queue WHERE NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = enqueue_unique.queue);
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-    VALUES (id, pg_current_xact_id(), now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_job'), kind, args, meta, hash, no, until_at);
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+    VALUES (id, pg_current_xact_id(), now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_job'), kind, args, meta, hash, no, until_at, key);
   ELSE
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-    VALUES (id, pg_current_xact_id(), run_at, now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_later'), kind, args, meta, hash, no, until_at);
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+    VALUES (id, pg_current_xact_id(), run_at, now(), lane, 1, max_attempts, pg_sequence_last_value('weir.active_later'), kind, args, meta, hash, no, until_at, key);
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_unique IS
-  'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and key are equal; if key is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
+  'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 
 CREATE OR REPLACE FUNCTION weir._check_unique(key text, fields text[], until text, within interval, replace boolean) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -94,9 +95,9 @@ SET jit = off
 AS $$
 BEGIN
   IF length(_check_unique.key) NOT BETWEEN 1 AND 1000 THEN
-    RAISE EXCEPTION 'weir: key must have 1 to 1000 characters, got %', length(_check_unique.key) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: unique_key must have 1 to 1000 characters, got %', length(_check_unique.key) USING ERRCODE = '22023';
   ELSIF _check_unique.key IS NOT NULL AND _check_unique.fields IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: enqueue_unique got both a key and fields' USING ERRCODE = '22023', HINT = 'A key alone decides which jobs are duplicates: leave out fields.';
+    RAISE EXCEPTION 'weir: enqueue_unique got both a unique_key and fields' USING ERRCODE = '22023', HINT = 'A unique_key alone decides which jobs are duplicates: leave out fields.';
   ELSIF _check_unique.until NOT IN ('finished', 'started') THEN
     RAISE EXCEPTION 'weir: until must be finished or started, got %', left(_check_unique.until, 100) USING ERRCODE = '22023';
   ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '1 year' THEN

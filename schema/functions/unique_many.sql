@@ -29,18 +29,20 @@ BEGIN
     RETURN;
   END IF;
   PERFORM weir._check_job(x.queue, x.kind, coalesce(x.args, '{}'), coalesce(x.priority, 2), coalesce(x.max_attempts, 25), x.meta),
-          weir._check_unique(x.key, x.fields, x.until, x.within, x.replace)
-  FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text, fields text[], until text, within interval, replace boolean);
+          weir._check_unique(x.unique_key, x.fields, x.until, x.within, x.replace), weir._check_key(x.key)
+  FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, unique_key text, fields text[], until text, within interval, replace boolean,
+                                    key text);
   SELECT array_agg(x.queue ORDER BY e.ord) AS queues, array_agg(x.kind ORDER BY e.ord) AS kinds, array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args,
          array_agg(coalesce(x.priority, 2) ORDER BY e.ord) AS priorities, array_agg(x.run_at ORDER BY e.ord) AS run_at,
          array_agg(coalesce(x.max_attempts, 25) ORDER BY e.ord) AS max_attempts, array_agg(x.meta ORDER BY e.ord) AS metas,
-         array_agg(weir._unique_key(x.queue, x.kind, coalesce(x.args, '{}'), x.key, x.fields) ORDER BY e.ord) AS keys, array_agg(coalesce(x.wait, false) ORDER BY e.ord) AS waits,
+         array_agg(weir._unique_key(x.queue, x.kind, coalesce(x.args, '{}'), x.unique_key, x.fields) ORDER BY e.ord) AS keys, array_agg(coalesce(x.wait, false) ORDER BY e.ord) AS waits,
          array_agg(coalesce(x.replace, false)::integer ORDER BY e.ord) AS replaces,
-         array_agg(CASE WHEN x.within IS NOT NULL THEN now() + x.within WHEN x.replace OR x.until = 'started' THEN '-infinity' END ORDER BY e.ord) AS untils
+         array_agg(CASE WHEN x.within IS NOT NULL THEN now() + x.within WHEN x.replace OR x.until = 'started' THEN '-infinity' END ORDER BY e.ord) AS untils,
+         array_agg(x.key ORDER BY e.ord) AS owners, array_agg(CASE WHEN x.key IS NULL THEN 0 ELSE weir._key_bits(x.key) END ORDER BY e.ord) AS bits
     INTO j
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
   CROSS JOIN LATERAL jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
-                                              key text, fields text[], until text, within interval, replace boolean, wait boolean);
+                                              unique_key text, fields text[], until text, within interval, replace boolean, wait boolean, key text);
   BEGIN
     -- Worded so that the indexes are used, whatever the number of keys.
     known := ARRAY(SELECT coalesce((SELECT true FROM weir.job k WHERE k.unique_key = h.key LIMIT 1), (SELECT true FROM weir.later k WHERE k.unique_key = h.key LIMIT 1), false)
@@ -56,28 +58,29 @@ BEGIN
 
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT DISTINCT q.name FROM unnest(j.queues) q(name)) d;
   INSERT INTO weir.keyed (queue) SELECT d.name FROM unnest(names) d(name) WHERE (SELECT true FROM weir.keyed k WHERE k.queue = d.name LIMIT 1) IS NULL;
+  PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT h.queue AS name FROM unnest(j.queues, j.owners, is_new) h(queue, owner, is_new) WHERE h.owner IS NOT NULL AND h.is_new) d;
   this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
   ids := ARRAY(SELECT CASE WHEN h.is_new THEN nextval('weir.job_id') END FROM unnest(is_new) WITH ORDINALITY h(is_new, ord) ORDER BY h.ord);
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until, key)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
-         w.key, w.id * 2 + w.replaces, w.until
-  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 AS lane
-        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
-          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+         w.key, w.id * 2 + w.replaces, w.until, w.owner
+  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits AS lane
+        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
+          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until)
-  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
-         h.key, h.id * 2 + h.replaces, h.until
-  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils)
-    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until)
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
+  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+         h.key, h.id * 2 + h.replaces, h.until, h.owner
+  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
+    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
   WHERE h.id IS NOT NULL AND h.run_at > now();
 
   FOR i IN 1..n LOOP
     CONTINUE WHEN is_new[i];
     SELECT a.* INTO u
     FROM jsonb_to_record(jobs -> (i - 1)) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb,
-                                            key text, fields text[], until text, within interval, replace boolean, wait boolean)
-    CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, x.key, x.fields, x.until, x.within, x.replace, x.wait, x.priority, x.run_at, x.max_attempts, x.meta) a;
+                                            unique_key text, fields text[], until text, within interval, replace boolean, wait boolean, key text)
+    CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, x.unique_key, x.fields, x.until, x.within, x.replace, x.wait, x.priority, x.run_at, x.max_attempts, x.meta, x.key) a;
     ids[i] := u.id;
     duplicates[i] := u.duplicate;
   END LOOP;

@@ -424,6 +424,7 @@ CREATE TABLE weir.schedule (
   priority     integer     NOT NULL,
   max_attempts integer     NOT NULL,
   meta         jsonb,
+  key          text,
   first_due    timestamptz NOT NULL,
   paused_at    timestamptz
 );
@@ -583,7 +584,7 @@ COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have t
 
 CREATE TYPE weir.schedule_info AS (
   name text, state text, schedule text, time_zone text, next_at timestamptz, last_at timestamptz, last_job bigint,
-  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, missed text, jitter interval, error text);
+  queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, missed text, jitter interval, error text, key text);
 COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,

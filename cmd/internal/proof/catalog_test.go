@@ -59,7 +59,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
-	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict"})
+	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict"})
 	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where")
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
@@ -114,14 +114,14 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.scheduled_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
 	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`)
 	// Arguments, results, errors, progress and checkpoints are for those who work jobs, schedules and their arguments for those who operate.
-	as("weir_enqueue", "", `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'x')`)
+	as("weir_enqueue", "", `SELECT * FROM weir.enqueue_unique('q', 'k', unique_key => 'x')`)
 	as("weir_enqueue", denied, `SELECT weir.checkpoint(1)`, `SELECT weir.progress(1, '[]')`, `SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.schedules()`, `SELECT weir.cancel_where('q')`,
-		`SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.failure_groups()`, `SELECT * FROM weir.report`, `SELECT * FROM weir.schedule`)
+		`SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_weight('q', 'a', 2)`, `SELECT * FROM weir.weights()`, `SELECT * FROM weir.report`, `SELECT * FROM weir.schedule`)
 	as("weir_work", "", `SELECT weir.checkpoint(1)`, `SELECT weir.progress(weir.start('v', '{q}'), '[]')`)
 	as("weir_work", denied, `SELECT * FROM weir.schedules()`, `SELECT weir.run_schedule('s')`, `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT weir.cancel_where('q')`, `SELECT weir.retry_where('q')`,
 		`SELECT weir.delete_where('q')`, `SELECT weir.move_where('q', to_priority => 1)`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_retry_rule('r')`, `SELECT * FROM weir.report`, `SELECT weir._fire(NULL, now(), 1)`)
 	as("weir_operate", "", `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.schedules()`, `SELECT weir.drop_schedule('s')`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.cancel_where('none')`,
-		`SELECT weir.retry_where('none')`, `SELECT weir.delete_where('none')`, `SELECT weir.move_where('none', to_priority => 1)`, `SELECT weir.set_retry_rule('r', 'retry', kind => 'k')`, `SELECT weir.drop_retry_rule('r')`, `SELECT weir.checkpoint(1)`)
+		`SELECT weir.retry_where('none')`, `SELECT weir.delete_where('none')`, `SELECT weir.move_where('none', to_priority => 1)`, `SELECT weir.set_retry_rule('r', 'retry', kind => 'k')`, `SELECT weir.drop_retry_rule('r')`, `SELECT weir.set_weight('q', 'a', 2)`, `SELECT * FROM weir.weights()`, `SELECT weir.checkpoint(1)`)
 	as("weir_operate", denied, `SELECT * FROM weir.schedule`, `SELECT * FROM weir.report`, `SELECT * FROM weir.keyed`, `DELETE FROM weir.cancellation_where`, `SELECT weir._move('{}', '{}', NULL, NULL, 1, NULL)`)
 	as("weir_hub", denied, `SELECT weir.checkpoint(1)`, `SELECT * FROM weir.schedules()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.failure_groups()`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
@@ -180,7 +180,7 @@ func TestFiltersAreNoSQL(t *testing.T) {
 				t.Errorf("%s with %q: %d, %v", sql, text, n, err)
 			}
 		}
-		if duplicate := value[bool](t, conn, `SELECT duplicate FROM weir.enqueue_unique('other', $1, jsonb_build_object('a', $1::text), key => $1)`, text); duplicate {
+		if duplicate := value[bool](t, conn, `SELECT duplicate FROM weir.enqueue_unique('other', $1, jsonb_build_object('a', $1::text), unique_key => $1)`, text); duplicate {
 			t.Errorf("the key %q is that of another job", text)
 		}
 		_, err := conn.Exec(t.Context(), `SELECT weir.set_schedule($1, $1, 'q', 'k')`, text)

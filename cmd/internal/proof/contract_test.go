@@ -19,6 +19,8 @@ type taken struct {
 	ID           int64
 	Queue, Kind  *string
 	Attempt      *int32
+	Priority     *int32
+	Key          *string
 }
 
 // taking holds the arguments of weir.take; nil is NULL.
@@ -31,7 +33,7 @@ type taking struct {
 
 func take(t *testing.T, q querier, worker int32, how taking) []taken {
 	t.Helper()
-	rows, err := q.Query(t.Context(), `SELECT event, token, id, queue, kind, attempt FROM weir.take($1, NULL, $2, $3, $4, $5, nullif($6, '')::interval)`,
+	rows, err := q.Query(t.Context(), `SELECT event, token, id, queue, kind, attempt, priority, key FROM weir.take($1, NULL, $2, $3, $4, $5, nullif($6, '')::interval)`,
 		worker, how.limits, how.kinds, how.held, how.lost, how.wait)
 	if err != nil {
 		t.Fatal(err)

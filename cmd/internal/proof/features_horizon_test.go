@@ -104,7 +104,7 @@ func (f *featureLoad) round() {
 	f.rounds++
 	exec(t, conn, `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[300]), array_fill('k'::text, ARRAY[300]), array_fill(jsonb_build_object('pad', repeat('x', 300)), ARRAY[300]),
 		meta => array_fill(jsonb_build_object('round', $1::int), ARRAY[300]))`, f.rounds)
-	exec(t, conn, `SELECT count(u) FROM generate_series(1, 40) n CROSS JOIN LATERAL weir.enqueue_unique('q', 'unique', key => 'key ' || n % 10, replace => n % 2 = 0) u`)
+	exec(t, conn, `SELECT count(u) FROM generate_series(1, 40) n CROSS JOIN LATERAL weir.enqueue_unique('q', 'unique', unique_key => 'key ' || n % 10, replace => n % 2 = 0) u`)
 	exec(t, conn, `SELECT count(weir.enqueue('q', 'later', jsonb_build_object('pad', repeat('x', 500)), run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 100)`)
 	if f.rounds%4 == 0 {
 		exec(t, conn, `SELECT weir.cancel_where('q', meta => jsonb_build_object('round', $1::int))`, f.rounds)

@@ -20,15 +20,15 @@ func TestFeaturesSurviveADump(t *testing.T) {
 	conn := connect(t, url)
 	exec(t, conn, `DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 	worker := startWorker(t, conn, "q", "limited")
-	exec(t, conn, `SELECT weir.enqueue_unique('q', 'ended', key => 'within', within => '1 hour')`)
+	exec(t, conn, `SELECT weir.enqueue_unique('q', 'ended', unique_key => 'within', within => '1 hour')`)
 	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
-	running := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'running', key => 'running')`)
+	running := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'running', unique_key => 'running')`)
 	held := mustClaim(t, conn, worker, "q", 1)[0]
 	if refused := report(t, conn, worker, held, `"percent": 40, "checkpoint": {"row": 7}`); len(refused) > 0 {
 		t.Fatal(refused)
 	}
-	waiting := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'waiting', key => 'waiting')`)
-	scheduled := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'scheduled', key => 'scheduled', replace => true, run_at => now() + interval '1 hour')`)
+	waiting := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'waiting', unique_key => 'waiting')`)
+	scheduled := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'scheduled', unique_key => 'scheduled', replace => true, run_at => now() + interval '1 hour')`)
 	doomed := value[int64](t, conn, `SELECT weir.enqueue('q', 'doomed')`)
 	spared := value[int64](t, conn, `SELECT weir.enqueue('q', 'doomed')`)
 	for _, sql := range []string{
@@ -61,11 +61,11 @@ func TestFeaturesSurviveADump(t *testing.T) {
 			t.Errorf("settings, rules, schedules and limits are\n%s, and were\n%s", got, set)
 		}
 		for key, id := range map[string]int64{"running": running, "waiting": waiting, "scheduled": scheduled} {
-			if got := value[int64](t, target, `SELECT id FROM weir.enqueue_unique('q', 'another', key => $1) WHERE duplicate`, key); got != id {
+			if got := value[int64](t, target, `SELECT id FROM weir.enqueue_unique('q', 'another', unique_key => $1) WHERE duplicate`, key); got != id {
 				t.Errorf("a job with the key %s is a duplicate of %d, want %d", key, got, id)
 			}
 		}
-		if !value[bool](t, target, `SELECT duplicate FROM weir.enqueue_unique('q', 'another', key => 'within', within => '1 hour')`) {
+		if !value[bool](t, target, `SELECT duplicate FROM weir.enqueue_unique('q', 'another', unique_key => 'within', within => '1 hour')`) {
 			t.Error("a key that was used within the time is free")
 		}
 		wantReported(t, target, "after the move", running, "40", `{"row": 7}`)

@@ -264,12 +264,12 @@ func TestNullMeansTheDefault(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, call := range []string{
-		`SELECT weir.enqueue('q', 'k', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT weir.enqueue('q', 'k', NULL, NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT weir.enqueue('q', 'k', NULL, NULL, now() + interval '1 hour')`,
-		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], NULL, NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT weir.enqueue_many(ARRAY['q', 'q'], ARRAY['k', 'k'], ARRAY[NULL, NULL]::jsonb[], ARRAY[NULL, NULL]::integer[], ARRAY[NULL, now() + interval '1 hour'],
-			ARRAY[NULL, NULL]::integer[], ARRAY[NULL, NULL]::jsonb[])`,
-		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "args": null, "priority": null, "run_at": null, "max_attempts": null, "meta": null}]')`,
+			ARRAY[NULL, NULL]::integer[], ARRAY[NULL, NULL]::jsonb[], ARRAY[NULL, NULL]::text[])`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "args": null, "priority": null, "run_at": null, "max_attempts": null, "meta": null, "key": null}]')`,
 	} {
 		exec(t, conn, call)
 	}
@@ -280,12 +280,12 @@ func TestNullMeansTheDefault(t *testing.T) {
 	for _, c := range []struct{ null, none string }{
 		{`SELECT count(*) FROM weir.jobs('available', NULL, NULL)`, `SELECT count(*) FROM weir.jobs('available')`},
 		{`SELECT jobs::text FROM weir.jobs_page(NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT jobs::text FROM weir.jobs_page()`},
-		{`SELECT weir.set_schedule('s', '@daily', 'q', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT 'created'`},
+		{`SELECT weir.set_schedule('s', '@daily', 'q', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT 'created'`},
 		{`SELECT 'unchanged'`, `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`},
 		{`SELECT name FROM weir.schedules(NULL, NULL, NULL)`, `SELECT name FROM weir.schedules()`},
 		{`SELECT count(*) FROM weir.next_times('@daily', NULL, NULL, NULL)`, `SELECT count(*) FROM weir.next_times('@daily')`},
 		{`SELECT retried || ' ' || (next IS NULL) FROM weir.retry_where('q', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT retried || ' ' || (next IS NULL) FROM weir.retry_where('q')`},
-		{`SELECT duplicate FROM weir.enqueue_unique('u', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT false`},
+		{`SELECT duplicate FROM weir.enqueue_unique('u', 'k', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, `SELECT false`},
 		{`SELECT true`, `SELECT duplicate FROM weir.enqueue_unique('u', 'k')`},
 	} {
 		if got, want := value[string](t, conn, `SELECT x::text FROM (`+c.null+`) q(x)`), value[string](t, conn, `SELECT x::text FROM (`+c.none+`) q(x)`); got != want {

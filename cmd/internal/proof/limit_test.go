@@ -336,8 +336,8 @@ func TestJobsThatDoNotRunTakeNoSlot(t *testing.T) {
 	url := conn.Config().ConnString()
 	rival := connect(t, url)
 	exec(t, rival, `BEGIN`)
-	exec(t, rival, `SELECT weir.enqueue_unique('q', 'once', key => 'u')`)
-	exec(t, conn, `SELECT weir.enqueue_unique('q', 'once', key => 'u')`)
+	exec(t, rival, `SELECT weir.enqueue_unique('q', 'once', unique_key => 'u')`)
+	exec(t, conn, `SELECT weir.enqueue_unique('q', 'once', unique_key => 'u')`)
 	exec(t, rival, `COMMIT`)
 	held := claimAll(t, conn, worker, "q")
 	if n := runningNow(t, conn, "q"); len(held) != 1 || n != 1 {

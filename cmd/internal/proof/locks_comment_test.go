@@ -32,7 +32,7 @@ func TestCommentsSayWhichLocksAreHeld(t *testing.T) {
 		"cancel_where": `('q')`, "retry_where": `('q')`, "delete_where": `('q')`, "move_where": `('q', to_priority => 1)`,
 		"set_retry_rule": `('new', 'fail', kind => 'k')`, "drop_retry_rule": `('old')`, "retry_rules": `()`, "failure_groups": `()`,
 		"set_schedule": `('new', '* * * * *', 'q', 'k')`, "drop_schedule": `('old')`, "pause_schedule": `('old')`, "resume_schedule": `('old')`, "run_schedule": `('old')`,
-		"schedules": `()`, "next_times": `('* * * * *')`,
+		"schedules": `()`, "set_weight": `('q', 'key', 2)`, "weights": `()`, "limits": `()`, "next_times": `('* * * * *')`,
 		"enqueue": `('q', 'k')`, "enqueue_unique": `('q', 'k')`, "enqueued": `()`,
 		"progress": fmt.Sprintf(`(%d, '[{"token": %q, "percent": 5}]')`, worker, running.token()), "checkpoint": fmt.Sprint(`(`, running.ID, `)`),
 		"set_checkpoint": fmt.Sprintf(`(%d, '%s', '5')`, worker, running.token()),

@@ -126,11 +126,11 @@ func TestAUniqueJobStaysUniqueInItsQueue(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	exec(t, other, `BEGIN; SELECT weir.enqueue('q', 'another')`)
-	first := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', key => 'one')`) // of a twin
+	first := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', unique_key => 'one')`) // of a twin
 	exec(t, other, `COMMIT`)
 	worker := startWorker(t, conn, "q")
 	exec(t, conn, `SELECT weir.move_where('q', kinds => '{k}', to_queue => 'q', to_priority => 1)`)
-	if got := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', key => 'one') WHERE duplicate`); got != first {
+	if got := value[int64](t, conn, `SELECT id FROM weir.enqueue_unique('q', 'k', unique_key => 'one') WHERE duplicate`); got != first {
 		t.Errorf("another job is a duplicate of %d, want %d", got, first)
 	}
 	if got := idsOf(mustClaim(t, conn, worker, "q", 1)); !slices.Equal(got, []int64{first}) {

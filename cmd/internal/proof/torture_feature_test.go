@@ -221,7 +221,7 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 			if rule == "replace" {
 				args += ", run_at => " + later(600)
 			}
-			_, err = tx.Exec(w.ctx, fmt.Sprintf(`INSERT INTO promised (id, what, key) SELECT u.id, $1, $2 FROM weir.enqueue_unique('only', 'only', key => $2, priority => $3%s) u WHERE NOT u.duplicate OR $1 = 'replace'`, args),
+			_, err = tx.Exec(w.ctx, fmt.Sprintf(`INSERT INTO promised (id, what, key) SELECT u.id, $1, $2 FROM weir.enqueue_unique('only', 'only', unique_key => $2, priority => $3%s) u WHERE NOT u.duplicate OR $1 = 'replace'`, args),
 				rule, fmt.Sprint("key ", key), 1+rng.IntN(4))
 		case 2: // jobs that may be cancelled by filter
 			_, err = tx.Exec(w.ctx, fmt.Sprintf(`INSERT INTO promised (id, what, key)

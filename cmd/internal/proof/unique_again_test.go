@@ -18,7 +18,7 @@ func TestUniqueJobsThatWaitAgainDoNotDropEachOther(t *testing.T) {
 			url := pgtest.Database(t)
 			conn := connect(t, url)
 			worker := startWorker(t, conn, "q")
-			const rule = `key => 'a', until => 'started'`
+			const rule = `unique_key => 'a', until => 'started'`
 			late := begin(t, connect(t, url))
 			one := logUniquely(t, late, rule)
 			other := logUniquely(t, conn, rule)
@@ -39,9 +39,9 @@ func TestUniqueJobsThatWaitAgainDoNotDropEachOther(t *testing.T) {
 		t.Parallel()
 		conn := connect(t, pgtest.Database(t))
 		worker := startWorker(t, conn, "q")
-		first := logUniquely(t, conn, `key => 'a'`)
+		first := logUniquely(t, conn, `unique_key => 'a'`)
 		mustComplete(t, conn, worker, wantRuns(t, conn, worker, first))
-		second := logUniquely(t, conn, `key => 'a'`)
+		second := logUniquely(t, conn, `unique_key => 'a'`)
 		a := wantRuns(t, conn, worker, second)[0]
 		exec(t, conn, `SELECT weir.retry($1)`, first)
 		if _, err := finish(t.Context(), conn, worker, a, "retried", time.Time{}); err != nil {
@@ -56,7 +56,7 @@ func TestUniqueJobsThatWaitAgainDoNotDropEachOther(t *testing.T) {
 // TestAClaimThatWasHandedBackIsNoRun: a job that a worker has claimed, handed back unstarted, and that was then cancelled, hides no other of its key.
 func TestAClaimThatWasHandedBackIsNoRun(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []string{`key => 'a'`, `key => 'a', until => 'started'`} {
+	for _, rule := range []string{`unique_key => 'a'`, `unique_key => 'a', until => 'started'`} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
@@ -92,8 +92,8 @@ func TestAJobThatAClaimLogsAgainIsNotSteppedOver(t *testing.T) {
 	conn, claimer := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q")
 	late := begin(t, connect(t, url))
-	job := logUniquely(t, late, `key => 'a', priority => 4`)
-	mustComplete(t, conn, worker, wantRuns(t, conn, worker, logUniquely(t, conn, `key => 'a', priority => 4`)))
+	job := logUniquely(t, late, `unique_key => 'a', priority => 4`)
+	mustComplete(t, conn, worker, wantRuns(t, conn, worker, logUniquely(t, conn, `unique_key => 'a', priority => 4`)))
 	commit(t, late)
 	plain := value[int64](t, conn, `SELECT weir.enqueue('q', 'k', priority => 1)`)
 	lane := value[int32](t, conn, `SELECT (lane >> 39) * 4 + (lane & 3) FROM weir.job WHERE id = $1 LIMIT 1`, job)

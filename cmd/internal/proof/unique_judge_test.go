@@ -228,7 +228,7 @@ func (l *uniqueLoad) wantNoneHeld(conn *pgx.Conn, w *uniqueWorker) {
 		var id int64
 		duplicate := true
 		enqueue := func() bool {
-			if err := conn.QueryRow(t.Context(), `SELECT id, duplicate FROM weir.enqueue_unique($1, 'k', key => $2`+rule.args+`)`,
+			if err := conn.QueryRow(t.Context(), `SELECT id, duplicate FROM weir.enqueue_unique($1, 'k', unique_key => $2`+rule.args+`)`,
 				l.queues[n%len(l.queues)], fmt.Sprint("key ", n)).Scan(&id, &duplicate); err != nil {
 				t.Fatal(err)
 			}

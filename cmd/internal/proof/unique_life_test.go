@@ -25,7 +25,7 @@ func TestWhoIsKilledHoldsNoKey(t *testing.T) {
 			return value[int](t, conn, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
 		})
 	}
-	for _, c := range []struct{ rule, ends string }{{`key => 'a'`, "completed"}, {`key => 'b', max_attempts => 1`, "failed"}, {`key => 'c', until => 'started'`, "completed"}} {
+	for _, c := range []struct{ rule, ends string }{{`unique_key => 'a'`, "completed"}, {`unique_key => 'b', max_attempts => 1`, "failed"}, {`unique_key => 'c', until => 'started'`, "completed"}} {
 		id := logUniquely(t, conn, c.rule)
 		victim := connect(t, url)
 		dead := value[int32](t, victim, `SELECT weir._start('dead', '{q}', '1 second')`)
@@ -43,7 +43,7 @@ func TestWhoIsKilledHoldsNoKey(t *testing.T) {
 		logUniquely(t, conn, c.rule)
 		mustComplete(t, conn, worker, runnable(t, conn, worker))
 	}
-	for _, rule := range []string{`key => 'd'`, `key => 'd', wait => true`} {
+	for _, rule := range []string{`unique_key => 'd'`, `unique_key => 'd', wait => true`} {
 		victim := connect(t, url)
 		logUniquely(t, begin(t, victim), rule)
 		kill(victim)
@@ -59,7 +59,7 @@ func TestACallThatWaitsSeesWhatTheOtherCommits(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, other := connect(t, url), connect(t, url)
 	for _, commits := range []bool{true, false} {
-		rule := fmt.Sprintf(`key => '%t'`, commits)
+		rule := fmt.Sprintf(`unique_key => '%t'`, commits)
 		first := begin(t, connect(t, url))
 		id := logUniquely(t, first, rule+`, wait => true`)
 		type answer struct {
@@ -97,13 +97,13 @@ func TestACallThatWaitsSeesWhatTheOtherCommits(t *testing.T) {
 // keysInEveryState logs a unique job with each of the keys waiting, running, retried and scheduled, and returns what is running.
 func keysInEveryState(t *testing.T, conn *pgx.Conn, worker int32) []attempt {
 	t.Helper()
-	retried := logUniquely(t, conn, `key => 'retried'`)
+	retried := logUniquely(t, conn, `unique_key => 'retried'`)
 	if _, err := finish(t.Context(), conn, worker, wantRuns(t, conn, worker, retried)[0], "retried", time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	running := wantRuns(t, conn, worker, logUniquely(t, conn, `key => 'running'`))
-	logUniquely(t, conn, `key => 'waiting'`)
-	logUniquely(t, conn, `key => 'scheduled', run_at => now() + interval '1 hour'`)
+	running := wantRuns(t, conn, worker, logUniquely(t, conn, `unique_key => 'running'`))
+	logUniquely(t, conn, `unique_key => 'waiting'`)
+	logUniquely(t, conn, `unique_key => 'scheduled', run_at => now() + interval '1 hour'`)
 	return running
 }
 
@@ -112,7 +112,7 @@ func wantHeld(t *testing.T, conn *pgx.Conn, held bool) {
 	t.Helper()
 	for _, key := range []string{"retried", "running", "waiting", "scheduled"} {
 		tx := begin(t, conn)
-		if _, duplicate := uniquely(t, tx, `key => $1`, key); duplicate != held {
+		if _, duplicate := uniquely(t, tx, `unique_key => $1`, key); duplicate != held {
 			t.Errorf("the key %q is held: %t, want %t", key, duplicate, held)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -169,7 +169,7 @@ func TestWithinATimeOneJobRuns(t *testing.T) {
 		within  string
 		dropped bool
 	}{{"1 hour", true}, {"1 microsecond", false}} {
-		rule := fmt.Sprintf(`key => '%[1]s', within => '%[1]s'`, c.within)
+		rule := fmt.Sprintf(`unique_key => '%[1]s', within => '%[1]s'`, c.within)
 		late := begin(t, connect(t, url))
 		exec(t, late, `SELECT pg_current_xact_id()`)
 		id := logUniquely(t, late, rule)
@@ -225,7 +225,7 @@ func TestAFailedJobIsRetriedAfterItsTime(t *testing.T) {
 // TestARetryByHandIsJudged: a job that is retried by hand runs, unless another of its key is unfinished when its turn comes.
 func TestARetryByHandIsJudged(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []string{`key => 'a'`, `key => 'a', within => '1 hour'`, `key => 'a', until => 'started'`} {
+	for _, rule := range []string{`unique_key => 'a'`, `unique_key => 'a', within => '1 hour'`, `unique_key => 'a', until => 'started'`} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, pgtest.Database(t))
@@ -234,7 +234,7 @@ func TestARetryByHandIsJudged(t *testing.T) {
 			mustComplete(t, conn, worker, wantRuns(t, conn, worker, job))
 			exec(t, conn, `SELECT weir.retry($1)`, job)
 			mustComplete(t, conn, worker, wantRuns(t, conn, worker, job))
-			if rule != `key => 'a'` {
+			if rule != `unique_key => 'a'` {
 				return
 			}
 			other := logUniquely(t, conn, rule)
@@ -265,7 +265,7 @@ func TestACancelledJobThatIsRetriedSharesItsKeyWithTheNextOne(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, pgtest.Database(t))
 			worker := startWorker(t, conn, "q")
-			first := logUniquely(t, conn, `key => 'a'`)
+			first := logUniquely(t, conn, `unique_key => 'a'`)
 			exec(t, conn, `SELECT weir.cancel($1)`, first)
 			if c.reached {
 				wantRuns(t, conn, worker)
@@ -274,7 +274,7 @@ func TestACancelledJobThatIsRetriedSharesItsKeyWithTheNextOne(t *testing.T) {
 			if c.other != "available" {
 				priority = 1 // so that it is claimed before the first is reached
 			}
-			other := logUniquely(t, conn, fmt.Sprintf(`key => 'a', priority => %d`, priority))
+			other := logUniquely(t, conn, fmt.Sprintf(`unique_key => 'a', priority => %d`, priority))
 			var running []attempt
 			if c.other != "available" {
 				running = mustClaim(t, conn, worker, "q", 1)
@@ -295,7 +295,7 @@ func TestACancelledJobThatIsRetriedSharesItsKeyWithTheNextOne(t *testing.T) {
 				wantDropped(t, conn, other, fmt.Sprintf("duplicate of job %d", first))
 			}
 			mustComplete(t, conn, worker, running)
-			logUniquely(t, conn, `key => 'a'`)
+			logUniquely(t, conn, `unique_key => 'a'`)
 		})
 	}
 }

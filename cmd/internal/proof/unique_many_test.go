@@ -37,7 +37,7 @@ func TestManyUniqueJobsAreJudgedAsOneByOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			if random.IntN(3) == 0 {
-				job["key"] = fmt.Sprint(random.IntN(5))
+				job["unique_key"] = fmt.Sprint(random.IntN(5))
 			}
 			jobs = append(jobs, job)
 		}
@@ -49,8 +49,8 @@ func TestManyUniqueJobsAreJudgedAsOneByOne(t *testing.T) {
 		for i, sql := range []string{
 			`SELECT id, duplicate FROM weir._enqueue_unique_many($1)`,
 			`SELECT a.id, a.duplicate FROM jsonb_array_elements($1) WITH ORDINALITY e(job, ord)
-				CROSS JOIN LATERAL jsonb_to_record(e.job) x(args jsonb, priority integer, run_at timestamptz, key text, until text, within interval, replace boolean, wait boolean)
-				CROSS JOIN LATERAL weir.enqueue_unique('q', 'k', x.args, x.key, NULL, x.until, x.within, x.replace, x.wait, x.priority, x.run_at) a ORDER BY e.ord`,
+				CROSS JOIN LATERAL jsonb_to_record(e.job) x(args jsonb, priority integer, run_at timestamptz, unique_key text, until text, within interval, replace boolean, wait boolean)
+				CROSS JOIN LATERAL weir.enqueue_unique('q', 'k', x.args, x.unique_key, NULL, x.until, x.within, x.replace, x.wait, x.priority, x.run_at) a ORDER BY e.ord`,
 		} {
 			rows, err := conns[i].Query(t.Context(), sql, text)
 			if err != nil {
@@ -80,7 +80,7 @@ func TestManyUniqueJobsAreJudgedAsOneByOne(t *testing.T) {
 func TestManyJobsMayBeUniqueOrNot(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	before := logUniquely(t, conn, `key => 'a'`)
+	before := logUniquely(t, conn, `unique_key => 'a'`)
 	ids := value[[]int64](t, conn, `SELECT weir.enqueue_many('[{"queue": "q", "kind": "plain"}, {"queue": "q", "kind": "k", "unique": {"key": "b"}}, {"queue": "q", "kind": "k", "unique": {"key": "a"}},
 		{"queue": "q", "kind": "plain", "unique": false}, {"queue": "q", "kind": "k", "unique": {"key": "b"}}, {"queue": "q", "kind": "args", "unique": true}]'::jsonb)`)
 	kinds := value[string](t, conn, `SELECT string_agg(j.kind, ' ' ORDER BY u.ord) FROM unnest($1::bigint[]) WITH ORDINALITY u(id, ord) JOIN weir.job j ON j.id = u.id`, ids)
@@ -89,7 +89,7 @@ func TestManyJobsMayBeUniqueOrNot(t *testing.T) {
 	}
 	_, err := conn.Exec(t.Context(), `SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "unique": {"key": "c"}}, {"queue": "q", "kind": "k", "unique": {"until": "done"}}]'::jsonb)`)
 	wantCode(t, "a rule that does not exist", err, "22023")
-	if _, duplicate := uniquely(t, conn, `key => 'c'`); duplicate {
+	if _, duplicate := uniquely(t, conn, `unique_key => 'c'`); duplicate {
 		t.Error("of a call that fails, a job was enqueued")
 	}
 }
@@ -130,7 +130,7 @@ func TestAUniqueJobCostsFewBytesMore(t *testing.T) {
 		times     int
 		insteadOf float64
 	}{
-		{"by args", one(``), jobs, plain}, {"by key", one(`, key => ` + key), jobs, plain}, {"within a time", one(`, within => '1 hour'`), jobs, plain},
+		{"by args", one(``), jobs, plain}, {"by key", one(`, unique_key => ` + key), jobs, plain}, {"within a time", one(`, within => '1 hour'`), jobs, plain},
 		{"by args, together", many(`true`), 1, bulk}, {"by key, together", many(`jsonb_build_object('key', ` + key + `)`), 1, bulk},
 	} {
 		got := written(c.sql, c.times)

@@ -102,7 +102,7 @@ func (l *uniqueLoad) enqueue(ctx context.Context, conn *pgx.Conn, r *rand.Rand) 
 		job := &uniqueJob{key: fmt.Sprint("key ", n), rule: n % len(uniqueRules)}
 		var duplicate bool
 		asked := l.clock.Add(1)
-		err := tx.QueryRow(ctx, `SELECT u.id, u.duplicate, now() FROM weir.enqueue_unique($1, 'k', jsonb_build_object('k', $2::text), key => $2, priority => $3, max_attempts => $4`+args+`) u`,
+		err := tx.QueryRow(ctx, `SELECT u.id, u.duplicate, now() FROM weir.enqueue_unique($1, 'k', jsonb_build_object('k', $2::text), unique_key => $2, priority => $3, max_attempts => $4`+args+`) u`,
 			l.queues[n%len(l.queues)], job.key, 1+r.IntN(4), 1+r.IntN(6)).Scan(&job.id, &duplicate, &job.at)
 		if err != nil {
 			return nil, err

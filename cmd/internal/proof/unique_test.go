@@ -140,9 +140,9 @@ func TestWhatMakesJobsUnique(t *testing.T) {
 		{`'q', 'g', '{"x": 1, "y": 2}', fields => '{x,y}'`, `'q', 'g', '{"x": 1, "y": 2, "z": 3}', fields => '{y,x}'`, true},
 		{`'q', 'h', '{"x": 1}', fields => '{x}'`, `'q', 'h', '{"x": 2}', fields => '{x}'`, false},
 		{`'q', 'i', '{"x": 1}', fields => '{}'`, `'q', 'i', '{"x": 2}', fields => '{}'`, true},
-		{`'q', 'j', '{"x": 1}', key => 'one'`, `'q', 'other kind', '{"x": 2}', key => 'one'`, true},
-		{`'q', 'k', key => 'two'`, `'q', 'k', key => 'three'`, false},
-		{`'q', 'l', key => 'four'`, `'r', 'l', key => 'four'`, false},
+		{`'q', 'j', '{"x": 1}', unique_key => 'one'`, `'q', 'other kind', '{"x": 2}', unique_key => 'one'`, true},
+		{`'q', 'k', unique_key => 'two'`, `'q', 'k', unique_key => 'three'`, false},
+		{`'q', 'l', unique_key => 'four'`, `'r', 'l', unique_key => 'four'`, false},
 		{`'q', 'm', '{"x": 1}', priority => 1`, `'q', 'm', '{"x": 1}', priority => 4, run_at => now() + interval '1 day', meta => '{}'`, true},
 	} {
 		exec(t, conn, `SELECT weir.enqueue_unique(`+c.one+`)`)
@@ -157,9 +157,9 @@ func TestUniqueJobsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	for _, c := range []struct{ args, says string }{
-		{`key => ''`, "1 to 1000 characters, got 0"},
-		{`key => repeat('x', 1001)`, "got 1001"},
-		{`key => 'a', fields => '{b}'`, "both a key and fields"},
+		{`unique_key => ''`, "1 to 1000 characters, got 0"},
+		{`unique_key => repeat('x', 1001)`, "got 1001"},
+		{`unique_key => 'a', fields => '{b}'`, "both a unique_key and fields"},
 		{`fields => ARRAY[NULL]`, "fields"},
 		{`fields => array_fill('f'::text, ARRAY[101])`, "at most 100 fields, got 101"},
 		{`until => 'done'`, "got done"},
@@ -191,7 +191,7 @@ func TestUniqueJobsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 // is run; if both do, one is.
 func TestAHolderThatRollsBackLosesNobodysJob(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []string{`key => 'a'`, `key => 'a', until => 'started'`, `key => 'a', within => '1 day'`, `key => 'a', replace => true`} {
+	for _, rule := range []string{`unique_key => 'a'`, `unique_key => 'a', until => 'started'`, `unique_key => 'a', within => '1 day'`, `unique_key => 'a', replace => true`} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
@@ -269,7 +269,7 @@ func TestFiftyKeysEnqueuedByTwoHundredConnectionsRunFiftyTimes(t *testing.T) {
 			}
 			defer func() { _ = c.Close(context.Background()) }()
 			err = pgx.BeginFunc(t.Context(), c, func(tx pgx.Tx) error {
-				_, err := tx.Exec(t.Context(), `SELECT weir.enqueue_unique('q', 'k', key => 'key ' || n, priority => 1 + ($1 + n) % 4) FROM generate_series(1, $2) n`, i, keys)
+				_, err := tx.Exec(t.Context(), `SELECT weir.enqueue_unique('q', 'k', unique_key => 'key ' || n, priority => 1 + ($1 + n) % 4) FROM generate_series(1, $2) n`, i, keys)
 				ready.Done()
 				ready.Wait()
 				return err
@@ -303,7 +303,7 @@ func TestAJobThatCommitsAfterTheRunHasStartedIsNotLost(t *testing.T) {
 	for _, c := range []struct {
 		rule         string
 		whileRunning bool // it runs, although the other still does
-	}{{`key => 'a'`, false}, {`key => 'a', until => 'started'`, true}, {`key => 'a', replace => true`, true}} {
+	}{{`unique_key => 'a'`, false}, {`unique_key => 'a', until => 'started'`, true}, {`unique_key => 'a', replace => true`, true}} {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
@@ -324,7 +324,7 @@ func TestAJobThatCommitsAfterTheRunHasStartedIsNotLost(t *testing.T) {
 			commit(t, old)
 			again := wantRuns(t, conn, worker, late[1])
 			// While it runs it is found, although newer ones have run before.
-			if _, duplicate := uniquely(t, conn, `key => 'a'`); !duplicate {
+			if _, duplicate := uniquely(t, conn, `unique_key => 'a'`); !duplicate {
 				t.Error("a late job that runs is not found")
 			}
 			mustComplete(t, conn, worker, again)
@@ -372,13 +372,13 @@ func TestAJobThatWillBeDroppedIsNoDuplicate(t *testing.T) {
 func TestAMovedJobIsNotUniqueAnyMore(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	now, later := logUniquely(t, conn, `key => 'a'`), logUniquely(t, conn, `key => 'b', run_at => now() + interval '1 hour'`)
+	now, later := logUniquely(t, conn, `unique_key => 'a'`), logUniquely(t, conn, `unique_key => 'b', run_at => now() + interval '1 hour'`)
 	exec(t, conn, `SELECT weir.move_where('q', to_queue => 'other')`)
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job_info($1) WHERE queue = 'other'`, now); n != 1 {
 		t.Fatal("the job was not moved")
 	}
-	logUniquely(t, conn, `key => 'a'`)
-	logUniquely(t, conn, `key => 'b'`)
+	logUniquely(t, conn, `unique_key => 'a'`)
+	logUniquely(t, conn, `unique_key => 'b'`)
 	exec(t, conn, `SELECT weir._promote(upto => now() + interval '2 hours')`)
 	worker := startWorker(t, conn, "other")
 	if got := idsOf(claimAll(t, conn, worker, "other")); fmt.Sprint(got) != fmt.Sprint([]int64{now, later}) {
@@ -398,11 +398,11 @@ func TestOneKeyUsedManyTimesStaysFlat(t *testing.T) {
 	steps := []string{"an enqueue", "a duplicate", "a claim", "a result", "a replacement"}
 	// use uses two keys once more, and returns what each step read.
 	use := func() (read []int) {
-		const enqueue = `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'a')`
+		const enqueue = `SELECT * FROM weir.enqueue_unique('q', 'k', unique_key => 'a')`
 		read = append(read, blocks(t, conn, enqueue), blocks(t, conn, enqueue), blocks(t, conn, fmt.Sprintf(`SELECT * FROM weir._claim(%d, '{q}', '{960}')`, worker)))
 		record := value[string](t, conn, `SELECT format('SELECT * FROM weir._record(%s, ARRAY[%s], ARRAY[%s], ARRAY[1], ARRAY[%s])', worker, lane, seq, ids[1]::text || '::bigint')
 			FROM weir.batch WHERE worker = $1 ORDER BY no DESC LIMIT 1`, worker)
-		return append(read, blocks(t, conn, record), blocks(t, conn, `SELECT * FROM weir.enqueue_unique('q', 'k', key => 'b', `+replacing+`)`))
+		return append(read, blocks(t, conn, record), blocks(t, conn, `SELECT * FROM weir.enqueue_unique('q', 'k', unique_key => 'b', `+replacing+`)`))
 	}
 	for range 300 { // so that the indexes are no longer a single page
 		use()
