@@ -24,6 +24,7 @@ type JobMeta struct {
 	Kind        string
 	Queue       string
 	Priority    int             // 1 (first) to 4
+	Key         string          // Options.Key; "": the job has none
 	Attempt     int             // from 1
 	PutOff      int             // how many times the job was snoozed or released before this attempt
 	MaxAttempts int             // the number of the last attempt

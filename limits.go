@@ -7,11 +7,14 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Limit limits what the whole fleet does with a queue's jobs, of all priorities. It is exact: attempts count from their claim until their end is
-// recorded, even if processes are killed in between.
+// Limit limits what the whole fleet does with a queue's jobs, of all priorities, or with those of each of its keys ([Options].Key). It is exact:
+// attempts count from their claim until their end is recorded, even if processes are killed in between.
 type Limit struct {
 	Running int  `json:"running,omitempty"` // the most attempts that run at a time; 0: unlimited
 	Rate    Rate `json:"rate,omitzero"`     // how many start in a time; the zero value: unlimited
+
+	PerKey  bool `json:"per_key,omitempty"`  // it is a limit of each key, besides that of the queue as a whole; Running is at most 1000
+	InOrder bool `json:"in_order,omitempty"` // with PerKey: a key's jobs run one after the other, also if one is tried again; Running is 1, or 0 for 1
 }
 
 // Rate limits how many attempts start in a time. Over time it is kept to within 2%; no stretch of time sees more than it allows and one burst.
@@ -21,7 +24,7 @@ type Rate struct {
 	Burst  int           `json:"burst,omitempty"` // how many may start at once after a pause; 0: as many as start in half a second, at least 1
 }
 
-// QueueLimit is the limit of a queue, and what it counts at the moment.
+// QueueLimit is the limit of a queue, and what it counts at the moment; or, with PerKey, that of its keys, which are not counted here.
 type QueueLimit struct {
 	Queue string `json:"queue"`
 	Limit
@@ -30,25 +33,55 @@ type QueueLimit struct {
 	NextAt     *time.Time `json:"next_at,omitempty"` // when one may, if Room is 0 and only the rate is the reason
 }
 
-// SetLimit replaces the limits of a queue, which need not exist yet. From the moment it returns no attempt starts beyond them; those that run count,
-// and none is interrupted. Setting the same limits again does nothing, so each process may do so when it starts.
+// SetLimit replaces the limits of a queue, which need not exist yet; or, with PerKey, the limits of its keys. From the moment it returns no attempt
+// starts beyond them; those that run count, and none is interrupted. Setting the same limits again does nothing, so each process may do so when it
+// starts.
 func (c *Client) SetLimit(ctx context.Context, queue string, l Limit) error {
-	return wrap("set the limit of queue "+queue, c.store.SetLimit(ctx, queue, l.Running, l.Rate.Starts, l.Rate.Per, l.Rate.Burst), "weir_operate")
+	return wrap("set the limit of queue "+queue, c.store.SetLimit(ctx, store.Limit{Queue: queue, Running: l.Running, Starts: l.Rate.Starts, Per: l.Rate.Per, Burst: l.Rate.Burst,
+		PerKey: l.PerKey, InOrder: l.InOrder}), "weir_operate")
 }
 
-// ClearLimit removes the limits of a queue. It returns ErrNotFound if it has none.
+// ClearLimit removes all limits of a queue, those of its keys included. It returns ErrNotFound if it has none.
 func (c *Client) ClearLimit(ctx context.Context, queue string) error {
-	found, err := c.store.ClearLimit(ctx, queue)
+	return c.clearLimit(ctx, queue, nil)
+}
+
+// ClearKeyLimit removes the limits of a queue's keys, and keeps those of the queue as a whole. It returns ErrNotFound if they have none.
+func (c *Client) ClearKeyLimit(ctx context.Context, queue string) error {
+	return c.clearLimit(ctx, queue, new(true))
+}
+
+func (c *Client) clearLimit(ctx context.Context, queue string, perKey *bool) error {
+	found, err := c.store.ClearLimit(ctx, queue, perKey)
 	return wrap("clear limit", orNotFound(found, err, "limit of queue", queue), "weir_operate")
 }
 
-// Limits lists the limits of queues, by the names of the queues.
+// Limits lists the limits of queues, by the names of the queues; those of its keys follow a queue's own.
 func (c *Client) Limits(ctx context.Context) ([]QueueLimit, error) {
 	found, err := store.Limits(ctx, c.store)
 	all := make([]QueueLimit, len(found))
 	for i, l := range found {
-		all[i] = QueueLimit{Queue: l.Queue, Limit: Limit{Running: l.Running, Rate: Rate{Starts: l.Starts, Per: l.Per, Burst: l.Burst}},
+		all[i] = QueueLimit{Queue: l.Queue, Limit: Limit{Running: l.Running, Rate: Rate{Starts: l.Starts, Per: l.Per, Burst: l.Burst}, PerKey: l.PerKey, InOrder: l.InOrder},
 			RunningNow: l.RunningNow, Room: l.Room, NextAt: l.NextAt}
 	}
 	return all, wrap("list limits", err, "weir_operate")
+}
+
+// KeyWeight is the weight of a key.
+type KeyWeight struct {
+	Queue  string  `json:"queue"`
+	Key    string  `json:"key"`
+	Weight float64 `json:"weight"`
+}
+
+// SetWeight sets how many jobs a key of a queue gets to start in relation to the other keys, while they have jobs that wait: 0.01 to 1000. 1 is the
+// weight of keys for which none was set, and removes it. It counts from each key's next turn on. The queue and the key need not exist yet.
+func (c *Client) SetWeight(ctx context.Context, queue, key string, weight float64) error {
+	return wrap("set the weight of key "+key, c.store.SetWeight(ctx, queue, key, weight), "weir_operate")
+}
+
+// Weights lists the weights of keys, by queue and key.
+func (c *Client) Weights(ctx context.Context) ([]KeyWeight, error) {
+	all, err := store.Weights[KeyWeight](ctx, c.store)
+	return all, wrap("list weights", err, "weir_operate")
 }

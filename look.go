@@ -44,6 +44,7 @@ type JobInfo struct {
 	State           State           `json:"state"`
 	Queue           string          `json:"queue"`
 	Priority        int             `json:"priority"`
+	Key             string          `json:"key,omitempty"` // "": the job has none
 	Kind            string          `json:"kind"`
 	Args            json.RawMessage `json:"args"`
 	Meta            json.RawMessage `json:"meta,omitempty"` // nil: the job has none

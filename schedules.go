@@ -51,6 +51,7 @@ type ScheduleInfo struct {
 	Missed      Missed          `json:"missed"`
 	Jitter      float64         `json:"jitter,omitempty"` // in seconds
 	Error       string          `json:"error,omitempty"`  // why it can't be fired: PostgreSQL does not know its time zone any more
+	Key         string          `json:"key,omitempty"`    // of the jobs
 }
 
 // SetSchedule declares a schedule, and reports whether that changed anything. Declaring the same again writes nothing, so every process of a fleet can

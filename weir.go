@@ -118,6 +118,7 @@ type Options struct {
 	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB; handlers see it as Job.Meta
+	Key         string    // whose job it is, such as a tenant, 1 to 200 characters: keys of a queue take turns, and may have limits; default none
 	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another
 }
 
@@ -169,6 +170,7 @@ func (o Options) or(defaults Options) Options {
 	o.Queue = cmp.Or(o.Queue, defaults.Queue)
 	o.Priority = cmp.Or(o.Priority, defaults.Priority)
 	o.MaxAttempts = cmp.Or(o.MaxAttempts, defaults.MaxAttempts)
+	o.Key = cmp.Or(o.Key, defaults.Key)
 	if o.RunAt.IsZero() {
 		o.RunAt = defaults.RunAt
 	}
@@ -352,9 +354,9 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 		return store.Job{}, errNoArgs
 	}
 	o := j.options()
-	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts}
-	if strings.IndexByte(job.Kind, 0) >= 0 || strings.IndexByte(job.Queue, 0) >= 0 {
-		return job, fmt.Errorf("the kind %q or the queue %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue)
+	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key}
+	if strings.IndexByte(job.Kind+job.Queue+job.Key, 0) >= 0 {
+		return job, fmt.Errorf("the kind %q, the queue %q or the key %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue, job.Key)
 	}
 	// Compared in seconds since 1970, which wrap nowhere: drivers count microseconds, and time.Time counts from an earlier year.
 	switch at := job.RunAt.Unix(); {
@@ -380,7 +382,7 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	}
 	if u := o.Unique; u != nil {
 		if strings.IndexByte(u.Key, 0) >= 0 {
-			return job, fmt.Errorf("the key %q contains a NUL character, which PostgreSQL cannot store", u.Key)
+			return job, fmt.Errorf("Unique.Key %q contains a NUL character, which PostgreSQL cannot store", u.Key)
 		} else if u.Within < 0 {
 			return job, fmt.Errorf("Unique.Within is %s: it must not be negative", u.Within)
 		} else if u.Key == "" && (u.Fields == nil || len(u.Fields) > 0) && !bytes.Equal(plain, job.Args) {

@@ -69,7 +69,7 @@ func Drain(ctx context.Context, t testing.TB, client *weir.Client, config weir.W
 		}
 		all = append(all, Ended{
 			JobMeta: weir.JobMeta{
-				ID: task.ID, Kind: task.Kind, Queue: task.Queue, Priority: task.Priority(), Attempt: int(task.Attempt), PutOff: int(task.PutOff),
+				ID: task.ID, Kind: task.Kind, Queue: task.Queue, Priority: task.Priority, Key: task.Key, Attempt: int(task.Attempt), PutOff: int(task.PutOff),
 				MaxAttempts: int(task.MaxAttempts), EnqueuedAt: task.EnqueuedAt, ReadyAt: task.Ready(), Meta: task.Meta,
 				Encrypted: r.Seal != nil || sealed.Is(task.Args),
 			},

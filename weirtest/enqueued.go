@@ -257,7 +257,7 @@ func kindOf[A weir.Args]() string {
 func decode[A weir.Args](t testing.TB, info weir.JobInfo) *Job[A] {
 	t.Helper()
 	job := &Job[A]{Job: weir.Job[A]{JobMeta: weir.JobMeta{
-		ID: info.ID, Kind: info.Kind, Queue: info.Queue, Priority: info.Priority,
+		ID: info.ID, Kind: info.Kind, Queue: info.Queue, Priority: info.Priority, Key: info.Key,
 		Attempt: info.Attempt, MaxAttempts: info.MaxAttempts, EnqueuedAt: info.EnqueuedAt, Meta: info.Meta,
 	}}}
 	if info.RunAt != nil {

@@ -72,6 +72,9 @@ func (w *want) differs(j weir.JobInfo) (in []string) {
 	if o.MaxAttempts != 0 && o.MaxAttempts != j.MaxAttempts {
 		in = append(in, "max_attempts")
 	}
+	if o.Key != "" && o.Key != j.Key {
+		in = append(in, "key")
+	}
 	if !o.RunAt.IsZero() {
 		at := j.EnqueuedAt // for a job that runs at once, since its RunAt is not stored
 		if j.RunAt != nil {
@@ -122,6 +125,9 @@ func (w want) String() string {
 	if o.MaxAttempts != 0 {
 		text += fmt.Sprintf("  max_attempts %d", o.MaxAttempts)
 	}
+	if o.Key != "" {
+		text += "  key " + o.Key
+	}
 	if !o.RunAt.IsZero() {
 		text += "  run_at " + o.RunAt.Format(time.RFC3339)
 	}
@@ -160,6 +166,9 @@ func (f found) list(w *want) string {
 
 func line(j weir.JobInfo) string {
 	text := fmt.Sprintf("    %s  %s  queue %s  priority %d  max_attempts %d", j.Kind, shortened(j.Args), j.Queue, j.Priority, j.MaxAttempts)
+	if j.Key != "" {
+		text += "  key " + j.Key
+	}
 	if j.RunAt != nil {
 		text += "  run_at " + j.RunAt.Format(time.RFC3339)
 	}

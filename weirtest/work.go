@@ -85,16 +85,15 @@ func taskOf[A weir.Args](job *weir.Job[A]) (*worker.Task, error) {
 		m.EnqueuedAt = time.Now()
 	}
 	task := &worker.Task{Claim: store.Claim{
-		Batch: store.Batch{Lane: int64(cmp.Or(m.Priority, o.Priority, 2) - 1)},
-		Queue: cmp.Or(m.Queue, o.Queue, "default"),
-		ID:    cmp.Or(m.ID, 1), Attempt: int32(cmp.Or(m.Attempt, 1)), MaxAttempts: int32(cmp.Or(m.MaxAttempts, o.MaxAttempts, store.DefaultMaxAttempts)),
+		Queue: cmp.Or(m.Queue, o.Queue, "default"), Priority: cmp.Or(m.Priority, o.Priority, 2), Key: cmp.Or(m.Key, o.Key),
+		ID: cmp.Or(m.ID, 1), Attempt: int32(cmp.Or(m.Attempt, 1)), MaxAttempts: int32(cmp.Or(m.MaxAttempts, o.MaxAttempts, store.DefaultMaxAttempts)),
 		PutOff: int32(m.PutOff), Kind: kind, Args: args, Meta: m.Meta, EnqueuedAt: m.EnqueuedAt,
 	}}
 	if !m.ReadyAt.IsZero() {
 		task.ReadyAt = &m.ReadyAt
 	}
-	if p := task.Lane; p < 0 || p > 3 {
-		return nil, fmt.Errorf("unknown priority %d: priorities are 1 (first) to 4", p+1)
+	if p := task.Priority; p < 1 || p > 4 {
+		return nil, fmt.Errorf("unknown priority %d: priorities are 1 (first) to 4", p)
 	}
 	if task.Attempt < 1 || task.Attempt > task.MaxAttempts {
 		return nil, fmt.Errorf("attempt %d must be from 1 to MaxAttempts, %d", task.Attempt, task.MaxAttempts)

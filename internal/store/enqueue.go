@@ -16,6 +16,7 @@ type Job struct {
 	RunAt       time.Time
 	MaxAttempts int
 	Meta        json.RawMessage
+	Key         string
 	Unique      *Unique
 }
 
@@ -42,8 +43,8 @@ const (
 )
 
 const (
-	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb)`
-	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[])`
+	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb, nullif($8, ''))`
+	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[], $8::text[])`
 	// From JSON, and as JSON, because not every driver behind a Querier has arrays.
 	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY e.ord), '[]')::text
 		FROM weir._enqueue_unique_many($1::jsonb) WITH ORDINALITY e(id, duplicate, ord)`
@@ -61,7 +62,7 @@ func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
 	if j.Meta != nil {
 		meta = string(j.Meta)
 	}
-	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta).Scan(&id)
+	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key).Scan(&id)
 	return id, err
 }
 
@@ -71,6 +72,7 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 	queues, kinds, args := make([]string, n), make([]string, n), make([]string, n)
 	priorities, attempts := make([]int32, n), make([]int32, n)
 	runAts, metas := make([]*time.Time, n), make([]*string, n)
+	var keys []*string // nil, if no job has one
 	for i, j := range jobs {
 		j = j.withDefaults()
 		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)
@@ -82,8 +84,14 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 			meta := string(j.Meta)
 			metas[i] = &meta
 		}
+		if j.Key != "" {
+			if keys == nil {
+				keys = make([]*string, n)
+			}
+			keys[i] = &j.Key
+		}
 	}
-	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas).Scan(&ids)
+	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas, keys).Scan(&ids)
 	return ids, err
 }
 
@@ -97,11 +105,12 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 		RunAt       *time.Time      `json:"run_at,omitempty"`
 		MaxAttempts int             `json:"max_attempts"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
+		Key         string          `json:"key,omitempty"`
 	}
 	entries := make([]entry, len(jobs))
 	for i, j := range jobs {
 		j = j.withDefaults()
-		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta}
+		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key}
 		if !j.RunAt.IsZero() {
 			entries[i].RunAt = &j.RunAt
 		}
@@ -128,6 +137,7 @@ func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Unique
 		MaxAttempts int             `json:"max_attempts"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
 		Key         string          `json:"key,omitempty"`
+		UniqueKey   string          `json:"unique_key,omitempty"`
 		Fields      []string        `json:"fields"` // null, or possibly empty
 		Until       string          `json:"until,omitempty"`
 		Within      string          `json:"within,omitempty"`
@@ -138,8 +148,8 @@ func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Unique
 	for i, j := range jobs {
 		j = j.withDefaults()
 		u := j.Unique
-		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta,
-			Key: u.Key, Fields: u.Fields, Until: u.Until, Replace: u.Replace, Wait: u.Wait}
+		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key,
+			UniqueKey: u.Key, Fields: u.Fields, Until: u.Until, Replace: u.Replace, Wait: u.Wait}
 		if !j.RunAt.IsZero() {
 			entries[i].RunAt = &j.RunAt
 		}

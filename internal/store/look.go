@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	jobColumns = `id, state, queue, priority, kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
+	jobColumns = `id, state, queue, priority, coalesce(key, ''), kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
 		worker, cancel_requested, output, error, errors, percent, message, log`
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`

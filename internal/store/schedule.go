@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	sqlSetSchedule = `SELECT weir.set_schedule($1, $2, $3, $4, $5::jsonb, nullif($6, ''), nullif($7, ''), $8::float8 * interval '1 second', $9, $10, $11::jsonb)`
+	sqlSetSchedule = `SELECT weir.set_schedule($1, $2, $3, $4, $5::jsonb, nullif($6, ''), nullif($7, ''), $8::float8 * interval '1 second', $9, $10, $11::jsonb, nullif($12, ''))`
 	sqlSchedules   = `SELECT name, state, schedule, time_zone, next_at, last_at, last_job, queue, kind, args, priority, max_attempts, meta, missed,
-		extract(epoch FROM jitter)::float8, coalesce(error, '') FROM weir.schedules(name => nullif($1, ''), after => $2, max_rows => $3)`
+		extract(epoch FROM jitter)::float8, coalesce(error, ''), coalesce(key, '') FROM weir.schedules(name => nullif($1, ''), after => $2, max_rows => $3)`
 	sqlDropSchedule   = `SELECT weir.drop_schedule($1)`
 	sqlPauseSchedule  = `SELECT weir.pause_schedule($1)`
 	sqlResumeSchedule = `SELECT weir.resume_schedule($1)`
@@ -37,7 +37,7 @@ func SetSchedule(ctx context.Context, q Querier, s Schedule) (change string, err
 	if j.Meta != nil {
 		meta = string(j.Meta)
 	}
-	err = q.QueryRow(ctx, sqlSetSchedule, s.Name, s.Schedule, j.Queue, j.Kind, string(j.Args), s.TimeZone, s.Missed, s.Jitter.Seconds(), j.Priority, j.MaxAttempts, meta).Scan(&change)
+	err = q.QueryRow(ctx, sqlSetSchedule, s.Name, s.Schedule, j.Queue, j.Kind, string(j.Args), s.TimeZone, s.Missed, s.Jitter.Seconds(), j.Priority, j.MaxAttempts, meta, j.Key).Scan(&change)
 	return change, err
 }
 
