@@ -42,6 +42,8 @@ type benchDrainCmd struct {
 
 	Unique    bool          `help:"Enqueue unique jobs, none of them a duplicate."`
 	Limit     int           `placeholder:"N" help:"Limit the queue to this many running jobs, and compare with a queue without limits."`
+	Keys      int           `placeholder:"N" help:"Give the jobs this many keys, as if of so many tenants, and compare with jobs without keys."`
+	PerKey    int           `placeholder:"N" help:"With --keys: limit each key to this many running jobs."`
 	JobTime   time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
 	Schedules int           `placeholder:"N" help:"Have this many schedules, each due once a minute, fire beside it."`
 }
@@ -59,6 +61,9 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 	case c.Schedules < 0 || c.Schedules > 100_000:
 		return usagef("--schedules must be 1 to 100000, got %d", c.Schedules)
 	}
+	if c.Keys < 0 || c.PerKey < 0 || c.PerKey > 0 && c.Keys == 0 {
+		return usagef("--keys and --per-key must be at least 1, and --per-key goes with --keys")
+	}
 	return c.run(ctx, s, d, func(db *load.Database) (_ *load.Report, err error) {
 		if c.Schedules > 0 {
 			drop, failed := engine.Schedule(ctx, db.Observer, c.Schedules)
@@ -68,10 +73,10 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 			}
 		}
 		config := bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds, JobTime: c.JobTime}
-		if c.Limit > 0 {
+		if c.Limit > 0 || c.Keys > 0 {
 			config.Beside = engine.Engine{Log: s.err, Unique: c.Unique}
 		}
-		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit}, config)
+		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit, Keys: c.Keys, KeyLimit: c.PerKey}, config)
 	})
 }
 

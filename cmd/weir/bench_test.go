@@ -101,6 +101,9 @@ func TestBenchDrainWorksEveryJob(t *testing.T) {
 	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "2", "--unique"); r.Jobs != 3000 || r.Rate.Samples != 2 {
 		t.Errorf("of unique jobs: %+v", r.Figures)
 	}
+	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "1", "--keys", "100", "--per-key", "2"); r.Jobs != 3000 || r.Beside.Jobs != 3000 || r.Ratio == nil {
+		t.Errorf("of jobs with keys: %+v, %+v", r.Figures, r.Beside)
+	}
 }
 
 func TestBenchSteadyComparesWithPlainInserts(t *testing.T) {

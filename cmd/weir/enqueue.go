@@ -26,14 +26,15 @@ type enqueueCmd struct {
 	RunAt       moment `placeholder:"TIME" help:"Earliest start: a time (RFC 3339), or a duration from now such as +10m or 10m."`
 	MaxAttempts int    `default:"25" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
+	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\"} as JSON."`
 
-	Unique  bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
-	Key     string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
-	Fields  []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count."`
-	Until   string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
-	Within  time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
-	Replace bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`
+	Unique    bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
+	UniqueKey string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
+	Fields    []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count."`
+	Until     string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
+	Within    time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
+	Replace   bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`
 }
 
 func (enqueueCmd) Help() string {
@@ -45,7 +46,7 @@ Examples:
 
     find photos -type f | weir enqueue --queue files --kind sha256 --lines
 
-    weir enqueue --kind reindex --key reindex --replace --run-at +5s`
+    weir enqueue --kind reindex --unique-key reindex --replace --run-at +5s`
 }
 
 // enqueued is the output of the command.
@@ -77,7 +78,7 @@ func (e *enqueued) add(all []weir.Enqueued, replaced bool) {
 }
 
 func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
-	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Unique: c.unique()}
+	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Key: c.Key, Unique: c.unique()}
 	if err := c.check(options); err != nil {
 		return err
 	}
@@ -125,10 +126,10 @@ func areOthers(n int64) string {
 
 // unique returns what the flags say about duplicates; nil: nothing.
 func (c *enqueueCmd) unique() *weir.Unique {
-	if !c.Unique && c.Key == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace {
+	if !c.Unique && c.UniqueKey == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace {
 		return nil
 	}
-	return &weir.Unique{Key: c.Key, Fields: c.Fields, Until: weir.Until(c.Until), Within: c.Within, Replace: c.Replace}
+	return &weir.Unique{Key: c.UniqueKey, Fields: c.Fields, Until: weir.Until(c.Until), Within: c.Within, Replace: c.Replace}
 }
 
 // check validates the flags before any input is read.

@@ -157,7 +157,14 @@ func jobTable(w io.Writer, jobs []weir.JobInfo) error {
 			strconv.FormatInt(j.ID, 10), string(j.State), j.Queue, j.Kind, fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), moved(j), cell(gist(j)),
 		}
 	}
-	return table(w, []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}, rows)
+	head := []string{"ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "WHEN", "WHAT"}
+	if slices.ContainsFunc(jobs, func(j weir.JobInfo) bool { return j.Key != "" }) {
+		head = slices.Insert(head, 3, "KEY")
+		for i, j := range jobs {
+			rows[i] = slices.Insert(rows[i], 3, cell(j.Key))
+		}
+	}
+	return table(w, head, rows)
 }
 
 // listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after.
@@ -251,6 +258,7 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 	field("job", strconv.FormatInt(j.ID, 10))
 	field("state", state)
 	field("queue", fmt.Sprintf("%s, priority %d", j.Queue, j.Priority))
+	field("key", j.Key)
 	field("kind", j.Kind)
 	field("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
 	field("enqueued", when(&j.EnqueuedAt))

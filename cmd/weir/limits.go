@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,13 +14,14 @@ import (
 )
 
 type limitsCmd struct {
-	List  limitsListCmd  `cmd:"" default:"withargs" help:"List the limits of queues, and what they count."`
-	Set   limitsSetCmd   `cmd:"" help:"Set the limits of a queue, for the whole fleet."`
-	Clear limitsClearCmd `cmd:"" help:"Remove the limits of queues."`
+	List   limitsListCmd   `cmd:"" default:"withargs" help:"List the limits of queues, and what they count."`
+	Set    limitsSetCmd    `cmd:"" help:"Set the limits of a queue, or of its keys, for the whole fleet."`
+	Clear  limitsClearCmd  `cmd:"" help:"Remove the limits of queues, or of their keys."`
+	Weight limitsWeightCmd `cmd:"" help:"Set how many turns a key gets in relation to others, or list weights."`
 }
 
 func (limitsCmd) Help() string {
-	return `A limit says how many attempts of a queue run at a time, or how many start in a time, in the whole fleet.
+	return `A limit says how many attempts of a queue, or of each of its keys, run at a time, or how many start in a time, in the whole fleet.
 
 Example:
 
@@ -29,7 +31,7 @@ Example:
 type limitsListCmd struct{ jsonFlag }
 
 func (limitsListCmd) Help() string {
-	return `STATE says whether jobs may start at this moment, or what they wait for.
+	return `STATE says whether jobs may start at this moment, or what they wait for; or that the limits are those of each key.
 
 Example:
 
@@ -59,6 +61,17 @@ func (c *limitsListCmd) Run(ctx context.Context, s *streams, db *database) error
 		if l.Rate.Starts > 0 {
 			rate = fmt.Sprintf("%s/%s", strconv.FormatFloat(l.Rate.Starts, 'f', -1, 64), unitOf(l.Rate.Per))
 			burst = strconv.Itoa(l.Rate.Burst)
+		}
+		if l.PerKey {
+			running, state := "-", "each key"
+			if l.Running > 0 {
+				running = strconv.Itoa(l.Running)
+			}
+			if l.InOrder {
+				state += ", in order"
+			}
+			rows[i] = []string{cell(l.Queue), running, rate, burst, state}
+			continue
 		}
 		rows[i] = []string{cell(l.Queue), runningOf(strconv.Itoa(l.RunningNow), &l), rate, burst, cmp.Or(stateOf(&l), "free")}
 	}
@@ -102,27 +115,36 @@ type limitsSetCmd struct {
 	Running int    `placeholder:"N" help:"The most attempts that run at a time."`
 	Rate    string `placeholder:"N/TIME" help:"How many start in a time: 100/s, 30/m, 1/10s, 5000/h."`
 	Burst   int    `placeholder:"N" help:"How many may start at once after a pause; by default what the rate allows in half a second."`
+	PerKey  bool   `help:"Limit each key of the queue, besides the queue as a whole."`
+	InOrder bool   `help:"With --per-key: run the jobs of a key one after the other, also when one is tried again."`
 }
 
 func (limitsSetCmd) Help() string {
-	return `It replaces all limits of the queue. Attempts that run already count, and none is interrupted.
+	return `It replaces all limits of the queue, or with --per-key those of its keys. Attempts that run already count, and none is interrupted.
 
 Examples:
 
     weir limits set mail --running 20
 
-    weir limits set crawl --rate 100/m --burst 10`
+    weir limits set crawl --rate 100/m --burst 10
+
+    weir limits set mail --per-key --running 2
+
+    weir limits set orders --per-key --in-order`
 }
 
 func (c *limitsSetCmd) Run(ctx context.Context, s *streams, db *database) error {
-	limit := weir.Limit{Running: c.Running, Rate: weir.Rate{Burst: c.Burst}}
+	limit := weir.Limit{Running: c.Running, Rate: weir.Rate{Burst: c.Burst}, PerKey: c.PerKey, InOrder: c.InOrder}
 	if c.Rate != "" {
 		var err error
 		if limit.Rate.Starts, limit.Rate.Per, err = parseRate(c.Rate); err != nil {
 			return usagef("%w", err)
 		}
 	}
-	if c.Running < 0 || c.Running == 0 && c.Rate == "" {
+	if c.InOrder && (!c.PerKey || c.Running > 1) {
+		return usagef("--in-order is for the jobs of a key, one at a time: pass --per-key, and no --running but 1")
+	}
+	if c.Running < 0 || c.Running == 0 && c.Rate == "" && !c.InOrder {
 		return usagef("pass --running, at least 1, or --rate; to remove limits: weir limits clear")
 	}
 	client, closePool, err := db.client(ctx)
@@ -133,7 +155,7 @@ func (c *limitsSetCmd) Run(ctx context.Context, s *streams, db *database) error 
 	if err := client.SetLimit(ctx, c.Queue, limit); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "set the limits of %s\n", printable(c.Queue))
+	fmt.Fprintf(s.out, "set the limits of %s%s\n", eachKeyOf(c.PerKey), printable(c.Queue))
 	return nil
 }
 
@@ -153,8 +175,17 @@ func parseRate(text string) (starts float64, per time.Duration, err error) {
 	return starts, per, nil
 }
 
+// eachKeyOf begins the name of what has limits.
+func eachKeyOf(perKey bool) string {
+	if perKey {
+		return "each key of "
+	}
+	return ""
+}
+
 type limitsClearCmd struct {
-	Queue []string `arg:"" help:"Names of queues."`
+	Queue  []string `arg:"" help:"Names of queues."`
+	PerKey bool     `help:"Remove only the limits of their keys."`
 }
 
 func (limitsClearCmd) Help() string {
@@ -170,14 +201,73 @@ func (c *limitsClearCmd) Run(ctx context.Context, s *streams, db *database) erro
 	}
 	defer closePool()
 	for _, name := range c.Queue {
-		err := client.ClearLimit(ctx, name)
+		clear := client.ClearLimit
+		if c.PerKey {
+			clear = client.ClearKeyLimit
+		}
+		err := clear(ctx, name)
+		if errors.Is(err, weir.ErrNotFound) && c.PerKey {
+			return notFoundf("the keys of queue %q have no limits: see weir limits list", name)
+		}
 		if errors.Is(err, weir.ErrNotFound) {
 			return notFoundf("queue %q has no limits: see weir limits list", name)
 		}
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(s.out, "cleared the limits of %s\n", printable(name))
+		fmt.Fprintf(s.out, "cleared the limits of %s%s\n", eachKeyOf(c.PerKey), printable(name))
 	}
 	return nil
+}
+
+type limitsWeightCmd struct {
+	Queue  string  `arg:"" optional:"" help:"Name of the queue. Without a key, its weights are listed; without a queue, all."`
+	Key    string  `arg:"" optional:"" help:"A key of the queue's jobs."`
+	Weight float64 `arg:"" optional:"" help:"How many turns it gets in relation to other keys, 0.01 to 1000; 1, the weight of all others, removes it."`
+	jsonFlag
+}
+
+func (limitsWeightCmd) Help() string {
+	return `While two keys of a queue have jobs that wait, one with weight 3 starts three times as many as one with weight 1.
+
+Examples:
+
+    weir limits weight mail acme 3
+
+    weir limits weight`
+}
+
+func (c *limitsWeightCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.Key != "" && c.Weight == 0 {
+		return usagef("pass a weight of 0.01 to 1000 after the key")
+	}
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	if c.Key != "" {
+		if err := client.SetWeight(ctx, c.Queue, c.Key, c.Weight); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "set the weight of %s in %s\n", printable(c.Key), printable(c.Queue))
+		return nil
+	}
+	all, err := client.Weights(ctx)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(w weir.KeyWeight) bool { return c.Queue != "" && w.Queue != c.Queue })
+	if c.JSON {
+		return printJSON(s.out, orEmpty(all))
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(s.err, "weir: no weights: all keys have the weight 1")
+		return nil
+	}
+	rows := make([][]string, len(all))
+	for i, w := range all {
+		rows[i] = []string{cell(w.Queue), cell(w.Key), strconv.FormatFloat(w.Weight, 'f', -1, 64)}
+	}
+	return table(s.out, []string{"QUEUE", "KEY", "WEIGHT"}, rows)
 }

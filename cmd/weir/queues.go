@@ -54,7 +54,9 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 		return err
 	}
 	for i := range all {
-		limits[all[i].Queue] = &all[i]
+		if !all[i].PerKey {
+			limits[all[i].Queue] = &all[i]
+		}
 	}
 	const counted = 100 // available and scheduled jobs are counted up to here
 	rows := make([][]string, len(queues))

@@ -117,6 +117,7 @@ func (c *schedulesShowCmd) Run(ctx context.Context, s *streams, db *database) er
 	line("max attempts", strconv.Itoa(k.MaxAttempts))
 	line("args", string(k.Args))
 	line("meta", string(k.Meta))
+	line("key", k.Key)
 	line("error", k.Error)
 	return nil
 }
@@ -133,6 +134,7 @@ type schedulesSetCmd struct {
 	Priority    int           `default:"2" help:"1 (first) to 4."`
 	MaxAttempts int           `default:"25" help:"Maximum number of attempts."`
 	Meta        string        `placeholder:"JSON" help:"JSON object to store with the jobs."`
+	Key         string        `placeholder:"TEXT" help:"Whose jobs they are: see weir enqueue."`
 }
 
 func (schedulesSetCmd) Help() string {
@@ -146,7 +148,7 @@ Examples:
 }
 
 func (c *schedulesSetCmd) Run(ctx context.Context, s *streams, db *database) error {
-	options := &weir.Options{Priority: c.Priority, MaxAttempts: c.MaxAttempts}
+	options := &weir.Options{Priority: c.Priority, MaxAttempts: c.MaxAttempts, Key: c.Key}
 	job := enqueueCmd{Queue: c.Queue, Args: c.Args, Meta: c.Meta, Priority: c.Priority, MaxAttempts: c.MaxAttempts}
 	if err := job.check(options); err != nil {
 		return err

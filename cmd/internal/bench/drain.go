@@ -44,7 +44,7 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	var ratios []float64
 	queue := load.Queue
 	if c.Beside != nil {
-		queue += "-limited"
+		queue += "-compared"
 	}
 	for round := range c.Rounds {
 		if c.Beside != nil {
@@ -64,7 +64,7 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	f := own.figures(c)
 	r.Figures = f
 	if c.Beside != nil {
-		r.Unlimited, r.Ratio = beside.figures(c), load.SpreadOf(ratios)
+		r.Beside, r.Ratio = beside.figures(c), load.SpreadOf(ratios)
 	}
 	if f.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err

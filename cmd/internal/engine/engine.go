@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,11 +19,14 @@ import (
 )
 
 // Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate. If Limit is
-// not 0, it limits how many jobs of the queue run.
+// not 0, it limits how many jobs of the queue run. If Keys is not 0, its jobs have so many different keys, one after the other, of each of which KeyLimit
+// limits how many run.
 type Engine struct {
 	Log    io.Writer
 	Unique bool
 	Limit  int
+
+	Keys, KeyLimit int
 }
 
 func (Engine) Name() string   { return "weir" }
@@ -58,16 +62,13 @@ func (Engine) Unfinished(ctx context.Context, pool *pgxpool.Pool) (bool, error) 
 }
 
 func (e Engine) Client(pool *pgxpool.Pool) (load.Client, error) {
-	return client{weir.NewClient(pool), pool, e.Log, e.Unique, e.Limit}, nil
+	return client{weir.NewClient(pool), pool, e}, nil
 }
 
 type client struct {
 	weir *weir.Client
 	pool *pgxpool.Pool
-	log  io.Writer
-
-	unique bool
-	limit  int
+	Engine
 }
 
 // errFails is the error of attempts that fail on purpose.
@@ -84,20 +85,27 @@ type Job struct {
 func (Job) Kind() string { return "bench" }
 
 func (c client) Fill(ctx context.Context, queue string, n int) error {
-	if c.limit > 0 {
-		if err := c.weir.SetLimit(ctx, queue, weir.Limit{Running: c.limit}); err != nil {
-			return err
+	for _, limit := range []weir.Limit{{Running: c.Limit}, {Running: c.KeyLimit, PerKey: true}} {
+		if limit.Running > 0 {
+			if err := c.weir.SetLimit(ctx, queue, limit); err != nil {
+				return err
+			}
 		}
 	}
 	jobs := make([]weir.NewJob, min(n, BatchSize))
 	for i := range jobs {
 		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue}}
 	}
+	key := 0
 	number := time.Now().UnixNano() // no earlier fill has used the numbers from here on
 	for ; n > 0; n -= len(jobs) {
-		for i := 0; c.unique && i < len(jobs); i++ {
+		for i := 0; c.Keys > 0 && i < len(jobs); i++ {
+			key = (key + 1) % c.Keys
+			jobs[i].Options.Key = "key " + strconv.Itoa(key)
+		}
+		for i := 0; c.Unique && i < len(jobs); i++ {
 			number++
-			jobs[i] = weir.NewJob{Args: Job{number}, Options: &weir.Options{Queue: queue, Unique: &weir.Unique{}}}
+			jobs[i].Args, jobs[i].Options.Unique = Job{number}, &weir.Unique{}
 		}
 		if _, err := c.weir.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
 			return err
@@ -139,7 +147,7 @@ func (c client) Work(ctx context.Context, w load.Work) error {
 	}
 	worker, err := c.weir.NewWorker(weir.WorkerConfig{
 		Handlers: handlers, Queues: w.Queues, Hooks: []weir.Hooks{hooks},
-		Logger: Warnings(c.log),
+		Logger: Warnings(c.Log),
 	})
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)

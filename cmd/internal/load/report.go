@@ -17,12 +17,12 @@ type Report struct {
 	StartedAt time.Time `json:"started_at"`
 	Note      string    `json:"note,omitempty"` // what was done exactly
 	*Figures
-	Before     *Figures     `json:"before,omitempty"`    // the pin
-	During     *Figures     `json:"during,omitempty"`    // the pin
-	Plain      *Figures     `json:"plain,omitempty"`     // plain INSERTs of the same row
-	Unlimited  *Figures     `json:"unlimited,omitempty"` // a queue without limits
-	SQL        *Figures     `json:"sql,omitempty"`       // jobs enqueued by plain SQL
-	Ratio      *Spread      `json:"ratio,omitempty"`     // of enqueues to plain INSERTs; of during to before; of limited to unlimited
+	Before     *Figures     `json:"before,omitempty"` // the pin
+	During     *Figures     `json:"during,omitempty"` // the pin
+	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
+	Beside     *Figures     `json:"beside,omitempty"` // plain jobs of a queue without limits
+	SQL        *Figures     `json:"sql,omitempty"`    // jobs enqueued by plain SQL
+	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before; of limited to unlimited
 	Idle       *Idle        `json:"idle,omitempty"`
 	Shares     *Shares      `json:"shares,omitempty"`
 	Memory     *Memory      `json:"memory,omitempty"`
@@ -169,7 +169,7 @@ func (r *Report) Text(w io.Writer) error {
 	r.Before.text(t, "before: ")
 	r.During.text(t, "during: ")
 	r.Plain.text(t, "plain INSERT: ")
-	r.Unlimited.text(t, "without a limit: ")
+	r.Beside.text(t, "plain jobs: ")
 	r.SQL.text(t, "enqueued by SQL: ")
 	if r.Ratio != nil {
 		fmt.Fprintf(t, "ratio\t%.2f\t%.2f to %.2f in %d samples\n", r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Ratio.Samples)
