@@ -19,7 +19,7 @@ type GroupOptions[A Args] struct {
 	// Wait is how long the first job of a group waits for more; 0: one second. A group starts earlier if it is full, or if no more jobs can come,
 	// because waiting jobs fill the queue's concurrency.
 	Wait time.Duration
-	// Key, if set, says which jobs belong together: all jobs of a group have the same key.
+	// Key, if set, says which jobs belong together: all jobs of a group have the same key. It may return the job's own Key.
 	Key func(job *Job[A]) string
 }
 

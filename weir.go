@@ -45,6 +45,9 @@
 // A job that runs for long reports how far it is with [JobMeta.SetProgress], and sets a checkpoint with [JobMeta.SetCheckpoint], from which
 // the next attempt goes on.
 //
+// Jobs may have a key (Options.Key), such as a tenant: the keys of a queue take turns, and may have limits of their own, or run strictly in order.
+// See [Limit] and [Client.SetWeight].
+//
 // [Client.WithCodec] encrypts what jobs store, with keys that the database does not have.
 //
 // # Publish and subscribe

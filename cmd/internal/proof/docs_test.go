@@ -59,7 +59,7 @@ func TestExamplesOfTheReferenceRun(t *testing.T) {
 // TestExamplesOfFeaturesRun: the SQL examples of each feature's page run, in a new database.
 func TestExamplesOfFeaturesRun(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"failures.md", "groups.md", "limits.md"} {
+	for _, name := range []string{"failures.md", "groups.md", "limits.md", "keys.md"} {
 		conn := connect(t, pgtest.Database(t))
 		if runExamples(t, conn, page(t, name)) == 0 {
 			t.Errorf("docs/%s has no examples in SQL", name)
@@ -72,7 +72,7 @@ func runExamples(t *testing.T, conn *pgx.Conn, text string) int {
 	t.Helper()
 	examples := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1)
 	for _, example := range examples {
-		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)--.*$`).ReplaceAllString(example[1], ""), ";\n") {
+		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)[ \t]*--.*$`).ReplaceAllString(example[1], ""), ";\n") {
 			if statement = strings.TrimSuffix(strings.TrimSpace(statement), ";"); statement != "" {
 				exec(t, conn, statement)
 			}
