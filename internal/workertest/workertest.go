@@ -287,12 +287,13 @@ func leavesNothingBehindWhenItStops(s *stage) {
 }
 
 // endsEveryJobOnce: every job ends exactly once, even if two workers are killed, stopped, started again, and lose their sessions and
-// answers, while jobs fail and are cancelled.
+// answers, while jobs fail and are cancelled; some have keys, with a limit.
 func endsEveryJobOnce(s *stage) {
 	const jobs = 2000
 	s.exec(`SELECT weir.enqueue('q', 'none', '{}'), weir.set('q', 'backoff', '100 ms'), weir.set('q', 'backoff_limit', '200 ms')`)
 	s.exec(`SELECT weir.enqueue('q', CASE WHEN i % 10 = 0 THEN 'rest' ELSE 'hello' END, CASE WHEN i % 10 = 0 THEN '{"seconds": 0.1}' WHEN i % 10 < 3 THEN '{}' ELSE '{"name": "Ada"}' END::jsonb,
-		max_attempts => 2 + i % 4) FROM generate_series(1, $1) i`, jobs)
+		max_attempts => 2 + i % 4, key => CASE WHEN i % 2 = 0 THEN 'key ' || i % 14 END) FROM generate_series(1, $1) i`, jobs)
+	s.exec(`SELECT weir.set_limit('q', running => 5, per_key => true)`)
 	seed := uint64(time.Now().UnixNano())
 	s.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
