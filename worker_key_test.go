@@ -41,8 +41,14 @@ func TestAHandlerGetsTheKey(t *testing.T) {
 			}
 		}
 	}
-	_, err := r.client.Enqueue(t.Context(), keyed(1).Args, keyed(1).Options)
+	first, err := r.client.Enqueue(t.Context(), keyed(1).Args, keyed(1).Options)
 	add(err, keyed(1))
+	if info, err := r.client.Job(t.Context(), first.ID); err != nil || info.Key != "tenant 1" || info.Priority != 3 {
+		t.Errorf("the job is %+v, %v, want its key and priority", info, err)
+	}
+	if page, err := r.client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateAvailable}}); err != nil || len(page.Jobs) != 1 || page.Jobs[0].Key != "tenant 1" {
+		t.Errorf("the list is %+v, %v, want the job with its key", page, err)
+	}
 	_, err = r.client.Enqueue(t.Context(), unique(2).Args, unique(2).Options)
 	add(err, unique(2))
 	many := []weir.NewJob{keyed(3), keyed(4), {Args: number{5}, Options: &weir.Options{Priority: 3}}}

@@ -26,7 +26,7 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 		weirtest.RequireNotEnqueuedTx[sendMail](t, tx)
 		weirtest.RequireManyEnqueuedTx(t, tx, nil)
 		for _, job := range []weir.NewJob{
-			{Args: sendMail{To: "ada"}, Options: &weir.Options{Queue: "mail", Priority: 1, RunAt: at, Meta: map[string]any{"tenant": 7, "trace": "x"}}},
+			{Args: sendMail{To: "ada"}, Options: &weir.Options{Queue: "mail", Priority: 1, Key: "acme", RunAt: at, Meta: map[string]any{"tenant": 7, "trace": "x"}}},
 			{Args: sendMail{To: "bob"}},
 			{Args: charge{5}},
 		} {
@@ -34,8 +34,8 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job := weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, &weir.Options{Queue: "mail", Priority: 1, RunAt: at, MaxAttempts: 25, Meta: map[string]any{"tenant": 7}})
-		if job.ID == 0 || job.Args.To != "ada" || job.Queue != "mail" || job.Priority != 1 || job.Attempt != 1 || job.RunAt.Sub(at).Abs() > time.Millisecond {
+		job := weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, &weir.Options{Queue: "mail", Priority: 1, Key: "acme", RunAt: at, MaxAttempts: 25, Meta: map[string]any{"tenant": 7}})
+		if job.ID == 0 || job.Args.To != "ada" || job.Queue != "mail" || job.Priority != 1 || job.Key != "acme" || job.Attempt != 1 || job.RunAt.Sub(at).Abs() > time.Millisecond {
 			t.Errorf("found %+v", job)
 		}
 		if job := weirtest.RequireEnqueuedTx(t, tx, charge{5}, nil); job.Queue != "money" || job.MaxAttempts != 3 || !job.RunAt.IsZero() {
@@ -47,10 +47,10 @@ func TestWhatATransactionEnqueuesIsAssertedOnAndRolledBack(t *testing.T) {
 		weirtest.RequireManyEnqueuedTx(t, tx, []weir.NewJob{{Args: charge{5}}, {Args: sendMail{To: "bob"}}, {Args: sendMail{To: "ada"}}})
 
 		wantFailure(t, func(t testing.TB) { weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "eve"}, nil) },
-			`no such job was enqueued in this transaction:`, `send_mail  {"to":"eve"}`, `{"to":"ada"}  queue mail  priority 1  max_attempts 25  run_at `, `(differs in args)`, `(differs in kind)`)
+			`no such job was enqueued in this transaction:`, `send_mail  {"to":"eve"}`, `{"to":"ada"}  queue mail  priority 1  max_attempts 25  key acme  run_at `, `(differs in args)`, `(differs in kind)`)
 		wantFailure(t, func(t testing.TB) {
-			weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, &weir.Options{Queue: "post", Priority: 2, MaxAttempts: 1, RunAt: at.Add(time.Minute), Meta: map[string]any{"tenant": 8}})
-		}, `meta {"tenant":8}`, `(differs in queue, priority, max_attempts, run_at, meta.tenant)`)
+			weirtest.RequireEnqueuedTx(t, tx, sendMail{To: "ada"}, &weir.Options{Queue: "post", Priority: 2, Key: "globex", MaxAttempts: 1, RunAt: at.Add(time.Minute), Meta: map[string]any{"tenant": 8}})
+		}, `meta {"tenant":8}`, `(differs in queue, priority, max_attempts, key, run_at, meta.tenant)`)
 		wantFailure(t, func(t testing.TB) { weirtest.RequireNotEnqueuedTx[sendMail](t, tx) }, "want no job of kind send_mail, but 2 were enqueued in this transaction", `"bob"`)
 		wantFailure(t, func(t testing.TB) {
 			weirtest.RequireManyEnqueuedTx(t, tx, []weir.NewJob{{Args: charge{5}}, {Args: charge{5}}, {Args: sendMail{To: "ada"}}})
