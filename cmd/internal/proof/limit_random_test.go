@@ -170,14 +170,18 @@ func (s *slots) change() {
 		}
 	}
 	// What is left is to be drained soon, and each queue has limits in the end.
-	for _, queue := range s.queues {
+	for i := range 2 * len(s.queues) {
+		queue, set := s.queues[i/2], `SELECT weir.set_limit($1, running => 500)`
+		if i%2 == 1 {
+			set = `SELECT weir.set_limit($1, running => 50, per_key => true)`
+		}
 		for err := errors.New("not yet set"); err != nil && s.ctx.Err() == nil; {
 			if conn == nil || conn.IsClosed() {
 				if conn = s.dial("operator"); conn == nil {
 					return
 				}
 			}
-			_, err = conn.Exec(s.ctx, `SELECT weir.set_limit($1, running => 500)`, queue)
+			_, err = conn.Exec(s.ctx, set, queue)
 			if sqlstate(err) != "55P03" {
 				s.check(conn, "set_limit", err)
 			}
