@@ -378,14 +378,14 @@ BEGIN
   ), open AS MATERIALIZED (
     SELECT f.bits, f.lane, f.open[2 * i - 1] AS seq, f.open[2 * i] AS id, i FROM family f CROSS JOIN LATERAL generate_series(1, cardinality(f.open) / 2) i
   ), ended AS MATERIALIZED (
-    SELECT r.seq, x.id, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
+    SELECT s.seq, r.ids, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
     FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
-    CROSS JOIN LATERAL (SELECT r.seq, r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r CROSS JOIN LATERAL unnest(r.ids) x(id)
+    CROSS JOIN LATERAL (SELECT r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r
   ), still AS MATERIALIZED (
-    SELECT o.*, (o.seq, o.id) IN (SELECT e.seq, e.id FROM ended e) AS is_followed
-    FROM open o
-    WHERE (o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e WHERE e.is_final OR NOT lim.in_order)
-      AND ((o.seq, o.id) NOT IN (SELECT e.seq, e.id FROM ended e) OR weir._is_put_back(o.id, o.bits, ids, arrived))
+    SELECT o.*
+    FROM (SELECT o.bits, o.lane, o.seq, o.id, o.i, bool_or(e.is_final) AS is_final, count(e.seq) > 0 AS is_followed
+          FROM open o LEFT JOIN ended e ON e.seq = o.seq AND o.id = ANY (e.ids) GROUP BY o.bits, o.lane, o.seq, o.id, o.i) o
+    WHERE NOT o.is_followed OR NOT o.is_final AND lim.in_order AND weir._is_put_back(o.id, o.bits, ids, arrived)
   ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits
     SELECT l.lane & key_mask AS bits, count(*) AS n
     FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)

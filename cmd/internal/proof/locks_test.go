@@ -118,8 +118,8 @@ func TestClaimLocks(t *testing.T) {
 		name, sql           string
 		relations, advisory int
 	}{
-		{"claim", claimSQL, 33, 3},
-		{"claim of nothing", empty, 27, 2},
+		{"claim", claimSQL, 35, 3},
+		{"claim of nothing", empty, 29, 2},
 		{"record", completeSQL, 22, 4},
 	} {
 		results, err := conn.PgConn().Exec(t.Context(), `BEGIN; `+c.sql+`; `+locksSQL+`; SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath; COMMIT`).ReadAll()
