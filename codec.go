@@ -49,7 +49,7 @@ func (c codecs) of(kind string) Codec {
 // WithCodec returns a client that encrypts jobs of these kinds (none: all kinds without a codec of their own), and whose workers decrypt
 // them. It shares c's pool and has its middleware, which is built again. Encrypted are the args of the jobs that the client enqueues, and
 // what its workers store for these kinds: outputs, errors, checkpoints, and the messages and lines that they report. Jobs of these kinds that were enqueued without a codec run as before. Meta,
-// queue and kind are not encrypted.
+// queue, kind and key are not encrypted.
 //
 // [JobInfo] has only the id of the key in place of what is encrypted; [Client.Decrypt] decrypts it. A nil codec means that the kinds are not
 // encrypted.
