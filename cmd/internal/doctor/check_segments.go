@@ -20,7 +20,7 @@ SELECT s.log, s.segment::integer, extract(epoch FROM clock_timestamp() - s.at)::
        extract(epoch FROM (SELECT max(g.value::interval) FROM weir.setting g WHERE g.name = ANY (l.retention)))::float8,
        (SELECT sum(coalesce(pg_total_relation_size(to_regclass(format('weir.%s_%s', t, s.segment))), 0)) FROM unnest(l.tables) t)::bigint,
        (SELECT g.value::bigint / l.parts FROM weir.setting g WHERE g.name = l.bytes)
-FROM (VALUES ('job', ARRAY['completed_retention'], 'retention_bytes', 4, ARRAY['job', 'batch', 'result']),
+FROM (VALUES ('job', ARRAY['completed_retention'], 'retention_bytes', 4, ARRAY['job', 'batch', 'result', 'turn']),
              ('failure', ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16, ARRAY['failure']),
              ('message', ARRAY['message_retention'], 'message_retention_bytes', 4, ARRAY['message', 'tick'])) l(log, retention, bytes, parts, tables)
 JOIN (SELECT DISTINCT ON (e.log, e.segment) e.log, e.segment, e.event, e.at FROM weir.segment e ORDER BY e.log, e.segment, e.no DESC) s ON s.log = l.log
@@ -106,7 +106,7 @@ func segmentHolders(ctx context.Context, l *inspection, log string, segment int3
 		Wrote              bool
 	}
 	name := func(table string) string { return fmt.Sprintf("weir.%s_%d", table, segment) }
-	tables := []string{name("job"), name("batch"), name("result")}
+	tables := []string{name("job"), name("batch"), name("result"), name("turn")}
 	switch log {
 	case "message":
 		tables = []string{name("message"), name("tick")}
