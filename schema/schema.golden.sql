@@ -1620,7 +1620,7 @@ BEGIN
        WHERE NOT is_ring
        LIMIT quota)
       UNION ALL
-      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before) t WHERE is_ring
+      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before, snapshot) t WHERE is_ring
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
@@ -3593,9 +3593,14 @@ BEGIN
     SELECT s.seq, r.ids, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
     FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
     CROSS JOIN LATERAL (SELECT r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r
+  ), batch AS MATERIALIZED (
+    SELECT s.seq, b.ids FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
+    CROSS JOIN LATERAL (SELECT b.ids FROM weir.batch b WHERE b.lane = q.lane AND b.seq = s.seq OFFSET 0) b
   ), still AS MATERIALIZED (
+    -- Reclaiming keeps the batches of attempts that run, and nothing of those that have ended.
     SELECT o.*
-    FROM (SELECT o.bits, o.lane, o.seq, o.id, o.i, bool_or(e.is_final) AS is_final, count(e.seq) > 0 AS is_followed
+    FROM (SELECT o.bits, o.lane, o.seq, o.id, o.i, coalesce(bool_or(e.is_final), false) AS is_final,
+                 count(e.seq) > 0 OR NOT EXISTS (SELECT FROM batch b WHERE b.seq = o.seq AND o.id = ANY (b.ids)) AS is_followed
           FROM open o LEFT JOIN ended e ON e.seq = o.seq AND o.id = ANY (e.ids) GROUP BY o.bits, o.lane, o.seq, o.id, o.i) o
     WHERE NOT o.is_followed OR NOT o.is_final AND lim.in_order AND weir._is_put_back(o.id, o.bits, ids, arrived)
   ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits
@@ -6234,10 +6239,9 @@ BEGIN
   RETURN true;
 END
 $$;
-CREATE FUNCTION weir._snapshot_of_others() RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._snapshot_of_others(s pg_snapshot DEFAULT pg_current_snapshot()) RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  s   pg_snapshot := pg_current_snapshot();
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
   IF own IS NULL OR NOT pg_visible_in_snapshot(own, s) THEN
@@ -6385,7 +6389,7 @@ BEGIN
   RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
 END
 $$;
-CREATE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6402,7 +6406,7 @@ DECLARE
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   lim       weir.queue_limit;
-  seen      pg_snapshot := weir._snapshot_of_others();
+  seen      pg_snapshot := weir._snapshot_of_others(snapshot);
   top       xid8;
   skip      xid8[];         -- transactions in progress for so long that the claim before saw them too: they may be large
   lanes     bigint[];       -- with news: of each, and of each transaction, one
@@ -9005,7 +9009,7 @@ COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues th
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._skip_cancelled(integer,bigint,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
-COMMENT ON ROUTINE weir._snapshot_of_others() IS 'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
 COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
@@ -9015,7 +9019,7 @@ COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';

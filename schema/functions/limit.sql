@@ -73,13 +73,12 @@ $$;
 COMMENT ON FUNCTION weir._gate_now IS
   'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._snapshot_of_others() RETURNS pg_snapshot
+CREATE OR REPLACE FUNCTION weir._snapshot_of_others(s pg_snapshot DEFAULT pg_current_snapshot()) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  s   pg_snapshot := pg_current_snapshot();
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
   IF own IS NULL OR NOT pg_visible_in_snapshot(own, s) THEN
@@ -90,7 +89,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._snapshot_of_others IS
-  'The present snapshot as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
+  'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._open_gate(name text, gate integer) RETURNS weir.gate
 LANGUAGE plpgsql VOLATILE

@@ -102,7 +102,7 @@ $$;
 COMMENT ON FUNCTION weir._has_turns IS
   'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -127,7 +127,7 @@ DECLARE
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   lim       weir.queue_limit;
-  seen      pg_snapshot := weir._snapshot_of_others();
+  seen      pg_snapshot := weir._snapshot_of_others(snapshot);
   top       xid8;
   skip      xid8[];         -- transactions in progress for so long that the claim before saw them too: they may be large
   lanes     bigint[];       -- with news: of each, and of each transaction, one
@@ -347,7 +347,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._take_turns IS
-  'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
+  'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._limit_turns(
   lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamptz,
@@ -381,9 +381,14 @@ BEGIN
     SELECT s.seq, r.ids, r.outcome IN ('completed', 'failed', 'cancelled') AS is_final
     FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
     CROSS JOIN LATERAL (SELECT r.ids, r.outcome FROM weir.result r WHERE r.lane = q.lane AND r.seq = s.seq OFFSET 0) r
+  ), batch AS MATERIALIZED (
+    SELECT s.seq, b.ids FROM (SELECT DISTINCT o.seq FROM open o) s CROSS JOIN unnest(rings) q(lane)
+    CROSS JOIN LATERAL (SELECT b.ids FROM weir.batch b WHERE b.lane = q.lane AND b.seq = s.seq OFFSET 0) b
   ), still AS MATERIALIZED (
+    -- Reclaiming keeps the batches of attempts that run, and nothing of those that have ended.
     SELECT o.*
-    FROM (SELECT o.bits, o.lane, o.seq, o.id, o.i, bool_or(e.is_final) AS is_final, count(e.seq) > 0 AS is_followed
+    FROM (SELECT o.bits, o.lane, o.seq, o.id, o.i, coalesce(bool_or(e.is_final), false) AS is_final,
+                 count(e.seq) > 0 OR NOT EXISTS (SELECT FROM batch b WHERE b.seq = o.seq AND o.id = ANY (b.ids)) AS is_followed
           FROM open o LEFT JOIN ended e ON e.seq = o.seq AND o.id = ANY (e.ids) GROUP BY o.bits, o.lane, o.seq, o.id, o.i) o
     WHERE NOT o.is_followed OR NOT o.is_final AND lim.in_order AND weir._is_put_back(o.id, o.bits, ids, arrived)
   ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -355,4 +356,43 @@ func TestAJobInOrderWaitsForTheOneBeforeIt(t *testing.T) {
 	next("4.1.0")
 	end("completed")
 	next("")
+}
+
+// TestWhatHasEndedIsNotCountedOnceItIsReclaimed: a key's limit counts what runs, also when the log has forgotten what has ended; and in order, a job that
+// waits for its next attempt keeps its place.
+func TestWhatHasEndedIsNotCountedOnceItIsReclaimed(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q", "o")
+	exec(t, conn, `SELECT weir.set('completed_retention', '0')`)
+	exec(t, conn, `SELECT weir.set_limit('q', running => 2, per_key => true)`)
+	exec(t, conn, `SELECT weir.set_limit('o', per_key => true, in_order => true)`)
+	enqueueFor(t, conn, "q", "a", 6)
+	enqueueFor(t, conn, "o", "a", 2)
+	held := mustClaim(t, conn, worker, "q", 10)
+	first := mustClaim(t, conn, worker, "o", 10)
+	if len(held) != 2 || len(first) != 1 {
+		t.Fatalf("%d and %d attempts run, want 2 and 1", len(held), len(first))
+	}
+	mustComplete(t, conn, worker, held[:1])
+	later := time.Now().Add(time.Hour)
+	if ok, err := finish(t.Context(), conn, worker, first[0], "retried", later); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	for range 2 {
+		was := value[int](t, conn, `SELECT pg_sequence_last_value('weir.active_job')`)
+		until(t, "another segment is active, and the one before it is empty", func() bool {
+			exec(t, conn, `SELECT weir._rotate()`)
+			return value[bool](t, conn, `SELECT pg_sequence_last_value('weir.active_job') <> $1 AND pg_relation_size('weir.job_' || $1::int) = 0`, was)
+		})
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.result`); n != 0 {
+		t.Fatalf("%d results are left: the test proves nothing", n)
+	}
+	if got := claimKeysUntil(t, conn, worker, "q", 10, 10); len(got) != 1 {
+		t.Errorf("%d jobs start beside the one that runs, want 1", len(got))
+	}
+	if got := claimKeysUntil(t, conn, worker, "o", 10, 10); len(got) != 0 {
+		t.Errorf("%d jobs start before the one ahead of them has been tried again", len(got))
+	}
 }
