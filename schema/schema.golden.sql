@@ -1000,6 +1000,22 @@ AS $$
       OFFSET 0)
     ORDER BY u.nr)
 $$;
+CREATE FUNCTION weir._carry_keys(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  WITH waiting AS MATERIALIZED (
+    SELECT k.* FROM (
+      SELECT u.id, u.attempt, u.put_off, sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0) + coalesce(pg_column_size(u.errors), 0)) OVER (ROWS UNBOUNDED PRECEDING) AS total
+      FROM weir._unclaimed(_carry_keys.segment, _carry_keys.lanes, _carry_keys.max_jobs) u) k
+    WHERE k.total - 1048576 <= _carry_keys.max_bytes
+  ), deleted AS (
+    DELETE FROM weir.job j USING waiting w
+    WHERE j.segment = _carry_keys.segment AND j.id = w.id AND j.attempt = w.attempt AND j.put_off = w.put_off RETURNING j.*
+  ), copied AS (
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, _carry_keys.active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key FROM deleted g
+  )
+  SELECT coalesce(max(w.total), 0)::bigint FROM waiting w
+$$;
 CREATE FUNCTION weir._carry_states(segment integer, active integer, lanes bigint[]) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids)
@@ -1064,6 +1080,7 @@ DECLARE
   locked    integer := 0;
   ring      bigint;       -- the queue of the last lane that had a key
   is_ours   boolean;      -- its ring is locked
+  keys      bigint[];
   late      xid8[];
   since     timestamptz;  -- when it was
 BEGIN
@@ -1078,6 +1095,10 @@ BEGIN
         IF is_ours THEN
           late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = ring::integer));
           since := clock_timestamp();
+          keys := ARRAY(SELECT l FROM unnest(_carry_waiting.lanes) l WHERE l >> 39 = ring AND l & 549755813880 <> 0);
+          IF cardinality(keys) > 50 THEN  -- one by one would take too long
+            RETURN carried + weir._carry_keys(_carry_waiting.segment, active, keys[: 1000], max_jobs, max_bytes - carried);
+          END IF;
         END IF;
       END IF;
     END IF;
@@ -8846,6 +8867,7 @@ COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
+COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';

@@ -18,6 +18,7 @@ DECLARE
   locked    integer := 0;
   ring      bigint;       -- the queue of the last lane that had a key
   is_ours   boolean;      -- its ring is locked
+  keys      bigint[];
   late      xid8[];
   since     timestamptz;  -- when it was
 BEGIN
@@ -32,6 +33,10 @@ BEGIN
         IF is_ours THEN
           late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = ring::integer));
           since := clock_timestamp();
+          keys := ARRAY(SELECT l FROM unnest(_carry_waiting.lanes) l WHERE l >> 39 = ring AND l & 549755813880 <> 0);
+          IF cardinality(keys) > 50 THEN  -- one by one would take too long
+            RETURN carried + weir._carry_keys(_carry_waiting.segment, active, keys[: 1000], max_jobs, max_bytes - carried);
+          END IF;
         END IF;
       END IF;
     END IF;
@@ -67,6 +72,31 @@ END
 $$;
 COMMENT ON FUNCTION weir._carry_waiting IS
   'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
+
+CREATE OR REPLACE FUNCTION weir._carry_keys(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  WITH waiting AS MATERIALIZED (
+    SELECT k.* FROM (
+      SELECT u.id, u.attempt, u.put_off, sum(150 + pg_column_size(u.args) + coalesce(pg_column_size(u.meta), 0) + coalesce(pg_column_size(u.errors), 0)) OVER (ROWS UNBOUNDED PRECEDING) AS total
+      FROM weir._unclaimed(_carry_keys.segment, _carry_keys.lanes, _carry_keys.max_jobs) u) k
+    WHERE k.total - 1048576 <= _carry_keys.max_bytes
+  ), deleted AS (
+    DELETE FROM weir.job j USING waiting w
+    WHERE j.segment = _carry_keys.segment AND j.id = w.id AND j.attempt = w.attempt AND j.put_off = w.put_off RETURNING j.*
+  ), copied AS (
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, _carry_keys.active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key FROM deleted g
+  )
+  SELECT coalesce(max(w.total), 0)::bigint FROM waiting w
+$$;
+COMMENT ON FUNCTION weir._carry_keys IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 
 CREATE OR REPLACE FUNCTION weir._kept_turns(segment integer, lanes bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE
