@@ -4213,7 +4213,7 @@ DECLARE
   found   integer;
 BEGIN
   FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
-    keys := weir._waiting_keys(name, 10000);
+    keys := weir._waiting_keys(name, 1000);
     looked := looked + 1;
     IF keys.is_whole THEN
       lanes := lanes || keys.lanes;
