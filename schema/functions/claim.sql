@@ -270,6 +270,10 @@ BEGIN
       top := pg_snapshot_xmax(snapshot);
       running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
     END IF;
+    IF is_ring AND pg_snapshot_xmax((weir._ring_of(ready.name)).arrived) > top THEN
+      RAISE EXCEPTION 'weir: the turns of queue % (up to xid %) are ahead of this cluster''s xid counter (%)', ready.name, pg_snapshot_xmax((weir._ring_of(ready.name)).arrived), top
+        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    END IF;
     IF last.pos_xid >= top THEN
       RAISE EXCEPTION 'weir: the position of lane % (xid %) is ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
         USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';

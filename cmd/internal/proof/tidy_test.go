@@ -14,8 +14,8 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 	conn := connect(t, url)
 	worker := startWorker(t, conn, "q")
 	far := func() {
-		exec(t, conn, `INSERT INTO weir.cancellation (id) SELECT unnest(weir.enqueue_many(array_fill('q'::text, ARRAY[10000]), array_fill('k'::text, ARRAY[10000]),
-			array_fill('{}'::jsonb, ARRAY[10000]), run_at => array_fill(now() + interval '1 year', ARRAY[10000])))`)
+		exec(t, conn, `INSERT INTO weir.cancellation (id) SELECT unnest(weir.enqueue_many(array_fill('q'::text, ARRAY[3000]), array_fill('k'::text, ARRAY[3000]),
+			array_fill('{}'::jsonb, ARRAY[3000]), run_at => array_fill(now() + interval '1 year', ARRAY[3000])))`)
 	}
 	far()
 	far()
@@ -45,7 +45,7 @@ func TestTidyForgetsCancellationsPartByPart(t *testing.T) {
 	if passes > 0 {
 		t.Errorf("it took %d passes", passes+1)
 	}
-	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation`); n != 30_000 {
-		t.Errorf("%d cancellations are left, want 30000", n)
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation`); n != 9_000 {
+		t.Errorf("%d cancellations are left, want 9000", n)
 	}
 }

@@ -339,7 +339,7 @@ func TestAJobThatWillBeDroppedIsNoDuplicate(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		ends bool // the first one has ended when the call is made
-	}{{`key => 'a'`, true}, {`key => 'a', until => 'started'`, false}} {
+	}{{`unique_key => 'a'`, true}, {`unique_key => 'a', until => 'started'`, false}} {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
@@ -355,7 +355,7 @@ func TestAJobThatWillBeDroppedIsNoDuplicate(t *testing.T) {
 			}
 			if c.ends {
 				mustComplete(t, conn, worker, running)
-			} else if id, duplicate := uniquely(t, conn, `key => 'a'`); !duplicate || id != first {
+			} else if id, duplicate := uniquely(t, conn, `unique_key => 'a'`); !duplicate || id != first {
 				t.Errorf("until finished, a call while job %d runs answers %d, %v", first, id, duplicate)
 			}
 			third := logUniquely(t, conn, c.rule)
