@@ -8064,8 +8064,8 @@ BEGIN
   FROM (SELECT DISTINCT j.lane FROM pg_temp.weir_job j WHERE NOT j.unfinished AND j.lane & 549755813880 <> 0) j FULL JOIN put_back b ON b.lane = j.lane;
   DELETE FROM weir.with_keys;
   INSERT INTO weir.with_keys (queue, since) SELECT k.queue, k.since FROM pg_temp.weir_keys k;
-  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived)
-  SELECT k.queue, k.seq, 0, k.forms, 0, (k.since::text || ':' || k.since::text || ':')::pg_snapshot FROM pg_temp.weir_keys k;
+  INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers)
+  SELECT k.queue, k.seq, 0, k.forms, 0, (k.since::text || ':' || k.since::text || ':')::pg_snapshot, '{}' FROM pg_temp.weir_keys k;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
   SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;

@@ -162,7 +162,7 @@ func (m *model) problems(killed time.Time) []string {
 			case k == last && (e.end == running || e.end == followed || e.end == abandoned):
 				say("job %d has no attempt after %s", id, describe(e))
 			}
-			b := [2]int64{int64(e.Lane), e.Seq}
+			b := [2]int64{e.Lane, e.Seq}
 			if other := batches[b]; other == nil {
 				batches[b] = e
 			} else if other.worker != e.worker && other.at.After(killed) && e.at.After(killed) {
