@@ -303,7 +303,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set_limit IS
-  'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
+  'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir.clear_limit(queue text, per_key boolean DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -341,6 +341,7 @@ SET jit = off
 AS $$
 DECLARE
   slept text;
+  turn  integer := 50;  -- in ms
 BEGIN
   IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % was called inside a transaction that has written', caller
@@ -350,10 +351,10 @@ BEGIN
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: no job of any queue is claimed until its transaction ends. If you did, try again.';
   END IF;
   PERFORM weir._hold_briefly();
-  -- Claims that come while it waits would wait behind it: so it waits in short turns.
+  -- Claims that come while it waits would wait behind it: so it waits in short turns. They get longer, because on a busy server a claim may take longer.
   LOOP
     BEGIN
-      PERFORM set_config('lock_timeout', '50ms', true);
+      PERFORM set_config('lock_timeout', turn || 'ms', true);
       PERFORM pg_advisory_xact_lock(1464158547, 0);
       PERFORM set_config('lock_timeout', '5s', true);
       RETURN;
@@ -364,11 +365,12 @@ BEGIN
       END IF;
     END;
     slept := pg_sleep(0.02 + random() / 20);
+    turn := least(2 * turn, 1000);
   END LOOP;
 END
 $$;
 COMMENT ON FUNCTION weir._stop_claims IS
-  'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at a time).';
+  'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 
 CREATE OR REPLACE FUNCTION weir.limits()
 RETURNS TABLE (queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamptz,
