@@ -130,6 +130,7 @@ BEGIN
   END IF;
 
   -- The short step. Claims and most results are autocommit calls, so each wait is short; all waits are bounded.
+  PERFORM set_config('lock_timeout', '250ms', true);  -- on a busy server, or in a session that plans its first, a claim may take long
   PERFORM pg_advisory_xact_lock(1464158547, 0);
   PERFORM set_config('lock_timeout', '25ms', true);
   PERFORM pg_advisory_xact_lock(1464158549, _reclaim.segment);
@@ -144,7 +145,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._reclaim IS
-  'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 50 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
+  'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._is_held(tables regclass[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
