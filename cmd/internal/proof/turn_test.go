@@ -195,8 +195,8 @@ func TestRatesOfKeysHold(t *testing.T) {
 // TestTheCostOfATurnIsFlat: what a claim reads depends neither on how many jobs a key has waiting, nor on how many keys there are, nor on how many
 // transactions are open or what they have logged.
 func TestTheCostOfATurnIsFlat(t *testing.T) {
-	t.Parallel()
-	const overhead, most = 700, 40 // blocks for a claim, and for each job
+	pgtest.Alone(t, "what a claim touches depends on the transactions of the whole server")
+	const overhead, most = 1000, 40 // blocks for a claim, and for each job
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q")
 	cost := func(what string) int {
