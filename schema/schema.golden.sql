@@ -1645,7 +1645,7 @@ BEGIN
        WHERE NOT is_ring
        LIMIT quota)
       UNION ALL
-      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before, snapshot) t WHERE is_ring
+      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, this_seq, quota, before, snapshot) t WHERE is_ring
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
@@ -6417,7 +6417,7 @@ BEGIN
   RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
 END
 $$;
-CREATE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._take_turns(name text, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -9048,7 +9048,7 @@ COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._take_turns(text,bigint,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._take_turns(text,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';

@@ -318,7 +318,7 @@ BEGIN
        WHERE NOT is_ring
        LIMIT quota)
       UNION ALL
-      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, ready.lane, this_seq, quota, before, snapshot) t WHERE is_ring
+      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, this_seq, quota, before, snapshot) t WHERE is_ring
       LIMIT quota
     ), state AS MATERIALIZED (
       -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.

@@ -102,7 +102,7 @@ $$;
 COMMENT ON FUNCTION weir._has_turns IS
   'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring_lane bigint, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._take_turns(name text, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -347,7 +347,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._take_turns IS
-  'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch (ring_lane, seq). Isolation: READ COMMITTED.';
+  'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._limit_turns(
   lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamptz,
