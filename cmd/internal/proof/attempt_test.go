@@ -58,16 +58,32 @@ func (l *load) run(d time.Duration, disturb func()) {
 	} else {
 		l.pause(d)
 	}
+	// On a slow machine it goes on until there was something to find.
+	l.await(func() bool { return l.has("opened") && l.has("promoted") })
 	close(l.stop)
 	producers.Wait()
 	l.draining.Store(true)
 	if l.ctx.Err() == nil {
 		l.drain()
 	}
+	l.await(func() bool { return l.has("reclaimed") })
 	close(l.drained)
 	others.Wait()
 	if err := context.Cause(l.ctx); err != nil {
 		l.t.Fatal(err)
+	}
+}
+
+// has tells whether maintenance has done something.
+func (l *load) has(did string) bool {
+	n, ok := l.did.Load(did)
+	return ok && n.(*atomic.Int64).Load() > 0
+}
+
+// await waits for what a load needs to prove anything; verify tells what is missing.
+func (l *load) await(done func() bool) {
+	for end := time.Now().Add(patience); !done() && l.ctx.Err() == nil && time.Now().Before(end); {
+		l.pause(50 * time.Millisecond)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestEveryMessageIsInExactlyOneTick(t *testing.T) {
 	exec(t, connect(t, l.url), `SELECT weir.set('message_retention', '4 s')`)
 	l.converse(talk, loadTime(4*time.Second), nil)
 	l.verifyTalk(talk)
-	if n, ok := l.did.Load("opened"); !ok || n.(*atomic.Int64).Load() == 0 {
+	if !l.has("opened") {
 		t.Error("no segment was opened: the load was too light for the test to prove anything")
 	}
 }
@@ -80,6 +80,9 @@ func (l *load) converse(talk *talk, d time.Duration, disturb func()) {
 			break
 		}
 		l.pause(d / 4)
+	}
+	if disturb == nil {
+		l.await(func() bool { return l.has("opened") })
 	}
 	close(l.stop)
 	publishers.Wait()
