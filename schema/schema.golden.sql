@@ -3953,7 +3953,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._next_available(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+CREATE FUNCTION weir._next_available(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4018,7 +4018,7 @@ BEGIN
     CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, CASE WHEN l.lane & 3 = first THEN at_xid ELSE '0' END, CASE WHEN l.lane & 3 = first THEN at_id ELSE 0 END, 1) w
     WHERE l.lane & 3 >= first
     ORDER BY l.lane & 3, w.xid, w.id LIMIT most + 1) h;
-  key := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
+  place := jsonb_build_array(from_, upto, first, at_xid::text, at_id);
   cost := 12 * cardinality(places);
   RETURN NEXT;
   WHILE shown < most AND n < coalesce(cardinality(head.lanes), 0) LOOP
@@ -4043,13 +4043,13 @@ BEGIN
     at_id := upto_id;
   END LOOP;
   IF shown < most THEN
-    key := jsonb_build_array(CASE WHEN upto < no_end THEN upto + 1 ELSE no_end END, NULL, NULL, NULL, NULL);
+    place := jsonb_build_array(CASE WHEN upto < no_end THEN upto + 1 ELSE no_end END, NULL, NULL, NULL, NULL);
     cost := 1;
     RETURN NEXT;
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4073,7 +4073,7 @@ BEGIN
   -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
   IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.key), n.cost + 9
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9
     FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
     IF FOUND THEN
       RETURN;
@@ -4082,7 +4082,7 @@ BEGIN
   END IF;
   IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.key), 10
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10
     FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
     IF FOUND THEN
       RETURN;
@@ -4101,7 +4101,7 @@ BEGIN
   ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4109,9 +4109,9 @@ DECLARE
   size     bigint := current_setting('block_size')::bigint;
   r        record;
 BEGIN
-  key := after;
+  place := after;
   IF lanes IS NOT NULL THEN
-    key := coalesce(key, '{}');
+    place := coalesce(place, '{}');
     FOR r IN
       SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
       FROM unnest(_next_completed.lanes) l(lane)
@@ -4120,29 +4120,29 @@ BEGIN
     LOOP
       id := CASE WHEN r.is_end THEN r.id END;
       ended_at := r.finished_at;
-      key := key || jsonb_build_object(r.lane::text, jsonb_build_array(r.place, r.id));
+      place := place || jsonb_build_object(r.lane::text, jsonb_build_array(r.place, r.id));
       RETURN NEXT;
     END LOOP;
     RETURN;
   END IF;
   -- Results appended from now on are newer than all that are shown, and a segment that has been reclaimed holds none of its earlier results.
-  key := coalesce(key, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
+  place := coalesce(place, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
   FOR r IN
     SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.segment ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at
     FROM generate_series(1, 4) s(segment)
     CROSS JOIN LATERAL (
-      SELECT s.segment, e.* FROM weir._results_in(s.segment, (key->s.segment::text->>0)::bigint, (key->s.segment::text->>1)::bigint, most) e
-      WHERE (key->s.segment::text->>2)::bigint = weir._times_reclaimed(s.segment)) k
+      SELECT s.segment, e.* FROM weir._results_in(s.segment, (_next_completed.place->s.segment::text->>0)::bigint, (_next_completed.place->s.segment::text->>1)::bigint, most) e
+      WHERE (_next_completed.place->s.segment::text->>2)::bigint = weir._times_reclaimed(s.segment)) k
     ORDER BY at DESC, k.segment, k.place DESC, k.id DESC LIMIT most
   LOOP
     id := CASE WHEN r.is_end THEN r.id END;
     ended_at := r.finished_at;
-    key := key || jsonb_build_object(r.segment::text, jsonb_build_array(r.place, r.id, key->r.segment::text->2));
+    place := place || jsonb_build_object(r.segment::text, jsonb_build_array(r.place, r.id, place->r.segment::text->2));
     RETURN NEXT;
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+CREATE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4159,7 +4159,7 @@ BEGIN
   ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_later(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+CREATE FUNCTION weir._next_later(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4199,7 +4199,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4237,7 +4237,7 @@ BEGIN
       late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = of::integer));
     END IF;
     cost := coalesce(cost, 0) + 4;
-    FOR id, key IN
+    FOR id, place IN
       SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = w.id) THEN w.id END, jsonb_build_array('keys', this, w.xid::text, w.id)
       FROM weir._waiting(this, v.running, v.top, CASE WHEN this = after THEN after_xid ELSE '0' END, CASE WHEN this = after THEN after_id ELSE 0 END, most - shown, late => late) w
       ORDER BY w.xid, w.id
@@ -4251,13 +4251,13 @@ BEGIN
   END LOOP;
   IF shown < most THEN
     id := NULL;
-    key := jsonb_build_array('keys', CASE WHEN is_last THEN 9223372036854775807 ELSE lanes[bound] + 1 END, '0', 0);
+    place := jsonb_build_array('keys', CASE WHEN is_last THEN 9223372036854775807 ELSE lanes[bound] + 1 END, '0', 0);
     cost := cost + 1;
     RETURN NEXT;
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4296,7 +4296,7 @@ AS $$
                                      WHEN 'fixed' THEN 1 WHEN 'linear' THEN _next_try.tries ELSE power(2, least(_next_try.tries, 64) - 1) END))
                  * (0.75 + random() / 2) * interval '1 second'
 $$;
-CREATE FUNCTION weir._next(state text, lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, key jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next(state text, lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   CASE _next.state
@@ -4784,9 +4784,9 @@ DECLARE
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
-  at     jsonb;   -- where the previous page stopped: the state's number in the list, the key, and the seal
+  at     jsonb;   -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
-  key    jsonb;
+  place    jsonb;
   got    integer;
   r      record;
   look   weir.job_info;
@@ -4822,7 +4822,7 @@ BEGIN
         USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds and meta; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
-    key := at->1;
+    place := at->1;
   END IF;
   IF queue IS NOT NULL THEN
     lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 4) p WHERE q.name = _read_page.queue);  -- and its ring lane
@@ -4833,7 +4833,7 @@ BEGIN
   WHILE nr <= cardinality(states) LOOP
     LOOP
       got := 0;
-      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(key, 'null'), least(most + 1, 200)) n LOOP
+      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(place, 'null'), least(most + 1, 200)) n LOOP
         got := got + 1;
         effort := effort + r.cost;
         IF r.id IS NOT NULL AND states[nr] IN ('available', 'scheduled') AND has_filters AND weir._is_cancelled_where(r.id) THEN
@@ -4856,7 +4856,7 @@ BEGIN
           -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
             IF cardinality(jobs) = most THEN
-              next := jsonb_build_array(nr, key);
+              next := jsonb_build_array(nr, place);
               EXIT states;
             END IF;
             jobs := jobs || look;
@@ -4864,16 +4864,16 @@ BEGIN
             effort := effort + 50;
           END IF;
         END IF;
-        key := r.key;
+        place := r.place;
         IF effort >= bound THEN
-          next := jsonb_build_array(nr, key);
+          next := jsonb_build_array(nr, place);
           EXIT states;
         END IF;
       END LOOP;
       EXIT WHEN got = 0;
     END LOOP;
     nr := nr + 1;
-    key := NULL;
+    place := NULL;
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
@@ -6061,7 +6061,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  -- The number is the version of the keys: increase it when their form changes.
+  -- The number is the version of the places: increase it when their form changes.
   SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 2, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
@@ -8979,14 +8979,14 @@ COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Mo
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean,timestamp with time zone,timestamp with time zone) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others; and if after and before are not NULL, so are those that were not enqueued between them. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a key: each with the key to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
-COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a key; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
-COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a key: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
-COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a key: the place in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
-COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a key; no id for a job of another queue. See weir._next.';
-COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a key; no id for a cancelled one, or a due time of a schedule. See weir._next.';
+COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
+COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a place; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
+COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a place: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
+COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
+COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a place; no id for a job of another queue. See weir._next.';
+COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a place; no id for a cancelled one, or a due time of a schedule. See weir._next.';
 COMMENT ON ROUTINE weir._next_of_keys(text,bigint,xid8,bigint,integer) IS 'Jobs with keys that wait to be claimed, in all queues or in one, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
-COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a key; a row without an id shows how far the search has come. See weir._next.';
+COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a place; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';

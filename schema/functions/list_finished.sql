@@ -1,0 +1,203 @@
+-- Lists of jobs that have completed, failed or been cancelled: see list.sql.
+
+CREATE OR REPLACE FUNCTION weir._results_of(lane bigint, before_seq bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT r.seq, coalesce(i.id, 0), r.finished_at, i.id IS NOT NULL
+  FROM weir.result r LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true
+  WHERE r.lane = _results_of.lane AND r.seq <= before_seq AND (r.seq, coalesce(i.id, 0)) < (before_seq, before_id)
+  ORDER BY r.seq DESC, coalesce(i.id, 0) DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._results_of IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
+
+CREATE OR REPLACE FUNCTION weir._results_in(segment integer, before_place bigint, before_id bigint, most integer) RETURNS TABLE (place bigint, id bigint, finished_at timestamptz, is_end boolean)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  behind bigint := before_place / 65536;
+  first  bigint;
+  upto   tid := format('(%s,%s)', behind, before_place % 65536 + 1);
+  shown  bigint := 0;
+  more   bigint;
+  pages  bigint := 2;
+BEGIN
+  -- Results are never updated or deleted, so those of a segment are approximately in the order in which they were recorded: the newest are in its last pages.
+  WHILE behind >= 0 AND shown < most LOOP
+    first := greatest(behind - pages, 0);
+    RETURN QUERY
+    SELECT k.place, k.id, k.finished_at, k.is_end FROM (
+      SELECT (r.at[0]::bigint * 65536 + r.at[1]::bigint) AS place, coalesce(i.id, 0) AS id, r.finished_at, i.id IS NOT NULL AS is_end
+      FROM (SELECT r.ctid::text::point AS at, r.finished_at, r.outcome, r.ids FROM weir.result r
+            WHERE r.segment = _results_in.segment AND r.ctid >= format('(%s,0)', first)::tid AND r.ctid < upto) r
+      LEFT JOIN LATERAL unnest(CASE WHEN r.outcome = 'completed' THEN r.ids END) i(id) ON true) k
+    WHERE (k.place, k.id) < (before_place, before_id)
+    ORDER BY k.place DESC, k.id DESC LIMIT most - shown;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    shown := shown + more;
+    EXIT WHEN first = 0;
+    behind := first - 1;
+    upto := format('(%s,0)', first);
+    pages := pages * 2;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._results_in IS
+  'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
+
+CREATE OR REPLACE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id  CONSTANT bigint := 9223372036854775807;
+  size     bigint := current_setting('block_size')::bigint;
+  r        record;
+BEGIN
+  place := after;
+  IF lanes IS NOT NULL THEN
+    place := coalesce(place, '{}');
+    FOR r IN
+      SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
+      FROM unnest(_next_completed.lanes) l(lane)
+      CROSS JOIN LATERAL (SELECT l.lane, e.* FROM weir._results_of(l.lane, coalesce((after->l.lane::text->>0)::bigint, last_id), coalesce((after->l.lane::text->>1)::bigint, last_id), most) e) k
+      ORDER BY at DESC, k.lane, k.place DESC, k.id DESC LIMIT most
+    LOOP
+      id := CASE WHEN r.is_end THEN r.id END;
+      ended_at := r.finished_at;
+      place := place || jsonb_build_object(r.lane::text, jsonb_build_array(r.place, r.id));
+      RETURN NEXT;
+    END LOOP;
+    RETURN;
+  END IF;
+  -- Results appended from now on are newer than all that are shown, and a segment that has been reclaimed holds none of its earlier results.
+  place := coalesce(place, (SELECT jsonb_object_agg(s::text, jsonb_build_array((pg_relation_size('weir.result_' || s) / size) * 65536, 0, weir._times_reclaimed(s))) FROM generate_series(1, 4) s));
+  FOR r IN
+    SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.segment ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at
+    FROM generate_series(1, 4) s(segment)
+    CROSS JOIN LATERAL (
+      SELECT s.segment, e.* FROM weir._results_in(s.segment, (_next_completed.place->s.segment::text->>0)::bigint, (_next_completed.place->s.segment::text->>1)::bigint, most) e
+      WHERE (_next_completed.place->s.segment::text->>2)::bigint = weir._times_reclaimed(s.segment)) k
+    ORDER BY at DESC, k.segment, k.place DESC, k.id DESC LIMIT most
+  LOOP
+    id := CASE WHEN r.is_end THEN r.id END;
+    ended_at := r.finished_at;
+    place := place || jsonb_build_object(r.segment::text, jsonb_build_array(r.place, r.id, place->r.segment::text->2));
+    RETURN NEXT;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._next_completed IS
+  'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
+$$;
+COMMENT ON FUNCTION weir._times_reclaimed IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
+
+CREATE OR REPLACE FUNCTION weir._next_failed(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
+AS $$
+#variable_conflict use_column
+DECLARE
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_failed.lanes) l);
+  at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
+  at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+  -- A job that has failed again since is listed under its later failure.
+  SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane >> 39 = ANY (queues))
+                AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
+  FROM weir.failure f
+  WHERE f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id)
+  ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._next_failed IS 'Failed jobs, newest first, after a place; no id for a job of another queue. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb, cost integer)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
+  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
+  at_time timestamptz;
+  at_id   bigint;
+BEGIN
+  IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
+    RETURN QUERY
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
+                       (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
+                     WHERE k.lane >> 39 = ANY (queues)) THEN c.id END,
+           NULL::timestamptz, to_jsonb(c.id), each
+    FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+    after := '{"waiting": null}';
+  END IF;
+  -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
+  IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9
+    FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+    after := '{"later": null}';
+  END IF;
+  IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+    RETURN QUERY
+    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10
+    FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
+  IF jsonb_typeof(after) = 'object' THEN
+    after := '["infinity", 0]';
+  END IF;
+  at_time := (after->>0)::timestamptz;
+  at_id := (after->>1)::bigint;
+  RETURN QUERY
+  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
+         r.finished_at, jsonb_build_array(r.finished_at, i.id), each
+  FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+  WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._next_cancelled IS
+  'Cancelled jobs, after a place: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
