@@ -2479,8 +2479,10 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
 AS $$
+BEGIN
+  RETURN QUERY
   SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(_ended_since.since) x WHERE pg_visible_in_snapshot(x, _ended_since.snapshot)
   UNION ALL
   SELECT s.low, s.high
@@ -2491,7 +2493,8 @@ AS $$
       UNION ALL
       (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
        WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
-  WHERE s.low < s.high
+  WHERE s.low < s.high;
+END
 $$;
 CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4282,11 +4285,13 @@ BEGIN
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._next_start(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_start(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
+BEGIN
+  RETURN CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
               THEN _next_start.at + ((_next_start.burst - 1) / _next_start.by_second) * interval '1 second'
-              ELSE greatest(_next_start.next_start, _next_start.at) END
+              ELSE greatest(_next_start.next_start, _next_start.at) END;
+END
 $$;
 CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, backoff_form text, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -6300,9 +6305,11 @@ AS $$
       SELECT pg_snapshot_xmax(_spans.snapshot), pg_snapshot_xmax(_spans.snapshot)) b) s
   WHERE s.low < s.high AND s.low >= _spans.from_xid
 $$;
-CREATE FUNCTION weir._started(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone, n integer) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._started(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone, n integer) RETURNS timestamp with time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second'
+BEGIN
+  RETURN weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second';
+END
 $$;
 CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -6330,15 +6337,19 @@ BEGIN
   RETURN new_id;
 END
 $$;
-CREATE FUNCTION weir._starts_at(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._starts_at(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS timestamp with time zone LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
-         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second'
+BEGIN
+  RETURN weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
+         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second';
+END
 $$;
-CREATE FUNCTION weir._starts_now(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS integer LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._starts_now(by_second double precision, burst integer, next_start timestamp with time zone, at timestamp with time zone) RETURNS integer LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
-    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer
+BEGIN
+  RETURN floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
+    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer;
+END
 $$;
 CREATE FUNCTION weir._state_of(lane bigint, late xid8[] DEFAULT NULL::xid8[], OUT seq bigint, OUT pos_xid xid8, OUT pos_id bigint, OUT pending xid8[], OUT pending_after bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -6423,7 +6434,7 @@ AS $$
 DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
   max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
-  max_lanes CONSTANT integer := greatest(500, 2 * quota);  -- they name
+  max_lanes CONSTANT integer := greatest(200, 2 * quota);  -- they name
   max_keys  CONSTANT integer := 100;      -- with a turn in one call: they bound how long it takes
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
@@ -6454,9 +6465,11 @@ DECLARE
   popped    integer;        -- new keys that were left over by the last call, and may have a turn in this one
   newcomers bigint[];       -- those that this one leaves over
   offsets   double precision[];  -- when their turns begin, from the present virtual time on
+  weights   double precision[];
   others    integer;        -- how many have a turn, but no place in this call
   size      integer;        -- the length of states
-  has_weights boolean;
+  has_weights boolean := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
+  leftover  record;
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
 
@@ -6535,8 +6548,9 @@ BEGIN
     SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
            true, false, h.tag, NULL, row_number() OVER (ORDER BY h.tag) FROM head h
   )
-  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank), array_agg(k.start ORDER BY k.rank)
-    INTO states, may, changed, offsets
+  SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank), array_agg(k.start ORDER BY k.rank),
+         array_agg(coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = (k.state).lane & key_mask) END, 1) ORDER BY k.rank)
+    INTO states, may, changed, offsets, weights
   FROM (
     SELECT k.*, row_number() OVER (ORDER BY NOT k.has_turn, k.start, k.nr NULLS LAST) AS rank  -- of two that may begin at once, the new one
     FROM (
@@ -6545,23 +6559,21 @@ BEGIN
                        THEN -1 ELSE k.tag - ring.tag END::double precision AS start
       FROM known k) k) k;
   size := coalesce(cardinality(states), 0);
-  has_weights := EXISTS (SELECT FROM weir.key_weight w WHERE w.queue = _take_turns.name);
 
   -- How many jobs each may start. Virtual time goes on from tag to tag, and faster the fewer keys there are, until all places are taken: up to this
   -- level, each key whose tag lies before it has got as many as its weight gives it in the meantime.
   WITH key AS MATERIALIZED (
-    SELECT k.nr, k.start / unit AS start, coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = k.lane & key_mask) END, 1) AS weight
-    FROM unnest(states, offsets, may) WITH ORDINALITY
-      k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, start, may, nr)
+    SELECT k.nr, k.start / unit AS start, k.weight FROM unnest(offsets, may, weights) WITH ORDINALITY k(start, may, weight, nr)
     WHERE k.may ORDER BY k.nr LIMIT least(quota, max_keys)
-  ), step AS MATERIALIZED (
-    SELECT k.nr, (quota + sum(k.start * k.weight) OVER (ORDER BY k.nr)) / sum(k.weight) OVER (ORDER BY k.nr) AS level, lead(k.start) OVER (ORDER BY k.nr) AS next FROM key k
+  ), level AS MATERIALIZED (
+    SELECT s.nr, s.level
+    FROM (SELECT k.nr, (quota + sum(k.start * k.weight) OVER (ORDER BY k.nr)) / sum(k.weight) OVER (ORDER BY k.nr) AS level, lead(k.start) OVER (ORDER BY k.nr) AS next FROM key k) s
+    WHERE s.next IS NULL OR s.level <= s.next ORDER BY s.nr LIMIT 1
   )
   SELECT array_agg(least(p.part, quota - p.before) ORDER BY p.nr) INTO rooms
   FROM (
     SELECT p.nr, p.part, sum(p.part) OVER (ORDER BY p.nr) - p.part AS before
-    FROM (SELECT k.nr, greatest(1, ceil((l.level - k.start) * k.weight - 1e-6))::integer AS part
-          FROM key k, (SELECT s.nr, s.level FROM step s WHERE s.next IS NULL OR s.level <= s.next ORDER BY s.nr LIMIT 1) l WHERE k.nr <= l.nr) p) p
+    FROM (SELECT k.nr, greatest(1, ceil((l.level - k.start) * k.weight - 1e-6))::integer AS part FROM level l JOIN key k ON k.nr <= l.nr) p) p
   WHERE p.before < quota;
   chosen := coalesce(cardinality(rooms), 0);
   allowed := rooms;
@@ -6574,35 +6586,28 @@ BEGIN
 
   -- New keys that have no place in this call are the first of a later one, in their order. Of few, the ring's row lists the lanes; others get a row each.
   newcomers := ring.newcomers[popped + 1 :];
-  FOR i IN REVERSE size..chosen + 1 LOOP
-    IF may[i] AND NOT changed[i] AND NOT (states[i]).waits AND (states[i]).lane = ANY (ring.newcomers[: popped]) THEN
-      newcomers := (states[i]).lane || newcomers;
-      may[i] := false;
-    END IF;
-  END LOOP;
-  FOR i IN chosen + 1..size LOOP
-    EXIT WHEN cardinality(newcomers) >= 10 * quota;
-    IF may[i] AND NOT changed[i] AND NOT (states[i]).waits THEN
-      IF (states[i]).lane <> ALL (newcomers) THEN
-        newcomers := newcomers || (states[i]).lane;
-      END IF;
-      may[i] := false;
-    END IF;
-  END LOOP;
+  SELECT array_agg(l.lane ORDER BY l.nr) FILTER (WHERE l.is_popped) AS popped, array_agg(l.lane ORDER BY l.nr) FILTER (WHERE NOT l.is_popped AND NOT l.is_listed) AS new INTO leftover
+  FROM (SELECT u.lane, u.nr, u.lane IN (SELECT n FROM unnest(ring.newcomers[: popped]) n) AS is_popped, u.lane IN (SELECT n FROM unnest(newcomers) n) AS is_listed
+        FROM unnest(states[chosen + 1 :], may[chosen + 1 :], changed[chosen + 1 :]) WITH ORDINALITY
+          u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
+        WHERE u.may AND NOT u.changed AND NOT u.waits) l;
+  newcomers := leftover.popped || newcomers;
+  newcomers := newcomers || leftover.new[: 10 * quota - cardinality(newcomers)];
 
   RETURN QUERY
-  WITH turn AS MATERIALIZED (
+  WITH turn AS (
     SELECT t.*, t.room > 0 AS is_served
-    FROM unnest(states, may, changed, rooms, allowed, shares, tries, starts) WITH ORDINALITY
-      t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, room, allowed, shares, try_at, start_at, nr)
-  ), found AS MATERIALIZED (
+    FROM unnest(states, may, changed, weights, rooms, allowed, shares, tries, starts) WITH ORDINALITY
+      t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, weight, room, allowed, shares, try_at, start_at, nr)
+    WHERE t.room > 0 OR t.changed OR NOT t.may OR t.waits OR t.lane NOT IN (SELECT n FROM unnest(newcomers) n)
+  ), found AS (
     SELECT t.*, f.jobs, f.n AS n_found, f.n_late AS n_late_found, least(t.allowed, f.n) AS n
     FROM turn t
     -- The rows that its transactions have left behind, and then those past its position: one more than it may start, if there are more.
     CROSS JOIN LATERAL (
       SELECT array_agg(f.job) AS jobs, count(*)::integer AS n, count(*) FILTER (WHERE f.is_late)::integer AS n_late
       FROM (
-        SELECT true AS is_late, j.job FROM (SELECT p.* FROM unnest(t.pending, t.pending_after) p(xid, after) ORDER BY p.xid OFFSET 0) p
+        SELECT true AS is_late, j.job FROM (SELECT p.* FROM unnest(t.pending, t.pending_after) p(xid, after) WHERE t.pending IS NOT NULL ORDER BY p.xid OFFSET 0) p
         CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE t.is_served AND j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT t.allowed + 1) j
         UNION ALL
         (SELECT false, j.job FROM (SELECT width_bucket(coalesce(t.pos_xid, '0'), skip) AS below OFFSET 0) s
@@ -6617,7 +6622,7 @@ BEGIN
   ), next AS MATERIALIZED (
     SELECT f.*, f.n_found > f.n AS is_more, (f.jobs[f.n]).xid AS last_xid, (f.jobs[f.n]).id AS last_id,
            -- Keys that came at the same time differ in their place, so that no two turns begin at once, and what was served is not read again.
-           f.tag + CASE WHEN f.is_served THEN (f.n * unit / coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = f.lane & key_mask) END, 1))::bigint
+           f.tag + CASE WHEN f.is_served THEN (f.n * unit / f.weight)::bigint
                         WHEN f.waits THEN 0 ELSE f.nr END AS next_tag,
            -- At its limit, a key whose turn would come again at once leaves the ring until one of its attempts ends. Otherwise one may have ended by then.
            CASE WHEN f.is_served THEN f.n_found > f.n AND f.try_at IS NULL AND (f.allowed >= f.room OR f.shares OR others > 0 AND f.n > 0) ELSE f.may OR f.waits END AS will_wait,

@@ -120,45 +120,53 @@ COMMENT ON FUNCTION weir._open_gate IS
   'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._next_start(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
+BEGIN
+  RETURN CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
               THEN _next_start.at + ((_next_start.burst - 1) / _next_start.by_second) * interval '1 second'
-              ELSE greatest(_next_start.next_start, _next_start.at) END
+              ELSE greatest(_next_start.next_start, _next_start.at) END;
+END
 $$;
 COMMENT ON FUNCTION weir._next_start IS
   'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._starts_now(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS integer
-LANGUAGE sql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
-    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer
+BEGIN
+  RETURN floor(_starts_now.burst + 1e-6 - _starts_now.by_second * extract(epoch FROM
+    weir._next_start(_starts_now.by_second, _starts_now.burst, _starts_now.next_start, _starts_now.at) - _starts_now.at)::double precision)::integer;
+END
 $$;
 COMMENT ON FUNCTION weir._starts_now IS
   'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._starts_at(by_second double precision, burst integer, next_start timestamptz, at timestamptz) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
-         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second'
+BEGIN
+  RETURN weir._next_start(_starts_at.by_second, _starts_at.burst, _starts_at.next_start, _starts_at.at)
+         + (least(_starts_at.burst, greatest(1, floor(_starts_at.by_second / 100))) - _starts_at.burst) / _starts_at.by_second * interval '1 second';
+END
 $$;
 COMMENT ON FUNCTION weir._starts_at IS
   'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._started(by_second double precision, burst integer, next_start timestamptz, at timestamptz, n integer) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second'
+BEGIN
+  RETURN weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second';
+END
 $$;
 COMMENT ON FUNCTION weir._started IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 

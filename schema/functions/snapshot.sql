@@ -1,10 +1,13 @@
 -- The transactions that ended between two snapshots, and the lanes in which they have logged jobs.
 
 CREATE OR REPLACE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE (low xid8, high xid8)
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE  -- in SQL, it would be planned again by each transaction
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
+BEGIN
+  RETURN QUERY
   SELECT x, (x::text::bigint + 1)::text::xid8 FROM pg_snapshot_xip(_ended_since.since) x WHERE pg_visible_in_snapshot(x, _ended_since.snapshot)
   UNION ALL
   SELECT s.low, s.high
@@ -15,7 +18,8 @@ AS $$
       UNION ALL
       (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
        WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
-  WHERE s.low < s.high
+  WHERE s.low < s.high;
+END
 $$;
 COMMENT ON FUNCTION weir._ended_since IS
   'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
