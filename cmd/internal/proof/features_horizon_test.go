@@ -13,10 +13,10 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestNothingIsDeadWithEveryFeatureInUse: with unique jobs, schedules, retry rules, progress, checkpoints and operations by filter in use under a
+// TestNothingIsDeadWithEveryFeatureInUse: with unique jobs, keys, limits, schedules, retry rules, progress, checkpoints and operations by filter in use under a
 // pinned horizon, no row of any table of the schema is updated or deleted, whichever tables there are; and the segments of every log are emptied, even
-// if those of jobs have something to do at every turn. Only what an operator changes leaves dead rows behind: settings, and at most three for each
-// cancellation by filter. (Moving jobs does, too: see docs/bulk.md.)
+// if those of jobs have something to do at every turn. Only what an operator changes leaves dead rows behind: settings, limits, weights that are changed,
+// and at most three for each cancellation by filter. (Moving jobs does, too: see docs/bulk.md.)
 func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 	t.Parallel()
 	for name, pin := range map[string]string{
@@ -32,10 +32,15 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 				`SELECT weir.set('failed_retention', '0 s')`,
 				`SELECT weir.set_retry_rule('soon', 'retry', error => 'again', backoff => '5 ms')`,
 				`SELECT weir.set_schedule('s' || n, 'every 1 second', 'q', 'tick', missed => 'all') FROM generate_series(1, 5) n`,
+				`SELECT weir.set_schedule('keyed', 'every 1 second', 'keys', 'tick', missed => 'all', key => 'key 1')`,
+				`SELECT weir.set_limit('q', running => 960)`,
+				`SELECT weir.set_limit('keys', running => 3, rate => 500, per => '1 second', per_key => true)`,
+				`SELECT weir.set_limit('order', per_key => true, in_order => true)`,
+				`SELECT weir.set_weight('keys', 'key ' || n, n + 1) FROM generate_series(1, 10) n`,
 			} {
 				exec(t, conn, sql)
 			}
-			f := &featureLoad{t: t, conn: conn, worker: startWorker(t, conn, "q", "r", "filler")}
+			f := &featureLoad{t: t, conn: conn, worker: startWorker(t, conn, append(featureQueues, "filler")...)}
 			exec(t, holder, pin)
 			until(t, "each log has been emptied twice", func() bool {
 				f.round()
@@ -49,7 +54,7 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 			_ = conn.Close(context.Background()) // a session reports its statistics when it ends
 
 			watch := connect(t, url)
-			allowed := map[string]int64{"setting": 3, "schedule": 5, "cancellation_where": 3 * f.cancels}
+			allowed := map[string]int64{"setting": 3, "schedule": 6, "cancellation_where": 3 * f.cancels, "key_weight": f.weights}
 			var tables []string
 			var found []string
 			count := func() bool {
@@ -80,23 +85,27 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 				}
 			}()
 			until(t, "no table has dead rows, according to the statistics of all sessions", count)
-			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where"} {
+			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where",
+				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight"} {
 				if !slices.Contains(tables, table) {
 					t.Errorf("nothing was ever written into %s", table)
 				}
 			}
-			t.Logf("%d rounds, %d cancellations, in %d tables", f.rounds, f.cancels, len(tables))
+			t.Logf("%d rounds, %d cancellations, %d changes of weights, in %d tables", f.rounds, f.cancels, f.weights, len(tables))
 		})
 	}
 }
 
+// featureQueues are where jobs wait: those of keys may have at most 3 of a key running, those of order run in order, and mixed has no limits.
+var featureQueues = []string{"q", "r", "keys", "order", "mixed"}
+
 // featureLoad uses all features of the queue, round by round.
 type featureLoad struct {
-	t       *testing.T
-	conn    *pgx.Conn
-	worker  int32
-	rounds  int
-	cancels int64
+	t                *testing.T
+	conn             *pgx.Conn
+	worker           int32
+	rounds           int
+	cancels, weights int64
 }
 
 func (f *featureLoad) round() {
@@ -106,18 +115,27 @@ func (f *featureLoad) round() {
 		meta => array_fill(jsonb_build_object('round', $1::int), ARRAY[300]))`, f.rounds)
 	exec(t, conn, `SELECT count(u) FROM generate_series(1, 40) n CROSS JOIN LATERAL weir.enqueue_unique('q', 'unique', unique_key => 'key ' || n % 10, replace => n % 2 = 0) u`)
 	exec(t, conn, `SELECT count(weir.enqueue('q', 'later', jsonb_build_object('pad', repeat('x', 500)), run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 100)`)
+	exec(t, conn, `SELECT weir.enqueue_many(array_agg(q), array_agg('k'::text), key => array_agg('key ' || n % 40), priority => array_agg(1 + n % 2),
+		meta => array_agg(jsonb_build_object('round', $1::int))) FROM generate_series(1, 60) n, unnest('{keys,order}'::text[]) q`, f.rounds)
+	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('k'::text), key => array_agg(CASE WHEN n % 3 > 0 THEN 'key ' || $1::int % 100 || '.' || n END)) FROM generate_series(1, 60) n`, f.rounds)
+	exec(t, conn, `SELECT count(weir.enqueue('keys', 'later', key => 'key ' || n, run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 20) n`)
+	exec(t, conn, `SELECT count(u) FROM generate_series(1, 10) n CROSS JOIN LATERAL weir.enqueue_unique('order', 'unique', unique_key => 'key ' || n % 5, key => 'key ' || n) u`)
+	if f.rounds%8 == 0 {
+		exec(t, conn, `SELECT weir.set_weight('keys', 'key 1', 2 + $1::int % 5)`, f.rounds/8)
+		f.weights++
+	}
 	if f.rounds%4 == 0 {
-		exec(t, conn, `SELECT weir.cancel_where('q', meta => jsonb_build_object('round', $1::int))`, f.rounds)
+		exec(t, conn, `SELECT weir.cancel_where(meta => jsonb_build_object('round', $1::int))`, f.rounds)
 		f.cancels++
 	}
-	for _, queue := range []string{"q", "r"} {
+	for _, queue := range featureQueues {
 		f.work(mustClaim(t, conn, f.worker, queue, 960))
 	}
 	switch f.rounds % 8 {
 	case 4:
-		exec(t, conn, `SELECT weir.retry_where('q', '{later}')`)
+		exec(t, conn, `SELECT weir.retry_where(kinds => '{later}')`)
 	case 6:
-		exec(t, conn, `SELECT weir.delete_where('q', '{k}')`)
+		exec(t, conn, `SELECT weir.delete_where(kinds => '{k}')`)
 	}
 	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_resurvey()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
 		if strings.Contains(chore, "$1") {
@@ -170,9 +188,9 @@ func (f *featureLoad) ends() {
 	exec(f.t, f.conn, `SELECT weir.pause_schedule(name) FROM weir.schedules()`)
 	until(f.t, "no job is left", func() bool {
 		exec(f.t, f.conn, `SELECT weir._promote()`)
-		for _, queue := range []string{"q", "r"} {
+		for _, queue := range featureQueues {
 			mustComplete(f.t, f.conn, f.worker, claimAll(f.t, f.conn, f.worker, queue))
 		}
-		return value[int64](f.t, f.conn, `SELECT sum(available + running + scheduled)::bigint FROM weir.queues() WHERE name IN ('q', 'r')`) == 0
+		return value[int64](f.t, f.conn, `SELECT sum(available + running + scheduled)::bigint FROM weir.queues() WHERE name = ANY ($1)`, featureQueues) == 0
 	})
 }

@@ -13,18 +13,19 @@ import (
 )
 
 // TestNothingIsDeadUnderAPinnedHorizon: while a long transaction keeps VACUUM from removing anything, 125,000 jobs (1,000,000 with -long) leave no
-// dead tuple, their space is reclaimed, and claims do not become slower.
+// dead tuple, their space is reclaimed, and claims do not become slower; so do the jobs of 60 keys, of each of which 20 may run.
 func TestNothingIsDeadUnderAPinnedHorizon(t *testing.T) {
 	pgtest.Alone(t, "it compares the times of claims")
 	for name, pin := range map[string][]string{
 		"snapshot": {`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`, `SELECT count(*) FROM pg_class`},
 		"xid":      {`BEGIN`, `SELECT pg_current_xact_id()`},
 	} {
-		t.Run(name, func(t *testing.T) { pinned(t, pin) })
+		t.Run(name, func(t *testing.T) { pinned(t, pin, false) })
+		t.Run(name+", with keys", func(t *testing.T) { pinned(t, pin, true) })
 	}
 }
 
-func pinned(t *testing.T, pin []string) {
+func pinned(t *testing.T, pin []string, keys bool) {
 	const batch = 960
 	total, retained, bound := 125_000, int64(4<<20), int64(20<<20)
 	if *longFlag > 0 {
@@ -35,6 +36,11 @@ func pinned(t *testing.T, pin []string) {
 	conn, producer, holder := connect(t, url), connect(t, url), connect(t, url)
 	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	exec(t, conn, fmt.Sprintf(`SELECT weir.set('retention_bytes', '%d')`, retained))
+	enqueue := `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]), array_fill('noop'::text, ARRAY[$1::int]), array_fill('{"n": 1}'::jsonb, ARRAY[$1::int]))`
+	if keys {
+		enqueue = `SELECT weir.enqueue_many(array_agg('q'::text), array_agg('noop'::text), array_agg('{"n": 1}'::jsonb), key => array_agg('key ' || i % 60)) FROM generate_series(1, $1::int) i`
+		exec(t, conn, `SELECT weir.set_limit('q', running => 20, per_key => true)`)
+	}
 	worker := startWorker(t, conn, "q")
 	for _, sql := range pin {
 		exec(t, holder, sql)
@@ -45,8 +51,7 @@ func pinned(t *testing.T, pin []string) {
 	go func() {                    // ends with its jobs or the connection
 		for range total / atOnce {
 			room <- struct{}{}
-			if _, err := producer.Exec(context.Background(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::int]),
-				array_fill('noop'::text, ARRAY[$1::int]), array_fill('{"n": 1}'::jsonb, ARRAY[$1::int]))`, atOnce); err != nil {
+			if _, err := producer.Exec(context.Background(), enqueue, atOnce); err != nil {
 				produced <- err
 				return
 			}
@@ -55,7 +60,7 @@ func pinned(t *testing.T, pin []string) {
 	}()
 
 	var claims []time.Duration
-	done, size, largest, reclaimed := 0, int64(0), int64(0), 0
+	done, size, largest, reclaimed, steps := 0, int64(0), int64(0), 0, 0
 	begin := time.Now()
 	for done < total {
 		before := time.Now()
@@ -66,7 +71,8 @@ func pinned(t *testing.T, pin []string) {
 		if done/atOnce < (done+ids)/atOnce {
 			<-room
 		}
-		if done += ids; ids == 0 || len(claims)%20 == 0 {
+		steps++
+		if done += ids; ids == 0 || steps%10 == 0 {
 			if did := value[string](t, conn, `SELECT coalesce(weir._rotate(), '')`); len(did) > 0 && did[0] == 'r' {
 				reclaimed++
 			}
@@ -116,7 +122,7 @@ func pinned(t *testing.T, pin []string) {
 // pinnedStep claims a batch, completes it, and returns its number of jobs.
 func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir._claim($1, ARRAY['q'], ARRAY[$2::int])`, worker, batch)
+	rows, err := conn.Query(t.Context(), `SELECT lane, seq, id FROM weir._claim($1, ARRAY['q'], ARRAY[$2::int]) WHERE id IS NOT NULL`, worker, batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +141,7 @@ func pinnedStep(t *testing.T, conn *pgx.Conn, worker int32, batch int32) int {
 func jobBytes(t *testing.T, q querier) int64 {
 	t.Helper()
 	return value[int64](t, q, `SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
-		WHERE relnamespace = 'weir'::regnamespace AND relkind = 'r' AND relname ~ '^(job|batch|result)_'`)
+		WHERE relnamespace = 'weir'::regnamespace AND relkind = 'r' AND relname ~ '^(job|batch|result|turn)_'`)
 }
 
 func median(all []time.Duration) time.Duration {
