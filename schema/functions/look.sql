@@ -120,11 +120,12 @@ BEGIN
                           AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)] OFFSET 0) b
     WHERE k.lane = _batch_of_key.lane AND k.seq >= high ORDER BY k.seq LIMIT 1;
   IF NOT FOUND THEN
-    -- The turn was reclaimed with its segment. The batch was carried, so it is among the oldest of its segment.
-    RETURN QUERY SELECT b.* FROM unnest(rings) r(lane)
-      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq < high
+    -- The turn was reclaimed with its segment. Either the batch was carried, and is among the oldest of its segment; or the job's transaction ended late,
+    -- and an earlier turn, after which the job does not seem to wait, is still there.
+    RETURN QUERY SELECT f.* FROM (VALUES (0::bigint, high), (high, 9223372036854775807)) span(after, upto) CROSS JOIN unnest(rings) r(lane)
+      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = _batch_of_key.segment AND b.lane = r.lane AND b.seq > span.after AND b.seq < span.upto
                             AND _batch_of_key.xid BETWEEN b.from_xid AND b.to_xid AND _batch_of_key.lane = b.lanes[array_position(b.ids, _batch_of_key.id)]
-                          ORDER BY b.seq LIMIT 1) b
+                          ORDER BY b.seq LIMIT 1) f
       LIMIT 1;
   END IF;
 END

@@ -248,3 +248,44 @@ func (s *keyReaders) check(when string) {
 		s.t.FailNow()
 	}
 }
+
+// TestALateJobIsFoundThoughItsTurnIsGone: a job whose transaction ended when its key's position had passed it is found in its batch, while it runs and when
+// it has ended, although the turn that has claimed it was reclaimed, and an earlier one was not.
+func TestALateJobIsFoundThoughItsTurnIsGone(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, late, holder := connect(t, url), connect(t, url), connect(t, url)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0'), weir.set('retention_bytes', '1048576')`)
+	worker, fill := startWorker(t, conn, "q"), startWorker(t, conn, "filler")
+	for _, open := range []*pgx.Conn{late, holder} { // neither lets the first segment be emptied
+		exec(t, open, `BEGIN`)
+	}
+	id := value[int64](t, late, `SELECT weir.enqueue('q', 'k', key => 'a')`)
+	exec(t, holder, `SELECT weir.enqueue('q', 'k')`)
+	next := func(want int64) attempt {
+		t.Helper()
+		got := mustClaim(t, conn, worker, "q", 1)
+		if len(got) != 1 || want != 0 && got[0].ID != want {
+			t.Fatalf("claimed %v, want job %d", got, want)
+		}
+		return got[0]
+	}
+	enqueueFor(t, conn, "q", "a", 1)
+	mustComplete(t, conn, worker, []attempt{next(0)})
+	openNext(t, conn, fill)
+	exec(t, late, `COMMIT`)
+	found := next(id)
+	second := value[int](t, conn, `SELECT pg_sequence_last_value('weir.active_job')`)
+	openNext(t, conn, fill)
+	enqueueFor(t, conn, "q", "a", 1)
+	mustComplete(t, conn, worker, []attempt{next(0)})
+	until(t, "the segment in which the late job had its turn is empty", func() bool {
+		return value[bool](t, conn, `SELECT weir._reclaim($1)`, second)
+	})
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.turn WHERE seq = $1`, found.Seq); n != 0 {
+		t.Fatalf("%d turns of claim %d are left: the test proves nothing", n, found.Seq)
+	}
+	wantState(t, conn, id, "running")
+	mustComplete(t, conn, worker, []attempt{found})
+	wantState(t, conn, id, "completed")
+}
