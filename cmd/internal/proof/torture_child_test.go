@@ -111,7 +111,7 @@ func (p part) work(ctx context.Context) error {
 		declare(ctx, client)
 	}
 	worker, err := client.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: map[string]int{"torture": 8, "long": 4, "only": 8}, Lease: p.Lease, StopTimeout: time.Second, Name: "torture",
+		Handlers: handlers, Queues: map[string]int{"torture": 8, "long": 4, "only": 8, "shared": 6, "order": 6}, Lease: p.Lease, StopTimeout: time.Second, Name: "torture",
 		Retry: func(int, error) time.Duration { return 100 * time.Millisecond }, Hubs: p.Hubs,
 	})
 	if err != nil {

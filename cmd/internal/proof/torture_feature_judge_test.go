@@ -1,9 +1,6 @@
 package proof
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // featureFaults are what the notebook must not show: each query finds what broke a promise.
 var featureFaults = map[string]string{
@@ -39,13 +36,10 @@ func (w *torture) judgeFeatures() {
 	if err := w.stepsOf(conn, "delete_where", "deleted", `'only', '{scrap}'`, &w.deletes); err != nil {
 		w.Fatal(fmt.Errorf("delete: %w", err))
 	}
-	for what, sql := range featureFaults {
-		if found := column[string](w.T, conn, sql); len(found) > 0 {
-			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
-		}
-	}
+	w.findNone(conn, featureFaults)
+	w.judgeKeys(conn)
 	w.eventually("no slot of the limit is taken, as no job runs", func() (bool, string) { // schedules go on
-		counted := value[string](w.T, conn, `SELECT format('%s counted, %s running', l.running_now, (SELECT q.running FROM weir.queues() q WHERE q.name = 'only')) FROM weir.limits() l`)
+		counted := value[string](w.T, conn, `SELECT format('%s counted, %s running', l.running_now, (SELECT q.running FROM weir.queues() q WHERE q.name = 'only')) FROM weir.limits() l WHERE l.queue = 'only'`)
 		return counted == "0 counted, 0 running", counted
 	})
 	if now := value[int](w.T, conn, `SELECT generation FROM kept WHERE name = 'sealed'`); now != w.declared {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-pg/weir/weircrypt"
 )
 
-// The torture test uses all features of the queue at once: unique jobs, schedules, groups, encryption, checkpoints, retry rules, a limit, and operations by
+// The torture test uses all features of the queue at once: unique jobs, keys, schedules, groups, encryption, checkpoints, retry rules, limits, and operations by
 // filter, each with promises of its own, which featureNotebook notes as they are kept, in the transactions that keep them.
 
 // secret is in everything that is encrypted in this test, and must never be stored.
@@ -151,6 +151,7 @@ func (w *torture) useFeatures() {
 	conn := connect(w.T, w.address)
 	exec(w.T, conn, featureNotebook)
 	exec(w.T, conn, `SELECT weir.set_limit('only', running => 20)`) // in a transaction of its own, as it must be
+	w.useKeys(conn)
 	w.steps = map[int64][]stepped{}
 	config, err := pgxpool.ParseConfig(w.common.url(w.T, w.address))
 	if err != nil {
@@ -213,7 +214,7 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 	later := func(n int) string { return fmt.Sprintf("now() + interval '%d ms'", max(rng.IntN(n)-n/2, 0)) }
 	for range 1 + rng.IntN(3) {
 		var err error
-		switch rng.IntN(6) {
+		switch rng.IntN(8) {
 		case 0, 1: // a unique job
 			key := rng.IntN(6)
 			rule := unique[key%len(unique)]
@@ -242,6 +243,8 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 			if enqueued, err = w.seals.EnqueueTx(w.ctx, tx, args, &weir.Options{Queue: "only", Priority: 1 + rng.IntN(4)}); err == nil {
 				_, err = tx.Exec(w.ctx, `INSERT INTO produced VALUES ($1, $2, $3)`, job.Key, enqueued.ID, job.Tx)
 			}
+		case 5, 6:
+			err = w.produceKeys(tx, rng, producer, n, f)
 		default: // grouped, and moved to and fro
 			*n++
 			key := w.named(fmt.Sprintf("g%d.%d", producer, *n), f)
@@ -363,11 +366,11 @@ func (w *torture) takeInSQL(address string, rng *rand.Rand) {
 			}
 		}()
 		if worker == 0 {
-			if err := conn.QueryRow(w.ctx, `SELECT weir.start('torture by contract', '{only}', lease => $1)`, w.lease).Scan(&worker); err != nil {
+			if err := conn.QueryRow(w.ctx, `SELECT weir.start('torture by contract', '{only,order}', lease => $1)`, w.lease).Scan(&worker); err != nil {
 				return err
 			}
 		}
-		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5}', kinds => '{only,doom,dud,scrap,tick,grouped}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
+		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5,3}', kinds => '{only,doom,dud,scrap,tick,grouped,torn}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
 		if err != nil {
 			return err
 		}
@@ -401,7 +404,7 @@ func (w *torture) endByToken(conn *pgx.Conn, worker int32, rng *rand.Rand, token
 	switch {
 	case kind == "dud" && attempt == 1, kind == "scrap":
 		end["outcome"], end["error"] = "failed", "a dud"
-	case kind == "grouped" && json.Unmarshal(args, &job) == nil && job.Tx:
+	case (kind == "grouped" || kind == "torn") && json.Unmarshal(args, &job) == nil && job.Tx:
 		return pgx.BeginFunc(w.ctx, conn, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(w.ctx, `INSERT INTO effect (key) VALUES ($1)`, job.Key); err != nil {
 				return err

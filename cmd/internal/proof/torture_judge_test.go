@@ -29,6 +29,15 @@ func (w *torture) eventually(what string, is func() (bool, string)) {
 	}
 }
 
+// findNone reports what queries find that must not be, each by what it is.
+func (w *torture) findNone(conn *pgx.Conn, faults map[string]string) {
+	for what, sql := range faults {
+		if found := column[string](w.T, conn, sql); len(found) > 0 {
+			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
+		}
+	}
+}
+
 // judgeJobs waits until no job is left to do, and compares the database with what producers and workers know.
 func (w *torture) judgeJobs() {
 	conn := connect(w.T, w.server.URL("postgres"))
@@ -50,7 +59,7 @@ func (w *torture) judgeJobs() {
 		return false, left + ": " + strings.Join(some, "\n") + column[string](w.T, conn, `SELECT coalesce(string_agg(p::text, E'\n'), '') FROM (SELECT * FROM weir.promotion ORDER BY seq DESC LIMIT 2) p`)[0] +
 			strings.Join(column[string](w.T, conn, `SELECT l::text FROM weir.later l WHERE id IN (SELECT id FROM weir.jobs('scheduled', max_rows => 3))`), "\n")
 	})
-	for what, sql := range map[string]string{
+	w.findNone(conn, map[string]string{
 		"was committed and survived, but never completed": `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
 		"has ended, but was never enqueued": `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id) AND NOT EXISTS (SELECT FROM promised p WHERE p.id = e.id)
 			AND NOT EXISTS (SELECT FROM fired f WHERE f.job = e.id)`,
@@ -60,11 +69,7 @@ func (w *torture) judgeJobs() {
 		"should have one effect if it completes in a transaction": `SELECT format('job %s (%s)', id, key) FROM produced p WHERE tx AND (SELECT count(*) FROM effect e WHERE e.key = p.key) <> 1`,
 		"has an effect, but is not a job with an effect":          `SELECT key FROM effect e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.key = e.key AND p.tx)`,
 		"was enqueued twice, or shares its id with another":       `SELECT format('job %s', id) FROM produced GROUP BY id HAVING count(*) > 1`,
-	} {
-		if found := column[string](w.T, conn, sql); len(found) > 0 {
-			w.Errorf("%[3]s: %[1]d, such as %[2]s", len(found), strings.Join(found[:min(len(found), 5)], ", "), what)
-		}
-	}
+	})
 	produced := column[string](w.T, conn, `SELECT key FROM produced`)
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()

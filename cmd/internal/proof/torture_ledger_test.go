@@ -202,7 +202,7 @@ func (w *torture) workInSQL(rng *rand.Rand) {
 		if worker != 0 && rng.IntN(2) == 0 {
 			_, err = reconcile(w.ctx, conn, worker, nil)
 		} else {
-			err = conn.QueryRow(w.ctx, `SELECT weir._start('torture in SQL', '{torture}', $1)`, w.lease).Scan(&worker)
+			err = conn.QueryRow(w.ctx, `SELECT weir._start('torture in SQL', '{torture,shared,order}', $1)`, w.lease).Scan(&worker)
 		}
 		for err == nil && w.ctx.Err() == nil {
 			var all []attempt
@@ -229,7 +229,7 @@ func (w *torture) workInSQL(rng *rand.Rand) {
 }
 
 func (w *torture) claimTorn(conn *pgx.Conn, worker int32) ([]attempt, error) {
-	rows, err := conn.Query(w.ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, args->>'Tx', args->>'Key', dropped, put_off FROM weir._claim($1, '{torture}', '{4}')`, worker)
+	rows, err := conn.Query(w.ctx, `SELECT queue, lane, seq, id, attempt, max_attempts, args->>'Tx', args->>'Key', dropped, put_off FROM weir._claim($1, '{torture,shared,order}', '{4,3,3}') WHERE id IS NOT NULL`, worker)
 	if err != nil {
 		return nil, err
 	}
