@@ -20,6 +20,7 @@ type JobFilter struct {
 	Priority       int       // 1 to 4; 0: all priorities
 	EnqueuedAfter  time.Time // enqueued then or later; zero: all jobs
 	EnqueuedBefore time.Time // zero: all jobs
+	Key            string    // jobs with this key; "": all jobs
 	Error          string    // only for RetryWhere and DeleteWhere: jobs whose last error contains this text; "": all jobs
 	States         []State   // only for RetryWhere: StateFailed, StateCancelled, StateCompleted; none: StateFailed. Alone, it is no filter
 }
@@ -111,7 +112,7 @@ func steps(ctx context.Context, what string, where store.Where, step func(contex
 }
 
 func (f JobFilter) where(verb string) (store.Where, error) {
-	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Error: f.Error}
+	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Key: f.Key, Error: f.Error}
 	switch {
 	case (verb == "cancel" || verb == "move") && f.Error != "":
 		return w, errors.New("JobFilter.Error selects jobs that have failed: it is only for RetryWhere and DeleteWhere")

@@ -159,6 +159,7 @@ type JobsParams struct {
 	Queue  string   // "": all queues
 	Kinds  []string // up to 1,000; none: all kinds
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
+	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
 }
@@ -175,14 +176,14 @@ type JobsPage struct {
 // between. A job that enters a state during that time may be on no page. Failed jobs are listed while their copies are kept, which is less than
 // failed_retention if they need more than a quarter of retention_bytes.
 //
-// Jobs examines a limited number of jobs for each page. If Kinds or Meta match few of them, a page may hold fewer jobs than Limit, even
+// Jobs examines a limited number of jobs for each page. If Kinds, Meta or Key match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
 		p.Limit = 100
 	}
-	list := store.List{Queue: p.Queue, Kinds: p.Kinds, After: p.After, Limit: p.Limit}
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, After: p.After, Limit: p.Limit}
 	for _, s := range p.States {
 		list.States = append(list.States, string(s))
 	}
@@ -243,6 +244,7 @@ func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
 type FailureGroupsParams struct {
 	Queue  string    // "": all queues
 	Kind   string    // "": all kinds
+	Key    string    // "": all keys, and jobs without one
 	Since  time.Time // only jobs that failed then or later; zero: all
 	Before time.Time // only jobs that failed before; zero: all. FailureGroupsPage.Rest, to continue
 	Limit  int       // maximum groups, 1 to 10,000; 0: 100
@@ -266,9 +268,9 @@ type FailureGroupsPage struct {
 }
 
 // FailureGroups groups the jobs that have failed for good, and have not been retried, by kind and by the shape of their errors. It looks at the
-// newest 10,000 failures. If there are more, pass Rest as Before to continue with the next 10,000.
+// newest 10,000 failures (of a Key in a Queue, at the newest 10,000 of that key). If there are more, pass Rest as Before to continue with the next 10,000.
 func (c *Client) FailureGroups(ctx context.Context, p FailureGroupsParams) (*FailureGroupsPage, error) {
-	found, err := store.FailureGroups(ctx, c.store, p.Queue, p.Kind, p.Since, p.Before, cmp.Or(p.Limit, 100))
+	found, err := store.FailureGroups(ctx, c.store, p.Queue, p.Kind, p.Key, p.Since, p.Before, cmp.Or(p.Limit, 100))
 	if err != nil {
 		return nil, wrap("group failures", err, "weir_operate")
 	}

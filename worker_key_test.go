@@ -49,6 +49,32 @@ func TestAHandlerGetsTheKey(t *testing.T) {
 	if page, err := r.client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateAvailable}}); err != nil || len(page.Jobs) != 1 || page.Jobs[0].Key != "tenant 1" {
 		t.Errorf("the list is %+v, %v, want the job with its key", page, err)
 	}
+	for key, want := range map[string]int{"tenant 1": 1, "tenant 2": 0} {
+		if page, err := r.client.Jobs(t.Context(), weir.JobsParams{Key: key}); err != nil || len(page.Jobs) != want {
+			t.Errorf("the list of the key %s is %+v, %v, want %d jobs", key, page, err, want)
+		}
+		if n, err := r.client.MoveWhere(t.Context(), weir.JobFilter{Key: key}, weir.MoveTo{Priority: 1}, nil); err != nil || n != int64(want) {
+			t.Errorf("moved %d jobs of the key %s, %v, want %d", n, key, err, want)
+		}
+		if n, err := r.client.MoveWhere(t.Context(), weir.JobFilter{Key: key}, weir.MoveTo{Priority: 3}, nil); err != nil || n != int64(want) {
+			t.Errorf("moved %d jobs of the key %s back, %v, want %d", n, key, err, want)
+		}
+		if n, err := r.client.RetryWhere(t.Context(), weir.JobFilter{Key: key}, nil); err != nil || n != 0 {
+			t.Errorf("retried %d jobs of the key %s, %v, want none: none has failed", n, key, err)
+		}
+		if n, err := r.client.DeleteWhere(t.Context(), weir.JobFilter{Key: key}, nil); err != nil || n != 0 {
+			t.Errorf("deleted %d jobs of the key %s, %v, want none: none has failed", n, key, err)
+		}
+		if page, err := r.client.FailureGroups(t.Context(), weir.FailureGroupsParams{Key: key}); err != nil || len(page.Groups) != 0 {
+			t.Errorf("groups of failures of the key %s are %+v, %v, want none", key, page, err)
+		}
+	}
+	if err := r.client.CancelWhere(t.Context(), weir.JobFilter{Key: "tenant 2"}); err != nil {
+		t.Error(err)
+	}
+	if info, err := r.client.Job(t.Context(), first.ID); err != nil || info.State != weir.StateAvailable {
+		t.Errorf("after a cancellation of another key, the job is %+v, %v", info, err)
+	}
 	_, err = r.client.Enqueue(t.Context(), unique(2).Args, unique(2).Options)
 	add(err, unique(2))
 	many := []weir.NewJob{keyed(3), keyed(4), {Args: number{5}, Options: &weir.Options{Priority: 3}}}

@@ -104,6 +104,7 @@ CREATE TABLE weir.cancellation_where (
   priority integer,
   enqueued_after timestamp with time zone,
   enqueued_before timestamp with time zone,
+  key text,
   batches bigint,
   xid xid8,
   clear_xid xid8
@@ -665,6 +666,7 @@ ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
 CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX failure_of_key ON ONLY weir.failure USING btree (lane, finished_at, id) WHERE ((key IS NOT NULL) AND (finished_at IS NOT NULL));
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
@@ -699,14 +701,18 @@ DECLARE
   lanes bigint[];
   keys  record;
 BEGIN
-  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
-  FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
-    keys := weir._waiting_keys(name, most);
-    IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
-      RETURN false;
-    END IF;
-    lanes := lanes || keys.lanes;
-  END LOOP;
+  IF w.key IS NOT NULL THEN
+    lanes := weir._lanes_of_key(w.queue, w.key);
+  ELSE
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
+    FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
+      keys := weir._waiting_keys(name, most);
+      IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
+        RETURN false;
+      END IF;
+      lanes := lanes || keys.lanes;
+    END LOOP;
+  END IF;
   RETURN NOT EXISTS (
     SELECT FROM unnest(lanes) l(lane) CROSS JOIN LATERAL weir._state_of(l.lane) s
     WHERE (w.priority IS NULL OR l.lane & 3 = w.priority - 1)
@@ -987,15 +993,15 @@ AS $$
     WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
        OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
 $$;
-CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[] DEFAULT NULL::text[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT ARRAY(
     SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
-                     _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, priority, nr)
+                     _cancelled_of.keys, _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
@@ -1165,10 +1171,10 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, is_empty boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, key text, is_empty boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
-  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds);
+  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds), weir._check_key(_check_filter.key);
   IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
   ELSIF jsonb_typeof(_check_filter.meta) <> 'object' OR pg_column_size(_check_filter.meta) > 65536 THEN
@@ -1176,7 +1182,7 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND _check_filter.priority IS NULL THEN
+  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND num_nonnulls(_check_filter.priority, _check_filter.key) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END
@@ -1289,13 +1295,13 @@ BEGIN
           HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
 END
 $$;
-CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, error text, max_rows integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, max_rows integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation(_check_step.what);
-  PERFORM weir._check_filter(_check_step.what, _check_step.kinds, _check_step.meta, _check_step.priority,
+  PERFORM weir._check_filter(_check_step.what, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key,
     num_nonnulls(_check_step.queue, _check_step.enqueued_after, _check_step.enqueued_before, nullif(_check_step.error, '')) = 0,
-    'Pass a queue, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
+    'Pass a queue, a key, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
@@ -1690,7 +1696,7 @@ BEGIN
     FROM picked p
     WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg((d.lane & 3)::integer + 1))
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
       FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
@@ -1857,7 +1863,7 @@ $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
-    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
 $$;
@@ -2305,11 +2311,11 @@ BEGIN
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
-CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.priorities);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
@@ -2608,6 +2614,19 @@ BEGIN
   -- Volatile, because the caller's snapshot may be older than a rebase that the call has waited for.
   RETURN (SELECT e.epoch FROM weir.epoch e WHERE e.from_tick <= _epoch_of.tick ORDER BY e.from_tick DESC LIMIT 1);
 END
+$$;
+CREATE FUNCTION weir._failed_between(lanes bigint[], since timestamp with time zone, before timestamp with time zone, most integer) RETURNS SETOF timestamp with time zone LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001
+AS $$
+  SELECT f.finished_at FROM (
+    (SELECT f.finished_at FROM weir.failure f
+     WHERE _failed_between.lanes IS NULL AND f.finished_at >= _failed_between.since AND f.finished_at < _failed_between.before
+     ORDER BY f.finished_at DESC LIMIT _failed_between.most)
+    UNION ALL
+    SELECT f.finished_at FROM unnest(_failed_between.lanes) l(lane) CROSS JOIN LATERAL (
+      SELECT f.finished_at FROM weir.failure f
+      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= _failed_between.since AND f.finished_at < _failed_between.before
+      ORDER BY f.finished_at DESC LIMIT _failed_between.most) f) f
+  ORDER BY f.finished_at DESC LIMIT _failed_between.most
 $$;
 CREATE FUNCTION weir._fence_silent() RETURNS TABLE(worker integer, reason text, more boolean, error text) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -3256,14 +3275,14 @@ DECLARE
   a       record;
 BEGIN
   SELECT u.* INTO a FROM (
-    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
     UNION ALL
-    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
+    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
   ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
   SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
   WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
     AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
-  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
+  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at], ARRAY[a.key]) <> '{}';
 END
 $$;
 CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3568,6 +3587,15 @@ AS $$
   SELECT k.lane FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
   JOIN unnest(_lanes_in.ids) WITH ORDINALITY u(id, nr) ON u.id = k.id
   WHERE b.segment = _lanes_in.segment AND b.lane = _lanes_in.lane AND b.seq = _lanes_in.seq ORDER BY u.nr
+$$;
+CREATE FUNCTION weir._lanes_of_key(queue text, key text) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+  SELECT ARRAY(
+    SELECT (q.id::bigint << 39) + weir._key_bits(_lanes_of_key.key) + form
+    FROM (SELECT _lanes_of_key.queue AS name WHERE _lanes_of_key.queue IS NOT NULL
+          UNION SELECT w.queue FROM weir.with_keys w WHERE _lanes_of_key.queue IS NULL) n
+    JOIN weir.queue q ON q.name = n.name CROSS JOIN generate_series(0, 7) form
+    ORDER BY 1)
 $$;
 CREATE FUNCTION weir._lanes_of(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -3967,7 +3995,7 @@ DECLARE
   v        record := weir._in_progress();
   -- The queue, if all lanes are those of one.
   queue    text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_available.lanes[1] >> 39)::integer);
-  of_keys  boolean := coalesce(after->>0 = 'keys', false);
+  of_keys  boolean := coalesce(after->>0 = 'keys' OR lanes[1] & 549755813880 <> 0, false);
   -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
   from_    bigint := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>0)::bigint, 0) END;
   upto     bigint := (after->>1)::bigint;  -- NULL: a new group
@@ -3986,7 +4014,8 @@ BEGIN
   IF lanes = '{}' THEN
     RETURN;
   ELSIF of_keys THEN
-    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, (after->>1)::bigint, (after->>2)::xid8, (after->>3)::bigint, most) k;
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, coalesce((after->>1)::bigint, 0), coalesce((after->>2)::xid8, '0'), coalesce((after->>3)::bigint, 0), most,
+                                                    CASE WHEN lanes[1] & 549755813880 <> 0 THEN lanes END) k;
     RETURN;
   END IF;
   IF lanes IS NULL THEN
@@ -4057,6 +4086,7 @@ CREATE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) 
 AS $$
 #variable_conflict use_column
 DECLARE
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
   each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
   queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
   at_time timestamptz;
@@ -4064,9 +4094,9 @@ DECLARE
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
     RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue and key
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE k.lane >> 39 = ANY (queues)) THEN c.id END,
+                     WHERE CASE WHEN of_key THEN k.lane = ANY (_next_cancelled.lanes) ELSE k.lane >> 39 = ANY (queues) END) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
     IF FOUND THEN
@@ -4092,7 +4122,12 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  IF jsonb_typeof(after) = 'object' THEN
+  IF of_key THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id) THEN n.id END, NULL::timestamptz, n.place, each
+    FROM weir._next_claimed(_next_cancelled.lanes, CASE WHEN jsonb_typeof(after) = 'array' THEN after END, most) n;
+    RETURN;
+  ELSIF jsonb_typeof(after) = 'object' THEN
     after := '["infinity", 0]';
   END IF;
   at_time := (after->>0)::timestamptz;
@@ -4105,6 +4140,27 @@ BEGIN
   ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
+CREATE FUNCTION weir._next_claimed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  late   xid8[] := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = (lanes[1] >> 39)::integer));
+  at_xid xid8   := coalesce((after->>0)::xid8, '18446744073709551615');
+  at_id  bigint := coalesce((after->>1)::bigint, 0);
+BEGIN
+  RETURN QUERY
+  -- Of a job with several rows, the newest one counts.
+  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.job n WHERE n.id = c.id AND (n.attempt, n.put_off) > (c.attempt, c.put_off)) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
+  FROM (
+    SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
+    CROSS JOIN LATERAL weir._state_of(l.lane, late) s
+    CROSS JOIN LATERAL (
+      SELECT j.xid, j.id, j.attempt, j.put_off FROM weir.job j
+      WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
+    ORDER BY j.xid DESC, j.id DESC LIMIT most) c
+  ORDER BY c.xid DESC, c.id DESC;
+END
+$$;
 CREATE FUNCTION weir._next_completed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -4114,7 +4170,10 @@ DECLARE
   r        record;
 BEGIN
   place := after;
-  IF lanes IS NOT NULL THEN
+  IF lanes[1] & 549755813880 <> 0 THEN
+    RETURN QUERY SELECT n.* FROM weir._next_claimed(lanes, after, most) n;
+    RETURN;
+  ELSIF lanes IS NOT NULL THEN
     place := coalesce(place, '{}');
     FOR r IN
       SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
@@ -4154,6 +4213,16 @@ DECLARE
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
+  IF lanes[1] & 549755813880 <> 0 THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
+    FROM unnest(_next_failed.lanes) l(lane)
+    CROSS JOIN LATERAL (
+      SELECT f.id, f.attempt, f.finished_at FROM weir.failure f
+      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
+    ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
+    RETURN;
+  END IF;
   RETURN QUERY
   -- A job that has failed again since is listed under its later failure.
   SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane >> 39 = ANY (queues))
@@ -4170,17 +4239,18 @@ DECLARE
   c       weir.promotion;
   at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 0);
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
   queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_later.lanes) l);
   overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   IF (c.due, c.due_id) > (at_due, at_id) THEN
     overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
-                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane >> 39 = ANY (queues)) ORDER BY o.run_at, o.id LIMIT most);
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR CASE WHEN of_key THEN o.lane = ANY (lanes) ELSE o.lane >> 39 = ANY (queues) END) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
-  IF lanes IS NULL OR EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
+  IF lanes IS NULL OR NOT of_key AND EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
     SELECT CASE WHEN j.lane > 0 AND (lanes IS NULL OR j.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
     FROM (
@@ -4203,7 +4273,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer, lanes bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb, cost integer) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4211,7 +4281,6 @@ DECLARE
   v       record := weir._in_progress();
   name    text;
   keys    record;
-  lanes   bigint[] := '{}';
   is_last boolean := true;          -- there are no lanes behind these
   looked  integer := 0;
   shown   integer := 0;
@@ -4220,15 +4289,18 @@ DECLARE
   of      bigint;
   found   integer;
 BEGIN
-  FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
-    keys := weir._waiting_keys(name, 1000);
-    looked := looked + 1;
-    IF keys.is_whole THEN
-      lanes := lanes || keys.lanes;
-    ELSE  -- the next that have rows at all
-      lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
-    END IF;
-  END LOOP;
+  IF lanes IS NULL THEN
+    lanes := '{}';
+    FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
+      keys := weir._waiting_keys(name, 1000);
+      looked := looked + 1;
+      IF keys.is_whole THEN
+        lanes := lanes || keys.lanes;
+      ELSE  -- the next that have rows at all
+        lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
+      END IF;
+    END LOOP;
+  END IF;
   lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l >= after ORDER BY l LIMIT bound + 1);
   IF lanes = '{}' THEN
     RETURN;
@@ -4265,6 +4337,8 @@ CREATE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RE
 AS $$
 #variable_conflict use_column
 DECLARE
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
+  claimed bigint[] := CASE WHEN of_key THEN ARRAY(SELECT DISTINCT (l >> 39 << 39) + 4 FROM unnest(_next_running.lanes) l) ELSE lanes END;  -- the lanes of their batches
   workers integer[] := weir._holders();
   batches integer := greatest(20, 2500 / greatest(cardinality(workers), 1));  -- of each worker
   at_no   bigint := coalesce((after->>0)::bigint, 9223372036854775807);
@@ -4280,7 +4354,8 @@ BEGIN
          CASE row_number() OVER (ORDER BY k.no DESC, k.id DESC NULLS LAST) WHEN 1 THEN batches * cardinality(workers) ELSE 1 END
   FROM (
     SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
-    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (_next_running.lanes IS NULL OR h.lane = ANY (_next_running.lanes))
+    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (claimed IS NULL OR h.lane = ANY (claimed))
+      AND (NOT of_key OR EXISTS (SELECT FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes[array_position(b.ids, i.id)] = ANY (_next_running.lanes)))
     UNION ALL
     SELECT NULL, r.no FROM reached r WHERE r.no IS NOT NULL) k
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
@@ -4329,7 +4404,7 @@ BEGIN
   -- Rows that came behind the cursor of promotion, then those that are due from now on; if these are too many, those with the ids.
   FOREACH way IN ARRAY ARRAY['late', 'due', 'id'] LOOP
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
-           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued INTO r
+           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys INTO r
     FROM (
       SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
                   AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
@@ -4339,7 +4414,7 @@ BEGIN
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
-    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued) <> '{}' OR r.n > most AND way <> 'due' THEN
+    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;
     EXIT WHEN way = 'due' AND r.n <= most;
@@ -4781,7 +4856,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4790,9 +4865,9 @@ DECLARE
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
-  at     jsonb;   -- where the previous page stopped: the state's number in the list, the place, and the seal
+  at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
-  place    jsonb;
+  place  jsonb;
   got    integer;
   r      record;
   look   weir.job_info;
@@ -4812,6 +4887,7 @@ BEGIN
   ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
     RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
   END IF;
+  PERFORM weir._check_key(_read_page.key);
   states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
   IF after <> '' THEN
@@ -4820,17 +4896,19 @@ BEGIN
         RAISE data_exception;
       END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
-      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, at) THEN
+      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at) THEN
         RAISE data_exception;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds and meta; or NULL for the first page.';
+        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta and key; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
     place := at->1;
   END IF;
-  IF queue IS NOT NULL THEN
+  IF queue IS NOT NULL AND key IS NOT NULL THEN
+    lanes := weir._lanes_of_key(queue, key);
+  ELSIF queue IS NOT NULL THEN
     lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 4) p WHERE q.name = _read_page.queue);  -- and its ring lane
   END IF;
 
@@ -4846,14 +4924,14 @@ BEGIN
           effort := effort + 9;
           r.id := NULL;
         END IF;
-        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
+        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL OR key IS NOT NULL) THEN
           effort := effort + 9;
-          -- All rows of a job have the same kind and meta.
+          -- All rows of a job have the same kind, meta and key.
           IF NOT EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta FROM weir.job j WHERE j.id = r.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta FROM weir.later l WHERE l.id = r.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta)) THEN
+               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = r.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = r.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)) THEN
             r.id := NULL;
           END IF;
         END IF;
@@ -4883,7 +4961,7 @@ BEGIN
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
-    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
   END IF;
 END
 $$;
@@ -5685,7 +5763,7 @@ BEGIN
 
   DELETE FROM weir.cancellation_where d WHERE d.no IN (
     SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before ORDER BY c.no
+      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
     WHERE k.covered >= k.upto)
@@ -6065,10 +6143,10 @@ AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
          (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone) = lower(b.time_zone)
 $$;
-CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the places: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 2, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 3, states, queue, kinds, meta, key, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6081,7 +6159,7 @@ AS $$
     SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
-CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, error text, after text, max_rows integer, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, after text, max_rows integer, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -6092,7 +6170,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, nullif(meta, '{}'), next, least(max_rows, on_page)) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, nullif(meta, '{}'), key, next, least(max_rows, on_page)) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -7090,7 +7168,7 @@ BEGIN
   RETURN true;
 END
 $$;
-CREATE FUNCTION weir.cancel_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.cancel_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, key text DEFAULT NULL::text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -7098,9 +7176,9 @@ DECLARE
   this weir.cancellation_where;
   n    bigint;
 BEGIN
-  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
+  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key,
     num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
-    'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
+    'Pass a queue, a key, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
   END IF;
@@ -7111,14 +7189,15 @@ BEGIN
   this.priority := cancel_where.priority;
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
+  this.key := cancel_where.key;
   n := (SELECT count(*) FROM weir.cancellation_where);
   IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
     RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
       USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';
   END IF;
   PERFORM pg_current_xact_id();
-  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
-  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before)
+  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before, key)
+  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before, this.key)
   RETURNING no INTO this.no;
   PERFORM nextval('weir.control');
   RETURN this.no;
@@ -7203,15 +7282,15 @@ BEGIN
   PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
 END
 $$;
-CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
   ids bigint[];
 BEGIN
-  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, error, max_rows);
+  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   deleted := weir._forget_failures(ids);
 END
@@ -7488,12 +7567,13 @@ BEGIN
   RETURN new_id;
 END
 $$;
-CREATE FUNCTION weir.failure_groups(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, before timestamp with time zone DEFAULT NULL::timestamp with time zone, max_rows integer DEFAULT NULL::integer) RETURNS SETOF weir.failure_group LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001 SET jit=off
+CREATE FUNCTION weir.failure_groups(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, before timestamp with time zone DEFAULT NULL::timestamp with time zone, max_rows integer DEFAULT NULL::integer, key text DEFAULT NULL::text) RETURNS SETOF weir.failure_group LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET cursor_tuple_fraction=0.001 SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
   ids   bigint[];
+  lanes bigint[];  -- of the key in the queue: only there are they indexed
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -7502,23 +7582,25 @@ BEGIN
   IF max_rows NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: failure_groups returns 1 to 10000 groups, got max_rows %', max_rows USING ERRCODE = '22023';
   END IF;
+  PERFORM weir._check_key(failure_groups.key);
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
     ids := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = failure_groups.queue);
+    lanes := CASE WHEN failure_groups.key IS NOT NULL THEN weir._lanes_of_key(failure_groups.queue, failure_groups.key) END;
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
-  SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
-  FROM (SELECT f.finished_at FROM weir.failure f
-        WHERE f.finished_at IS NOT NULL AND f.finished_at >= since AND f.finished_at < before
-        ORDER BY f.finished_at DESC FETCH FIRST (most) ROWS ONLY) k;
-  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir.failure f WHERE f.finished_at >= since AND f.finished_at < newest.upto) THEN newest.upto END;
+  SELECT count(*) >= most AS is_cut, min(k) AS upto INTO newest
+  FROM weir._failed_between(lanes, since, before, most) k;
+  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir._failed_between(lanes, since, newest.upto, 1)) THEN newest.upto END;
   RETURN QUERY
   WITH seen AS MATERIALIZED (
     SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
-    FROM weir.failure f
-    WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
-      AND (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+    FROM (SELECT f.* FROM weir.failure f WHERE lanes IS NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+          UNION ALL
+          SELECT f.* FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
+            SELECT f.* FROM weir.failure f WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before) f) f
+    WHERE (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind) AND (failure_groups.key IS NULL OR f.key = failure_groups.key)
       -- A job that was retried, or has failed again since, is not failed as it was here.
       AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
     LIMIT 2 * most
@@ -7591,18 +7673,18 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   pages CONSTANT integer := 20;
@@ -7615,7 +7697,7 @@ BEGIN
   END IF;
   PERFORM weir._lock_log();
   FOR page IN 1..pages LOOP
-    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000)) k;
+    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, jobs.key, after, least(left_, 1000)) k;
     RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
     left_ := left_ - cardinality(p.jobs);
     after := p.next;
@@ -7674,7 +7756,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.move_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, to_queue text DEFAULT NULL::text, to_priority integer DEFAULT NULL::integer, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT moved integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
+CREATE FUNCTION weir.move_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, to_queue text DEFAULT NULL::text, to_priority integer DEFAULT NULL::integer, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT moved integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -7682,7 +7764,7 @@ DECLARE
   lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
-  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows), weir._hold_briefly();
   IF to_queue IS NULL AND to_priority IS NULL THEN
     RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
   ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
@@ -7695,7 +7777,7 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, after, coalesce(max_rows, 500)) s;
   -- Steps before lanes, and these in their order, as claims and rebasing do.
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
   -- So that all cancellations with a smaller number are visible, and none that means a job where it is commits before the job has left.
@@ -8247,20 +8329,20 @@ AS $$
   SELECT r.name, r.action, r.queue, r.kind, r.error, r.backoff, r.backoff_limit, r.backoff_form FROM weir.retry_rule r
   ORDER BY r.error IS NULL, r.kind IS NULL, r.queue IS NULL, r.name COLLATE "C"
 $$;
-CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, states text[] DEFAULT NULL::text[], after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, states text[] DEFAULT NULL::text[], after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
   final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
   ids   bigint[];
 BEGIN
-  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, error, max_rows);
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
   states := CASE WHEN cardinality(states) > 0 THEN states ELSE ARRAY['failed'] END;
   IF NOT states <@ final THEN
     RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
   END IF;
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   -- Those that are retried first are claimed first: the oldest.
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
@@ -8879,7 +8961,7 @@ COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that ar
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
-COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
+COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
@@ -8888,14 +8970,14 @@ COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) 
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta and priority are missing. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta, priority and key are missing. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
+COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
@@ -8913,7 +8995,7 @@ COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are sched
 COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
-COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],integer[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
@@ -8924,6 +9006,7 @@ COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for
 COMMENT ON ROUTINE weir._epoch_here() IS 'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._failed_between(bigint[],timestamp with time zone,timestamp with time zone,integer) IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
@@ -8967,6 +9050,7 @@ COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of 
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
+COMMENT ON ROUTINE weir._lanes_of_key(text,text) IS 'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
@@ -8985,13 +9069,14 @@ COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Mo
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean,timestamp with time zone,timestamp with time zone) IS 'The newest row of a unique key, with a number less than below, that decides what becomes of others: one that waits, runs, or has run. Jobs that were cancelled or handed back are skipped; if fresh is true, so are those that wait and that a claim would drop; if it is not, those that have never been claimed, except those that replace others; and if after and before are not NULL, so are those that were not enqueued between them. no is its number, seen the snapshot of its claim. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
+COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes (those of a queue and its ring, or those of a key of it) or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a place; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a place: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
-COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
+COMMENT ON ROUTINE weir._next_claimed(bigint[],jsonb,integer) IS 'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for an earlier attempt. Nearly all of them have been claimed. See weir._next.';
+COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment; those of a key in the order of the log. No id for a result with another outcome. See weir._next.';
 COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a place; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a place; no id for a cancelled one, or a due time of a schedule. See weir._next.';
-COMMENT ON ROUTINE weir._next_of_keys(text,bigint,xid8,bigint,integer) IS 'Jobs with keys that wait to be claimed, in all queues or in one, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
+COMMENT ON ROUTINE weir._next_of_keys(text,bigint,xid8,bigint,integer,bigint[]) IS 'Jobs with keys that wait to be claimed, in all queues, in one, or in some lanes, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
 COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a place; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
@@ -9010,7 +9095,7 @@ COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies du
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
-COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,integer) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
@@ -9035,10 +9120,10 @@ COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
+COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,text,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
-COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
+COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
@@ -9076,12 +9161,12 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
-COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -9089,14 +9174,14 @@ COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all o
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs(text,text,integer) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
 COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
@@ -9117,7 +9202,7 @@ COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the q
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
@@ -9219,12 +9304,12 @@ GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
@@ -9232,14 +9317,14 @@ GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate,
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
@@ -9260,7 +9345,7 @@ GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;

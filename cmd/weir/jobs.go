@@ -38,7 +38,8 @@ type jobsListCmd struct {
 	Queue string   `short:"q" help:"Only jobs of this queue."`
 	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
-	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind and --meta."`
+	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
+	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind, --meta and --key."`
 	Limit *int     `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
@@ -57,7 +58,7 @@ Examples:
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const maxLimit = 10_000
-	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, After: c.After}
+	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, After: c.After}
 	limit := 100
 	for _, name := range c.State {
 		state := weir.State(name)

@@ -14,6 +14,7 @@ import (
 type jobsFailuresCmd struct {
 	Queue string        `short:"q" help:"Only jobs of this queue."`
 	Kind  string        `short:"k" help:"Only jobs of this kind."`
+	Key   string        `help:"Only jobs with this key."`
 	Since time.Duration `placeholder:"DURATION" help:"Only jobs that failed within this time."`
 	Limit int           `default:"20" placeholder:"N" help:"Maximum groups (${default})."`
 	jsonFlag
@@ -39,7 +40,7 @@ func (c *jobsFailuresCmd) Run(ctx context.Context, s *streams, db *database) err
 		return err
 	}
 	defer closePool()
-	params := weir.FailureGroupsParams{Queue: c.Queue, Kind: c.Kind, Limit: 10_000}
+	params := weir.FailureGroupsParams{Queue: c.Queue, Kind: c.Kind, Key: c.Key, Limit: 10_000}
 	if c.Since > 0 {
 		params.Since = time.Now().Add(-c.Since)
 	}

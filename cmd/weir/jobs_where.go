@@ -18,6 +18,7 @@ type whereFlags struct {
 	Kind           []string `short:"k" placeholder:"KIND" sep:"none" help:"Jobs of this kind. May be repeated."`
 	Meta           string   `placeholder:"JSON" help:"Jobs whose meta contains this JSON object."`
 	Priority       int      `placeholder:"N" help:"Jobs of this priority, 1 to 4."`
+	Key            string   `help:"Jobs with this key."`
 	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m or 24h."`
 	EnqueuedBefore past     `placeholder:"TIME" help:"Jobs enqueued before that time. 0s selects all jobs."`
 	DryRun         bool     `help:"Change nothing; show the first jobs that match."`
@@ -42,12 +43,12 @@ func (p *past) UnmarshalText(text []byte) (err error) {
 }
 
 func (w *whereFlags) isSet() bool {
-	return w.Queue != "" || len(w.Kind) > 0 || w.Meta != "" || w.Priority != 0 || !w.EnqueuedAfter.IsZero() || !w.EnqueuedBefore.IsZero() || w.DryRun
+	return w.Queue != "" || len(w.Kind) > 0 || w.Meta != "" || w.Priority != 0 || w.Key != "" || !w.EnqueuedAfter.IsZero() || !w.EnqueuedBefore.IsZero() || w.DryRun
 }
 
 // filter checks the flags.
 func (w *whereFlags) filter(ids []int64, errorText string, states []string) (weir.JobFilter, error) {
-	f := weir.JobFilter{Queue: w.Queue, Kinds: w.Kind, Priority: w.Priority, EnqueuedAfter: w.EnqueuedAfter.Time, EnqueuedBefore: w.EnqueuedBefore.Time, Error: errorText}
+	f := weir.JobFilter{Queue: w.Queue, Kinds: w.Kind, Priority: w.Priority, Key: w.Key, EnqueuedAfter: w.EnqueuedAfter.Time, EnqueuedBefore: w.EnqueuedBefore.Time, Error: errorText}
 	if len(ids) > 0 {
 		return f, usagef("give ids or flags that select jobs, not both")
 	}
@@ -64,7 +65,7 @@ func (w *whereFlags) filter(ids []int64, errorText string, states []string) (wei
 	if w.Priority < 0 || w.Priority > 4 {
 		return f, usagef("--priority must be 1 to 4, got %d", w.Priority)
 	}
-	if w.Queue == "" && len(w.Kind) == 0 && w.Meta == "" && w.Priority == 0 && w.EnqueuedAfter.IsZero() && w.EnqueuedBefore.IsZero() && errorText == "" {
+	if w.Queue == "" && len(w.Kind) == 0 && w.Meta == "" && w.Priority == 0 && w.Key == "" && w.EnqueuedAfter.IsZero() && w.EnqueuedBefore.IsZero() && errorText == "" {
 		return f, usagef("give ids, or flags that select jobs, such as --queue; --enqueued-before 0s selects all jobs")
 	}
 	for _, name := range states {
@@ -145,7 +146,7 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 // preview shows the first jobs that a filter selects.
 func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFilter, states []weir.State, asJSON bool) error {
 	const most, pages = 20, 20
-	list := weir.JobsParams{States: states, Queue: f.Queue, Kinds: f.Kinds, Meta: f.Meta, Limit: 200}
+	list := weir.JobsParams{States: states, Queue: f.Queue, Kinds: f.Kinds, Meta: f.Meta, Key: f.Key, Limit: 200}
 	found := []weir.JobInfo{}
 	more := false
 	for range pages {

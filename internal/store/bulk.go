@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	sqlWhere       = `nullif($1, ''), $2::text[], $3::text::jsonb, $4::integer, $5::timestamptz, $6::timestamptz`
+	sqlWhere       = `nullif($1, ''), $2::text[], $3::text::jsonb, $4::integer, $5::timestamptz, $6::timestamptz, key => nullif($7, '')`
 	sqlCancelWhere = `SELECT weir.cancel_where(` + sqlWhere + `)`
-	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + `, nullif($7, ''), states => $8::text[], after => nullif($9, ''))`
-	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + `, nullif($7, ''), after => nullif($8, ''))`
-	sqlMoveWhere   = `SELECT moved, coalesce(next, '') FROM weir.move_where(` + sqlWhere + `, nullif($7, ''), $8::integer, nullif($9, ''))`
+	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + `, error => nullif($8, ''), states => $9::text[], after => nullif($10, ''))`
+	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + `, error => nullif($8, ''), after => nullif($9, ''))`
+	sqlMoveWhere   = `SELECT moved, coalesce(next, '') FROM weir.move_where(` + sqlWhere + `, to_queue => nullif($8, ''), to_priority => $9::integer, after => nullif($10, ''))`
 )
 
 // Where selects the jobs of a bulk operation. Zero values exclude nothing.
@@ -21,13 +21,14 @@ type Where struct {
 	Priority       *int
 	EnqueuedAfter  *time.Time
 	EnqueuedBefore *time.Time
+	Key            string
 	Error          string
 	States         []string
 	After          string // next of the previous step
 }
 
 func (w Where) args(more ...any) []any {
-	return append([]any{w.Queue, w.Kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore}, more...)
+	return append([]any{w.Queue, w.Kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore, w.Key}, more...)
 }
 
 // CancelWhere returns the number of the cancellation; nil: the queue does not exist.

@@ -13,7 +13,7 @@ const (
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
-	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6)`
+	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''))`
 	sqlQueues   = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
@@ -26,7 +26,7 @@ const (
 	sqlSetRule  = `SELECT weir.set_retry_rule($1, nullif($2, ''), nullif($3, ''), nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''))`
 	sqlDropRule = `SELECT weir.drop_retry_rule($1)`
 	sqlRules    = `SELECT name, action, coalesce(queue, ''), coalesce(kind, ''), coalesce(error, ''), backoff, backoff_limit, coalesce(backoff_form, '') FROM weir.retry_rules()`
-	sqlGroups   = `SELECT coalesce(kind, ''), coalesce(shape, ''), jobs, first_at, last_at, coalesce(job_id, 0), coalesce(error, ''), rest FROM weir.failure_groups(nullif($1, ''), nullif($2, ''), $3, $4, $5)`
+	sqlGroups   = `SELECT coalesce(kind, ''), coalesce(shape, ''), jobs, first_at, last_at, coalesce(job_id, 0), coalesce(error, ''), rest FROM weir.failure_groups(nullif($1, ''), nullif($2, ''), $3, $4, $5, nullif($6, ''))`
 	sqlSettings = `SELECT coalesce(queue, ''), name, value FROM weir.settings()`
 )
 
@@ -53,6 +53,7 @@ type List struct {
 	Queue  string
 	Kinds  []string
 	Meta   []byte // a JSON object
+	Key    string
 	After  string // next of the previous page
 	Limit  int
 }
@@ -64,7 +65,7 @@ func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err
 		text := string(l.Meta)
 		meta = &text
 	}
-	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit}, &jobs, &next)
+	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key}, &jobs, &next)
 	return jobs, next, err
 }
 
@@ -99,14 +100,14 @@ type FailureGroup struct {
 }
 
 // FailureGroups groups failed jobs. Zero times exclude nothing.
-func FailureGroups(ctx context.Context, s *Store, queue, kind string, since, before time.Time, limit int) ([]FailureGroup, error) {
+func FailureGroups(ctx context.Context, s *Store, queue, kind, key string, since, before time.Time, limit int) ([]FailureGroup, error) {
 	orNull := func(t time.Time) *time.Time {
 		if t.IsZero() {
 			return nil
 		}
 		return &t
 	}
-	return rows(ctx, s, sqlGroups, []any{queue, kind, orNull(since), orNull(before), limit}, pgx.RowToStructByPos[FailureGroup])
+	return rows(ctx, s, sqlGroups, []any{queue, kind, orNull(since), orNull(before), limit, key}, pgx.RowToStructByPos[FailureGroup])
 }
 
 // RetryRules lists the retry rules, in the order in which they are tried.

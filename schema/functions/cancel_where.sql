@@ -7,13 +7,13 @@
 -- transaction, that its jobs ended as cancelled. So no such job is ever held by a worker, a claim that is lost is lost as a whole, and
 -- many thousands are ended in one call, without their arguments being read by anyone.
 
-CREATE OR REPLACE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, is_empty boolean, hint text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, key text, is_empty boolean, hint text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds);
+  PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds), weir._check_key(_check_filter.key);
   IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
   ELSIF jsonb_typeof(_check_filter.meta) <> 'object' OR pg_column_size(_check_filter.meta) > 65536 THEN
@@ -21,15 +21,15 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND _check_filter.priority IS NULL THEN
+  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND num_nonnulls(_check_filter.priority, _check_filter.key) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_filter IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta and priority are missing. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._check_filter IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta, priority and key are missing. Errors: 22023. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.cancel_where(queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL,
-                                             enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL) RETURNS bigint
+                                             enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, key text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -40,9 +40,9 @@ DECLARE
   this weir.cancellation_where;
   n    bigint;
 BEGIN
-  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority,
+  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key,
     num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
-    'Pass a queue, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
+    'Pass a queue, a key, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
   END IF;
@@ -53,21 +53,22 @@ BEGIN
   this.priority := cancel_where.priority;
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
+  this.key := cancel_where.key;
   n := (SELECT count(*) FROM weir.cancellation_where);
   IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
     RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
       USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';
   END IF;
   PERFORM pg_current_xact_id();
-  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before)
-  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before)
+  INSERT INTO weir.cancellation_where (upto, queue, kinds, meta, priority, enqueued_after, enqueued_before, key)
+  VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before, this.key)
   RETURNING no INTO this.no;
   PERFORM nextval('weir.control');
   RETURN this.no;
 END
 $$;
 COMMENT ON FUNCTION weir.cancel_where IS
-  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -75,13 +76,13 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
-    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
 $$;
 COMMENT ON FUNCTION weir._covers IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], priorities integer[] DEFAULT NULL) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[] DEFAULT NULL, priorities integer[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -93,27 +94,27 @@ SET enable_mergejoin = off
 AS $$
   SELECT ARRAY(
     SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
-                     _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, priority, nr)
+                     _cancelled_of.keys, _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
     ORDER BY u.nr)
 $$;
-COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities.';
+COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 
 CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
-                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], priorities integer[] DEFAULT NULL) RETURNS bigint[]
+                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[], priorities integer[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.priorities);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
@@ -215,14 +216,14 @@ DECLARE
   a       record;
 BEGIN
   SELECT u.* INTO a FROM (
-    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
     UNION ALL
-    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
+    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
   ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
   SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
   WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
     AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
-  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at]) <> '{}';
+  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at], ARRAY[a.key]) <> '{}';
 END
 $$;
 COMMENT ON FUNCTION weir._is_cancelled_where IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';

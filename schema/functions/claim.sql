@@ -362,7 +362,7 @@ BEGIN
     FROM picked p
     WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg((d.lane & 3)::integer + 1))
+      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
       FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
 
     GET DIAGNOSTICS taken = ROW_COUNT;

@@ -37,8 +37,30 @@ $$;
 COMMENT ON FUNCTION weir._shape_of IS
   'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._failed_between(lanes bigint[], since timestamptz, before timestamptz, most integer) RETURNS SETOF timestamptz
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET cursor_tuple_fraction = 0.001
+AS $$
+  SELECT f.finished_at FROM (
+    (SELECT f.finished_at FROM weir.failure f
+     WHERE _failed_between.lanes IS NULL AND f.finished_at >= _failed_between.since AND f.finished_at < _failed_between.before
+     ORDER BY f.finished_at DESC LIMIT _failed_between.most)
+    UNION ALL
+    SELECT f.finished_at FROM unnest(_failed_between.lanes) l(lane) CROSS JOIN LATERAL (
+      SELECT f.finished_at FROM weir.failure f
+      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= _failed_between.since AND f.finished_at < _failed_between.before
+      ORDER BY f.finished_at DESC, f.id DESC LIMIT _failed_between.most) f) f  -- worded so that their own index is used
+  ORDER BY f.finished_at DESC LIMIT _failed_between.most
+$$;
+COMMENT ON FUNCTION weir._failed_between IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
+
 CREATE OR REPLACE FUNCTION weir.failure_groups(
-  queue text DEFAULT NULL, kind text DEFAULT NULL, since timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL, max_rows integer DEFAULT NULL)
+  queue text DEFAULT NULL, kind text DEFAULT NULL, since timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL, max_rows integer DEFAULT NULL, key text DEFAULT NULL)
 RETURNS SETOF weir.failure_group
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -52,6 +74,7 @@ AS $$
 DECLARE
   most  CONSTANT integer := 10000;  -- failures that are looked at
   ids   bigint[];
+  lanes bigint[];  -- of the key in the queue: only there are they indexed
   rest  timestamptz;
   newest record;
   none  weir.failure_group;
@@ -60,23 +83,26 @@ BEGIN
   IF max_rows NOT BETWEEN 1 AND 10000 THEN
     RAISE EXCEPTION 'weir: failure_groups returns 1 to 10000 groups, got max_rows %', max_rows USING ERRCODE = '22023';
   END IF;
+  PERFORM weir._check_key(failure_groups.key);
   since := coalesce(failure_groups.since, '-infinity');
   before := coalesce(failure_groups.before, 'infinity');
   IF failure_groups.queue IS NOT NULL THEN
     ids := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = failure_groups.queue);
+    lanes := CASE WHEN failure_groups.key IS NOT NULL THEN weir._lanes_of_key(failure_groups.queue, failure_groups.key) END;
   END IF;
   -- The newest ones, and all that ended at the same time as the last of them: so that a next call continues before that time.
-  SELECT count(*) >= most AS is_cut, min(k.finished_at) AS upto INTO newest
-  FROM (SELECT f.finished_at FROM weir.failure f
-        WHERE f.finished_at IS NOT NULL AND f.finished_at >= since AND f.finished_at < before
-        ORDER BY f.finished_at DESC FETCH FIRST (most) ROWS ONLY) k;
-  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir.failure f WHERE f.finished_at >= since AND f.finished_at < newest.upto) THEN newest.upto END;
+  SELECT count(*) >= most AS is_cut, min(k) AS upto INTO newest
+  FROM weir._failed_between(lanes, since, before, most) k;
+  rest := CASE WHEN newest.is_cut AND EXISTS (SELECT FROM weir._failed_between(lanes, since, newest.upto, 1)) THEN newest.upto END;
   RETURN QUERY
   WITH seen AS MATERIALIZED (
     SELECT f.id, f.kind, f.finished_at, left(f.error, 1000) AS head, CASE WHEN length(f.error) > 1000 THEN right(f.error, 2000) END AS tail
-    FROM weir.failure f
-    WHERE f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
-      AND (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind)
+    FROM (SELECT f.* FROM weir.failure f WHERE lanes IS NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+          UNION ALL
+          SELECT f.* FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
+            SELECT f.* FROM weir.failure f WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+            ORDER BY f.finished_at DESC, f.id DESC LIMIT 2 * most) f) f
+    WHERE (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind) AND (failure_groups.key IS NULL OR f.key = failure_groups.key)
       -- A job that was retried, or has failed again since, is not failed as it was here.
       AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
     LIMIT 2 * most
@@ -99,4 +125,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.failure_groups IS
-  'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue and kind, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue and kind. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';

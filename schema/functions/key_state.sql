@@ -82,6 +82,22 @@ $$;
 COMMENT ON FUNCTION weir._key_lanes IS
   'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._lanes_of_key(queue text, key text) RETURNS bigint[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+AS $$
+  SELECT ARRAY(
+    SELECT (q.id::bigint << 39) + weir._key_bits(_lanes_of_key.key) + form
+    FROM (SELECT _lanes_of_key.queue AS name WHERE _lanes_of_key.queue IS NOT NULL
+          UNION SELECT w.queue FROM weir.with_keys w WHERE _lanes_of_key.queue IS NULL) n
+    JOIN weir.queue q ON q.name = n.name CROSS JOIN generate_series(0, 7) form
+    ORDER BY 1)
+$$;
+COMMENT ON FUNCTION weir._lanes_of_key IS
+  'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._ring_lanes(lane bigint) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

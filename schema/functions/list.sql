@@ -12,6 +12,9 @@
 --   failed     newest first: (finished_at, id)
 --   cancelled  jobs with a tombstone by id, newest first; then those that a filter has cancelled and that still wait; then those that have ended, in the order of failed ones
 --
+-- Of one key of a queue, only its own lanes are read: waiting jobs lane by lane, completed ones and those that have ended as cancelled in the order of
+-- the log, newest first, and failed ones by an index of their own.
+--
 -- The states follow one another. The cost of a page is bounded: if a filter finds nothing, or jobs have changed their state, the page ends early,
 -- and the next one continues from there.
 
@@ -32,9 +35,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next IS
-  'Up to most of the next jobs that are, or were, in a state, in some lanes or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
+  'Up to most of the next jobs that are, or were, in a state, in some lanes (those of a queue and its ring, or those of a key of it) or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 
-CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, after text, most integer, OUT jobs weir.job_info[], OUT next text)
+CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -49,9 +52,9 @@ DECLARE
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
-  at     jsonb;   -- where the previous page stopped: the state's number in the list, the place, and the seal
+  at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
-  place    jsonb;
+  place  jsonb;
   got    integer;
   r      record;
   look   weir.job_info;
@@ -71,6 +74,7 @@ BEGIN
   ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
     RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
   END IF;
+  PERFORM weir._check_key(_read_page.key);
   states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
   IF after <> '' THEN
@@ -79,17 +83,19 @@ BEGIN
         RAISE data_exception;
       END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
-      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, at) THEN
+      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at) THEN
         RAISE data_exception;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds and meta; or NULL for the first page.';
+        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta and key; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
     place := at->1;
   END IF;
-  IF queue IS NOT NULL THEN
+  IF queue IS NOT NULL AND key IS NOT NULL THEN
+    lanes := weir._lanes_of_key(queue, key);
+  ELSIF queue IS NOT NULL THEN
     lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 4) p WHERE q.name = _read_page.queue);  -- and its ring lane
   END IF;
 
@@ -105,14 +111,14 @@ BEGIN
           effort := effort + 9;
           r.id := NULL;
         END IF;
-        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL) THEN
+        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL OR key IS NOT NULL) THEN
           effort := effort + 9;
-          -- All rows of a job have the same kind and meta.
+          -- All rows of a job have the same kind, meta and key.
           IF NOT EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta FROM weir.job j WHERE j.id = r.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta FROM weir.later l WHERE l.id = r.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta)) THEN
+               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = r.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = r.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)) THEN
             r.id := NULL;
           END IF;
         END IF;
@@ -142,26 +148,26 @@ BEGIN
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
-    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 
-CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, at jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- The number is the version of the places: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 2, states, queue, kinds, meta, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 3, states, queue, kinds, meta, key, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 COMMENT ON FUNCTION weir._seal IS
   'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
-                                          after text DEFAULT NULL, max_rows integer DEFAULT 100, OUT jobs jsonb, OUT next text)
+                                          after text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL, OUT jobs jsonb, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -169,16 +175,16 @@ AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, and whose meta contains meta: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.job_info
+CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -194,7 +200,7 @@ BEGIN
   END IF;
   PERFORM weir._lock_log();
   FOR page IN 1..pages LOOP
-    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, after, least(left_, 1000)) k;
+    SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, jobs.key, after, least(left_, 1000)) k;
     RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
     left_ := left_ - cardinality(p.jobs);
     after := p.next;

@@ -71,7 +71,10 @@ DECLARE
   r        record;
 BEGIN
   place := after;
-  IF lanes IS NOT NULL THEN
+  IF lanes[1] & 549755813880 <> 0 THEN
+    RETURN QUERY SELECT n.* FROM weir._next_claimed(lanes, after, most) n;
+    RETURN;
+  ELSIF lanes IS NOT NULL THEN
     place := coalesce(place, '{}');
     FOR r IN
       SELECT k.*, min(k.finished_at) OVER (PARTITION BY k.lane ORDER BY k.place DESC, k.id DESC ROWS UNBOUNDED PRECEDING) AS at  -- each lane keeps its order
@@ -104,7 +107,37 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next_completed IS
-  'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment. No id for a result with another outcome. See weir._next.';
+  'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment; those of a key in the order of the log. No id for a result with another outcome. See weir._next.';
+
+CREATE OR REPLACE FUNCTION weir._next_claimed(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  late   xid8[] := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = (lanes[1] >> 39)::integer));
+  at_xid xid8   := coalesce((after->>0)::xid8, '18446744073709551615');
+  at_id  bigint := coalesce((after->>1)::bigint, 0);
+BEGIN
+  RETURN QUERY
+  -- Of a job with several rows, the newest one counts.
+  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.job n WHERE n.id = c.id AND (n.attempt, n.put_off) > (c.attempt, c.put_off)) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
+  FROM (
+    SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
+    CROSS JOIN LATERAL weir._state_of(l.lane, late) s
+    CROSS JOIN LATERAL (
+      SELECT j.xid, j.id, j.attempt, j.put_off FROM weir.job j
+      WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
+    ORDER BY j.xid DESC, j.id DESC LIMIT most) c
+  ORDER BY c.xid DESC, c.id DESC;
+END
+$$;
+COMMENT ON FUNCTION weir._next_claimed IS
+  'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for an earlier attempt. Nearly all of them have been claimed. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint
 LANGUAGE sql STABLE
@@ -130,6 +163,16 @@ DECLARE
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
+  IF lanes[1] & 549755813880 <> 0 THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
+    FROM unnest(_next_failed.lanes) l(lane)
+    CROSS JOIN LATERAL (
+      SELECT f.id, f.attempt, f.finished_at FROM weir.failure f
+      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
+    ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
+    RETURN;
+  END IF;
   RETURN QUERY
   -- A job that has failed again since is listed under its later failure.
   SELECT CASE WHEN (_next_failed.lanes IS NULL OR f.lane >> 39 = ANY (queues))
@@ -151,6 +194,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
   each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
   queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
   at_time timestamptz;
@@ -158,9 +202,9 @@ DECLARE
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
     RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue
+    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue and key
                        (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE k.lane >> 39 = ANY (queues)) THEN c.id END,
+                     WHERE CASE WHEN of_key THEN k.lane = ANY (_next_cancelled.lanes) ELSE k.lane >> 39 = ANY (queues) END) THEN c.id END,
            NULL::timestamptz, to_jsonb(c.id), each
     FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
     IF FOUND THEN
@@ -186,7 +230,12 @@ BEGIN
       RETURN;
     END IF;
   END IF;
-  IF jsonb_typeof(after) = 'object' THEN
+  IF of_key THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id) THEN n.id END, NULL::timestamptz, n.place, each
+    FROM weir._next_claimed(_next_cancelled.lanes, CASE WHEN jsonb_typeof(after) = 'array' THEN after END, most) n;
+    RETURN;
+  ELSIF jsonb_typeof(after) = 'object' THEN
     after := '["infinity", 0]';
   END IF;
   at_time := (after->>0)::timestamptz;

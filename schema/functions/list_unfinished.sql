@@ -14,7 +14,7 @@ DECLARE
   v        record := weir._in_progress();
   -- The queue, if all lanes are those of one.
   queue    text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_available.lanes[1] >> 39)::integer);
-  of_keys  boolean := coalesce(after->>0 = 'keys', false);
+  of_keys  boolean := coalesce(after->>0 = 'keys' OR lanes[1] & 549755813880 <> 0, false);
   -- A group contains the lanes between two places in the order of priority, then queue: place = priority << 32 | queue id.
   from_    bigint := CASE WHEN of_keys THEN 0 ELSE coalesce((after->>0)::bigint, 0) END;
   upto     bigint := (after->>1)::bigint;  -- NULL: a new group
@@ -33,7 +33,8 @@ BEGIN
   IF lanes = '{}' THEN
     RETURN;
   ELSIF of_keys THEN
-    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, (after->>1)::bigint, (after->>2)::xid8, (after->>3)::bigint, most) k;
+    RETURN QUERY SELECT k.* FROM weir._next_of_keys(queue, coalesce((after->>1)::bigint, 0), coalesce((after->>2)::xid8, '0'), coalesce((after->>3)::bigint, 0), most,
+                                                    CASE WHEN lanes[1] & 549755813880 <> 0 THEN lanes END) k;
     RETURN;
   END IF;
   IF lanes IS NULL THEN
@@ -103,7 +104,7 @@ $$;
 COMMENT ON FUNCTION weir._next_available IS
   'Jobs that wait to be claimed, in that order, after a place; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
 
-CREATE OR REPLACE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb, cost integer)
+CREATE OR REPLACE FUNCTION weir._next_of_keys(queue text, after bigint, after_xid xid8, after_id bigint, most integer, lanes bigint[] DEFAULT NULL) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -114,7 +115,6 @@ DECLARE
   v       record := weir._in_progress();
   name    text;
   keys    record;
-  lanes   bigint[] := '{}';
   is_last boolean := true;          -- there are no lanes behind these
   looked  integer := 0;
   shown   integer := 0;
@@ -123,15 +123,18 @@ DECLARE
   of      bigint;
   found   integer;
 BEGIN
-  FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
-    keys := weir._waiting_keys(name, 1000);
-    looked := looked + 1;
-    IF keys.is_whole THEN
-      lanes := lanes || keys.lanes;
-    ELSE  -- the next that have rows at all
-      lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
-    END IF;
-  END LOOP;
+  IF lanes IS NULL THEN
+    lanes := '{}';
+    FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
+      keys := weir._waiting_keys(name, 1000);
+      looked := looked + 1;
+      IF keys.is_whole THEN
+        lanes := lanes || keys.lanes;
+      ELSE  -- the next that have rows at all
+        lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
+      END IF;
+    END LOOP;
+  END IF;
   lanes := ARRAY(SELECT l FROM unnest(lanes) l WHERE l >= after ORDER BY l LIMIT bound + 1);
   IF lanes = '{}' THEN
     RETURN;
@@ -165,7 +168,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._next_of_keys IS
-  'Jobs with keys that wait to be claimed, in all queues or in one, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
+  'Jobs with keys that wait to be claimed, in all queues, in one, or in some lanes, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
 
 CREATE OR REPLACE FUNCTION weir._next_running(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb, cost integer)
 LANGUAGE plpgsql STABLE
@@ -174,6 +177,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
+  claimed bigint[] := CASE WHEN of_key THEN ARRAY(SELECT DISTINCT (l >> 39 << 39) + 4 FROM unnest(_next_running.lanes) l) ELSE lanes END;  -- the lanes of their batches
   workers integer[] := weir._holders();
   batches integer := greatest(20, 2500 / greatest(cardinality(workers), 1));  -- of each worker
   at_no   bigint := coalesce((after->>0)::bigint, 9223372036854775807);
@@ -188,8 +193,11 @@ BEGIN
   SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0)),
          CASE row_number() OVER (ORDER BY k.no DESC, k.id DESC NULLS LAST) WHEN 1 THEN batches * cardinality(workers) ELSE 1 END
   FROM (
-    SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
-    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (_next_running.lanes IS NULL OR h.lane = ANY (_next_running.lanes))
+    SELECT i.id, h.no FROM reached r CROSS JOIN held h
+    CROSS JOIN LATERAL unnest(CASE WHEN NOT of_key THEN h.ids ELSE ARRAY(
+      SELECT u.id FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+      WHERE b.worker = h.worker AND b.no = h.no AND u.lane = ANY (_next_running.lanes) AND u.id = ANY (h.ids)) END) i(id)
+    WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (claimed IS NULL OR h.lane = ANY (claimed))
     UNION ALL
     SELECT NULL, r.no FROM reached r WHERE r.no IS NOT NULL) k
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
@@ -211,17 +219,18 @@ DECLARE
   c       weir.promotion;
   at_due  timestamptz := coalesce((after->>0)::timestamptz, '-infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 0);
+  of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
   queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_later.lanes) l);
   overdue weir.later[];  -- before the cursor's point, and not promoted yet
 BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   IF (c.due, c.due_id) > (at_due, at_id) THEN
     overdue := ARRAY(SELECT o FROM weir._overdue(c, 10000) o
-                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR o.lane >> 39 = ANY (queues)) ORDER BY o.run_at, o.id LIMIT most);
+                     WHERE (o.run_at, o.id) > (at_due, at_id) AND (lanes IS NULL OR CASE WHEN of_key THEN o.lane = ANY (lanes) ELSE o.lane >> 39 = ANY (queues) END) ORDER BY o.run_at, o.id LIMIT most);
     at_due := c.due;
     at_id := c.due_id;
   END IF;
-  IF lanes IS NULL OR EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
+  IF lanes IS NULL OR NOT of_key AND EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
     SELECT CASE WHEN j.lane > 0 AND (lanes IS NULL OR j.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = j.id) THEN j.id END, NULL::timestamptz, jsonb_build_array(j.run_at, j.id)
     FROM (

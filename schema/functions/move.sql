@@ -7,7 +7,7 @@
 
 CREATE OR REPLACE FUNCTION weir.move_where(
   queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
-  enqueued_before timestamptz DEFAULT NULL, to_queue text DEFAULT NULL, to_priority integer DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500,
+  enqueued_before timestamptz DEFAULT NULL, to_queue text DEFAULT NULL, to_priority integer DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500, key text DEFAULT NULL,
   OUT moved integer, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -20,7 +20,7 @@ DECLARE
   lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
-  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, max_rows), weir._hold_briefly();
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows), weir._hold_briefly();
   IF to_queue IS NULL AND to_priority IS NULL THEN
     RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
   ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
@@ -33,7 +33,7 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, NULL, after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['available', 'scheduled'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, after, coalesce(max_rows, 500)) s;
   -- Steps before lanes, and these in their order, as claims and rebasing do.
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
   -- So that all cancellations with a smaller number are visible, and none that means a job where it is commits before the job has left.

@@ -36,7 +36,7 @@ BEGIN
 
   DELETE FROM weir.cancellation_where d WHERE d.no IN (
     SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before ORDER BY c.no
+      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
     WHERE k.covered >= k.upto)
@@ -132,7 +132,7 @@ BEGIN
   -- Rows that came behind the cursor of promotion, then those that are due from now on; if these are too many, those with the ids.
   FOREACH way IN ARRAY ARRAY['late', 'due', 'id'] LOOP
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
-           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued INTO r
+           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys INTO r
     FROM (
       SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
                   AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
@@ -142,7 +142,7 @@ BEGIN
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
-    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued) <> '{}' OR r.n > most AND way <> 'due' THEN
+    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;
     EXIT WHEN way = 'due' AND r.n <= most;
@@ -170,14 +170,18 @@ DECLARE
   lanes bigint[];
   keys  record;
 BEGIN
-  lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
-  FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
-    keys := weir._waiting_keys(name, most);
-    IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
-      RETURN false;
-    END IF;
-    lanes := lanes || keys.lanes;
-  END LOOP;
+  IF w.key IS NOT NULL THEN
+    lanes := weir._lanes_of_key(w.queue, w.key);
+  ELSE
+    lanes := ARRAY(SELECT (q.id::bigint << 39) + p FROM weir.queue q CROSS JOIN generate_series(0, 3) p WHERE w.queue IS NULL OR q.name = w.queue);
+    FOR name IN SELECT DISTINCT k.queue FROM weir.with_keys k WHERE w.queue IS NULL OR k.queue = w.queue LOOP
+      keys := weir._waiting_keys(name, most);
+      IF NOT keys.is_whole OR cardinality(lanes) + cardinality(keys.lanes) > 100 * most THEN
+        RETURN false;
+      END IF;
+      lanes := lanes || keys.lanes;
+    END LOOP;
+  END IF;
   RETURN NOT EXISTS (
     SELECT FROM unnest(lanes) l(lane) CROSS JOIN LATERAL weir._state_of(l.lane) s
     WHERE (w.priority IS NULL OR l.lane & 3 = w.priority - 1)

@@ -256,6 +256,7 @@ CREATE INDEX report_checkpoint ON weir.report (job_id, claim, no) WHERE checkpoi
 CREATE INDEX later_unique ON weir.later (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX failure_by_id ON weir.failure (id, attempt);
 CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX failure_of_key ON weir.failure (lane, finished_at, id) WHERE key IS NOT NULL AND finished_at IS NOT NULL;
 
 CREATE TABLE weir.promotion (
   seq            bigint      PRIMARY KEY,
@@ -533,6 +534,7 @@ CREATE TABLE weir.cancellation_where (
   priority        integer,
   enqueued_after  timestamptz,
   enqueued_before timestamptz,
+  key             text,
   batches         bigint,
   xid             xid8,
   clear_xid       xid8

@@ -93,16 +93,16 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 	url := pgtest.Database(t)
 	setUp := connect(t, url)
 	smallSegments(t, setUp)
-	queues := []string{"a", "b"}
+	queues, keys := []string{"a", "b"}, []string{"", "", "c", twinKey, otherTwin}
 	type enqueued struct {
-		queue, kind string
-		meta        int
-		began, done int64
+		queue, kind, key string
+		meta             int
+		began, done      int64
 	}
 	type cancelled struct {
-		queue, kind string
-		meta        int
-		began, done int64
+		queue, kind, key string
+		meta             int
+		began, done      int64
 	}
 	type run struct{ id, began int64 }
 	var (
@@ -115,7 +115,7 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 		until   = time.Now().Add(span)
 	)
 	matches := func(f cancelled, j enqueued) bool {
-		return (f.queue == "" || f.queue == j.queue) && (f.kind == "" || f.kind == j.kind) && (f.meta < 0 || f.meta == j.meta)
+		return (f.queue == "" || f.queue == j.queue) && (f.kind == "" || f.kind == j.kind) && (f.key == "" || f.key == j.key) && (f.meta < 0 || f.meta == j.meta)
 	}
 	start := func(nr uint64, do func(conn *pgx.Conn, r *rand.Rand) error) {
 		conn := connect(t, url)
@@ -130,10 +130,10 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 	}
 	for nr := range uint64(2) {
 		start(nr, func(conn *pgx.Conn, r *rand.Rand) error {
-			j := enqueued{queue: queues[r.IntN(2)], kind: fmt.Sprint("k", r.IntN(3)), meta: r.IntN(3), began: clock.Add(1)}
+			j := enqueued{queue: queues[r.IntN(2)], kind: fmt.Sprint("k", r.IntN(3)), key: keys[r.IntN(len(keys))], meta: r.IntN(3), began: clock.Add(1)}
 			var ids []int64
 			err := conn.QueryRow(t.Context(), `SELECT array_agg(weir.enqueue($1, $2, jsonb_build_object('pad', repeat('x', 300)), meta => jsonb_build_object('m', $3::integer), priority => 1 + n % 4,
-				run_at => CASE WHEN n % 5 = 0 THEN now() + interval '50 ms' END)) FROM generate_series(1, 20) n`, j.queue, j.kind, j.meta).Scan(&ids)
+				run_at => CASE WHEN n % 5 = 0 THEN now() + interval '50 ms' END, key => nullif($4, ''))) FROM generate_series(1, 20) n`, j.queue, j.kind, j.meta, j.key).Scan(&ids)
 			j.done = clock.Add(1)
 			mu.Lock()
 			defer mu.Unlock()
@@ -152,14 +152,16 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 			f.queue = queues[r.IntN(2)]
 			queue = &f.queue
 		}
-		f.kind = fmt.Sprint("k", r.IntN(3))
-		kinds = []string{f.kind}
+		if f.key = keys[r.IntN(len(keys))]; f.key == "" || r.IntN(3) == 0 {
+			f.kind = fmt.Sprint("k", r.IntN(3))
+			kinds = []string{f.kind}
+		}
 		if r.IntN(2) == 0 {
 			f.meta = r.IntN(3)
 			text := fmt.Sprintf(`{"m": %d}`, f.meta)
 			meta = &text
 		}
-		if _, err := conn.Exec(t.Context(), `SELECT weir.cancel_where($1, $2, $3::text::jsonb), pg_sleep(0.05)`, queue, kinds, meta); err != nil {
+		if _, err := conn.Exec(t.Context(), `SELECT weir.cancel_where($1, $2, $3::text::jsonb, key => nullif($4, '')), pg_sleep(0.05)`, queue, kinds, meta, f.key); err != nil {
 			return err
 		}
 		f.done = clock.Add(1)

@@ -119,7 +119,7 @@ func TestAnEmptyFilterIsRefused(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	exec(t, conn, `SELECT weir.enqueue('q', 'k')`)
 	for _, f := range []string{"cancel_where", "retry_where", "delete_where"} {
-		for _, args := range []string{``, `kinds => '{}'`, `meta => '{}'`, `meta => '[]'`, `priority => 5`, `kinds => ARRAY[NULL::text]`} {
+		for _, args := range []string{``, `kinds => '{}'`, `meta => '{}'`, `meta => '[]'`, `priority => 5`, `kinds => ARRAY[NULL::text]`, `key => ''`, `'q', key => repeat('x', 201)`} {
 			_, err := conn.Exec(t.Context(), fmt.Sprintf(`SELECT weir.%s(%s)`, f, args))
 			wantCode(t, f+"("+args+")", err, "22023")
 		}

@@ -38,6 +38,9 @@ type keyReaders struct {
 	did    map[string]int
 }
 
+// readKeysOf are the keys of jobs; two of them share their lanes.
+var readKeysOf = []string{"a", "b", "c", twinKey, otherTwin}
+
 func readKeys(t *testing.T, rng *rand.Rand) {
 	url := pgtest.Database(t)
 	s := &keyReaders{t: t, rng: rng, conn: connect(t, url), states: map[int64]string{}, keys: map[int64]*string{}, did: map[string]int{}}
@@ -113,7 +116,7 @@ func (s *keyReaders) enqueue(tx querier, logged map[int64]string) {
 		var key *string
 		if s.rng.IntN(5) > 0 {
 			key = new(string)
-			*key = fmt.Sprintf("key %d", s.rng.IntN(5))
+			*key = readKeysOf[s.rng.IntN(len(readKeysOf))]
 		}
 		var at *time.Time
 		if s.rng.IntN(6) == 0 {
@@ -233,6 +236,23 @@ func (s *keyReaders) check(when string) {
 			slices.Sort(byState[state])
 			if !slices.Equal(got, byState[state]) {
 				s.t.Errorf("%s: in pages of %d, %s jobs are %v, want %v", when, limit, state, got, byState[state])
+			}
+		}
+		for i, key := range readKeysOf {
+			var want []int64
+			for _, id := range byState[state] {
+				if s.keys[id] != nil && *s.keys[id] == key {
+					want = append(want, id)
+				}
+			}
+			l := list{states: []string{state}, key: &key}
+			if i > 0 {
+				l.queue = &queue
+			}
+			jobs, _ := l.all(s.t, s.conn, 1+s.rng.IntN(20), nil)
+			got := listedIDs(jobs)
+			if slices.Sort(got); !slices.Equal(got, want) {
+				s.t.Errorf("%s: %s jobs with the key %s are %v, want %v", when, state, key, got, want)
 			}
 		}
 	}

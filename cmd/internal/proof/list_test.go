@@ -24,6 +24,7 @@ type list struct {
 	queue  *string
 	kinds  []string
 	meta   *string
+	key    *string
 }
 
 // listed is a job of a page.
@@ -40,8 +41,8 @@ type listed struct {
 func (l list) page(t *testing.T, q querier, after string, limit int) (jobs []listed, next string) {
 	t.Helper()
 	var text []byte
-	if err := q.QueryRow(t.Context(), `SELECT jobs, coalesce(next, '') FROM weir.jobs_page($1, $2, $3, $4, $5, $6)`,
-		l.states, l.queue, l.kinds, l.meta, after, limit).Scan(&text, &next); err != nil {
+	if err := q.QueryRow(t.Context(), `SELECT jobs, coalesce(next, '') FROM weir.jobs_page($1, $2, $3, $4, $5, $6, $7)`,
+		l.states, l.queue, l.kinds, l.meta, after, limit, l.key).Scan(&text, &next); err != nil {
 		t.Fatalf("the list %+v after %q: %v", l, after, err)
 	}
 	if err := json.Unmarshal(text, &jobs); err != nil {
@@ -341,6 +342,8 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`kinds => array_fill('k'::text, ARRAY[1001])`, "1 to 1000 kinds"},
 		{`meta => '[1]'`, "must be a JSON object of at most 64 KiB, got [1]"},
 		{`meta => 'null'`, "must be a JSON object"},
+		{`key => ''`, "1 to 200 characters, got 0"},
+		{`key => repeat('x', 201)`, "1 to 200 characters, got 201"},
 		{`max_rows => 0`, "1 to 1000 jobs, got 0"},
 		{`max_rows => 1001`, "1 to 1000 jobs, got 1001"},
 	} {
@@ -400,7 +403,7 @@ func TestCursorsOfAnythingElseAreRefused(t *testing.T) {
 		encode(strings.Repeat("[", 40_000)), strings.Repeat("A", 1_000_000)} {
 		refused(conn, "nonsense", after)
 	}
-	for _, args := range []string{`NULL, 'q'`, `NULL, NULL, ARRAY['k']`, `NULL, NULL, NULL, '{"n": 1}'`} {
+	for _, args := range []string{`NULL, 'q'`, `NULL, NULL, ARRAY['k']`, `NULL, NULL, NULL, '{"n": 1}'`, `key => 'k'`} {
 		_, next := list{}.page(t, conn, "", 1)
 		_, err := conn.Exec(t.Context(), `SELECT * FROM weir.jobs_page(`+args+`, after => $1)`, next)
 		wantCode(t, "another filter's", err, "22023")
