@@ -838,9 +838,8 @@ DECLARE
   step  bigint := 1;
   t     record;
 BEGIN
-  IF state.seq IS NULL OR (_batch_of_key.xid, _batch_of_key.id) > (state.pos_xid, state.pos_id)
-     OR coalesce(state.pending_after[array_position(state.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
-    RETURN;  -- it waits
+  IF weir._waits(_batch_of_key.xid, _batch_of_key.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) THEN
+    RETURN;
   END IF;
   rings := weir._ring_lanes(_batch_of_key.lane);
   -- The first turn after which it does not wait, as far as the turn's row shows, by bisection as in _batch_of.
@@ -850,8 +849,7 @@ BEGIN
   WHILE low < high LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO t
     FROM weir.turn k WHERE k.lane = _batch_of_key.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
-    IF (t.pos_xid, t.pos_id) < (_batch_of_key.xid, _batch_of_key.id)
-       OR coalesce(t.pending_after[array_position(t.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+    IF weir._waits(_batch_of_key.xid, _batch_of_key.id, t.pos_xid, t.pos_id, t.pending, t.pending_after) THEN
       low := mid + 1;
       step := 0;
     ELSE
@@ -896,8 +894,7 @@ BEGIN
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
     FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
-    IF (b.pos_xid, b.pos_id) < (_batch_of.xid, _batch_of.id)
-       OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
+    IF weir._waits(_batch_of.xid, _batch_of.id, b.pos_xid, b.pos_id, b.pending, b.pending_after) THEN
       EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
       low := mid + 1;
       step := 0;  -- it is in the range: bisect
@@ -2203,7 +2200,7 @@ BEGIN
     )
     SELECT s.lane, (count(*) * min(e.step))::bigint, true, min(s.ready_at)
     FROM every e CROSS JOIN seen s JOIN state t ON t.lane = s.lane
-    WHERE t.pos_xid IS NULL OR (s.xid, s.id) > (t.pos_xid, t.pos_id) OR s.id > t.pending_after[array_position(t.pending, s.xid)] OR s.xid = ANY (t.late)
+    WHERE weir._waits(s.xid, s.id, t.pos_xid, t.pos_id, t.pending, t.pending_after, t.late)
     GROUP BY s.lane;
     RETURN QUERY SELECT (q.id::bigint << 39) + 4, 0::bigint, true, NULL::timestamptz FROM weir.queue q WHERE q.name = ANY (rest);
   END IF;
@@ -2289,7 +2286,7 @@ BEGIN
     FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil((t.behind - t.first) / e.step)::integer - 1) i
     CROSS JOIN LATERAL weir._jobs_on(t.segment::smallint, t.first + floor(i * e.step)::bigint) r
     JOIN state s ON s.lane = r.lane
-    WHERE (r.xid, r.id) > (s.pos_xid, s.pos_id) OR r.id > s.pending_after[array_position(s.pending, r.xid)]
+    WHERE weir._waits(r.xid, r.id, s.pos_xid, s.pos_id, s.pending, s.pending_after)
     GROUP BY s.lane
   )
   SELECT t.lane, CASE WHEN s.lane IS NULL THEN t.n ELSE greatest(t.n, (coalesce(k.n, 0) * e.step)::bigint) END, s.lane IS NOT NULL AND t.n >= counted, t.ready_at
@@ -2625,7 +2622,7 @@ AS $$
     SELECT f.finished_at FROM unnest(_failed_between.lanes) l(lane) CROSS JOIN LATERAL (
       SELECT f.finished_at FROM weir.failure f
       WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= _failed_between.since AND f.finished_at < _failed_between.before
-      ORDER BY f.finished_at DESC LIMIT _failed_between.most) f) f
+      ORDER BY f.finished_at DESC, f.id DESC LIMIT _failed_between.most) f) f  -- worded so that their own index is used
   ORDER BY f.finished_at DESC LIMIT _failed_between.most
 $$;
 CREATE FUNCTION weir._fence_silent() RETURNS TABLE(worker integer, reason text, more boolean, error text) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4353,9 +4350,11 @@ BEGIN
   SELECT k.id, NULL::timestamptz, jsonb_build_array(k.no, coalesce(k.id, 0)),
          CASE row_number() OVER (ORDER BY k.no DESC, k.id DESC NULLS LAST) WHEN 1 THEN batches * cardinality(workers) ELSE 1 END
   FROM (
-    SELECT i.id, h.no FROM reached r CROSS JOIN held h CROSS JOIN LATERAL unnest(h.ids) i(id)
+    SELECT i.id, h.no FROM reached r CROSS JOIN held h
+    CROSS JOIN LATERAL unnest(CASE WHEN NOT of_key THEN h.ids ELSE ARRAY(
+      SELECT u.id FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+      WHERE b.worker = h.worker AND b.no = h.no AND u.lane = ANY (_next_running.lanes) AND u.id = ANY (h.ids)) END) i(id)
     WHERE h.no >= coalesce(r.no, 0) AND (h.no, i.id) < (at_no, at_id) AND (claimed IS NULL OR h.lane = ANY (claimed))
-      AND (NOT of_key OR EXISTS (SELECT FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes[array_position(b.ids, i.id)] = ANY (_next_running.lanes)))
     UNION ALL
     SELECT NULL, r.no FROM reached r WHERE r.no IS NOT NULL) k
   ORDER BY k.no DESC, k.id DESC NULLS LAST LIMIT most;
@@ -6863,13 +6862,13 @@ AS $$
 BEGIN
   RETURN QUERY
   WITH late AS MATERIALIZED (
-    SELECT q.id, x AS xid FROM weir.queue q CROSS JOIN LATERAL unnest(weir._late_of(q.name)) x WHERE EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = q.name)
+    SELECT q.id, weir._late_of(q.name) AS xids FROM weir.queue q WHERE EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = q.name)
   )
   SELECT j.* FROM weir.job j
   LEFT JOIN (SELECT DISTINCT ON (t.lane) t.lane, t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t ORDER BY t.lane, t.seq DESC) s ON s.lane = j.lane
+  LEFT JOIN late f ON f.id = (j.lane >> 39)::integer
   WHERE j.segment = _unclaimed_of_keys.segment AND j.lane & 549755813880 <> 0
-    AND (s.lane IS NULL OR (j.xid, j.id) > (s.pos_xid, s.pos_id) OR j.id > s.pending_after[array_position(s.pending, j.xid)]
-         OR ((j.lane >> 39)::integer, j.xid) IN (SELECT f.id, f.xid FROM late f))
+    AND weir._waits(j.xid, j.id, s.pos_xid, s.pos_id, s.pending, s.pending_after, f.xids)
   LIMIT max_rows;
 END
 $$;
@@ -7028,6 +7027,12 @@ BEGIN
       ORDER BY j.xid, j.id LIMIT most) j) u
   LIMIT most;
 END
+$$;
+CREATE FUNCTION weir._waits(xid xid8, id bigint, pos_xid xid8, pos_id bigint, pending xid8[], pending_after bigint[], late xid8[] DEFAULT NULL::xid8[]) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT coalesce((_waits.xid, _waits.id) > (_waits.pos_xid, _waits.pos_id), true) OR coalesce(_waits.id > _waits.pending_after[array_position(_waits.pending, _waits.xid)], false)
+    OR coalesce(_waits.xid = ANY (_waits.late), false)
 $$;
 CREATE FUNCTION weir._was_ahead(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -7599,7 +7604,8 @@ BEGIN
     FROM (SELECT f.* FROM weir.failure f WHERE lanes IS NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
           UNION ALL
           SELECT f.* FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (
-            SELECT f.* FROM weir.failure f WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before) f) f
+            SELECT f.* FROM weir.failure f WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at >= newest.upto AND f.finished_at >= since AND f.finished_at < before
+            ORDER BY f.finished_at DESC, f.id DESC LIMIT 2 * most) f) f
     WHERE (ids IS NULL OR f.lane >> 39 = ANY (ids)) AND (failure_groups.kind IS NULL OR f.kind = failure_groups.kind) AND (failure_groups.key IS NULL OR f.key = failure_groups.key)
       -- A job that was retried, or has failed again since, is not failed as it was here.
       AND NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt)
@@ -9153,6 +9159,7 @@ COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs t
 COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for another attempt at it; NULL if nothing does. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint,xid8[]) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._waiting_keys(text,integer) IS 'The lanes of keys of a queue in which jobs may wait; is_whole: these are all, and at most most. What it reads is bounded, however many keys there are. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._waits(xid8,bigint,xid8,bigint,xid8[],bigint[],xid8[]) IS 'Whether a row of the log, whose transaction has ended, waits in its lane, which stands at this position (NULL: at its beginning) with these transactions pending. late: see _late_of, for a lane of a key whose newest turn gives the rest. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';

@@ -147,7 +147,7 @@ BEGIN
     FROM every e CROSS JOIN stretch t CROSS JOIN LATERAL generate_series(0, ceil((t.behind - t.first) / e.step)::integer - 1) i
     CROSS JOIN LATERAL weir._jobs_on(t.segment::smallint, t.first + floor(i * e.step)::bigint) r
     JOIN state s ON s.lane = r.lane
-    WHERE (r.xid, r.id) > (s.pos_xid, s.pos_id) OR r.id > s.pending_after[array_position(s.pending, r.xid)]
+    WHERE weir._waits(r.xid, r.id, s.pos_xid, s.pos_id, s.pending, s.pending_after)
     GROUP BY s.lane
   )
   SELECT t.lane, CASE WHEN s.lane IS NULL THEN t.n ELSE greatest(t.n, (coalesce(k.n, 0) * e.step)::bigint) END, s.lane IS NOT NULL AND t.n >= counted, t.ready_at
@@ -274,7 +274,7 @@ BEGIN
     )
     SELECT s.lane, (count(*) * min(e.step))::bigint, true, min(s.ready_at)
     FROM every e CROSS JOIN seen s JOIN state t ON t.lane = s.lane
-    WHERE t.pos_xid IS NULL OR (s.xid, s.id) > (t.pos_xid, t.pos_id) OR s.id > t.pending_after[array_position(t.pending, s.xid)] OR s.xid = ANY (t.late)
+    WHERE weir._waits(s.xid, s.id, t.pos_xid, t.pos_id, t.pending, t.pending_after, t.late)
     GROUP BY s.lane;
     RETURN QUERY SELECT (q.id::bigint << 39) + 4, 0::bigint, true, NULL::timestamptz FROM weir.queue q WHERE q.name = ANY (rest);
   END IF;

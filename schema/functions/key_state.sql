@@ -1,6 +1,16 @@
 -- Where lanes stand, for everybody but claims: the state of a lane without a key is its newest batch; that of a key's lane its newest turn, together
 -- with the transactions that have ended since the last claim from the queue's keys, which no state lists.
 
+CREATE OR REPLACE FUNCTION weir._waits(xid xid8, id bigint, pos_xid xid8, pos_id bigint, pending xid8[], pending_after bigint[], late xid8[] DEFAULT NULL) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT coalesce((_waits.xid, _waits.id) > (_waits.pos_xid, _waits.pos_id), true) OR coalesce(_waits.id > _waits.pending_after[array_position(_waits.pending, _waits.xid)], false)
+    OR coalesce(_waits.xid = ANY (_waits.late), false)
+$$;
+COMMENT ON FUNCTION weir._waits IS
+  'Whether a row of the log, whose transaction has ended, waits in its lane, which stands at this position (NULL: at its beginning) with these transactions pending. late: see _late_of, for a lane of a key whose newest turn gives the rest. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._late_of(name text) RETURNS xid8[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

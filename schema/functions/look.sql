@@ -53,8 +53,7 @@ BEGIN
   WHILE low <= mid LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO b
     FROM weir.batch k WHERE k.segment = _batch_of.segment AND k.lane = _batch_of.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
-    IF (b.pos_xid, b.pos_id) < (_batch_of.xid, _batch_of.id)
-       OR coalesce(b.pending_after[array_position(b.pending, _batch_of.xid)] < _batch_of.id, false) THEN
+    IF weir._waits(_batch_of.xid, _batch_of.id, b.pos_xid, b.pos_id, b.pending, b.pending_after) THEN
       EXIT WHEN high = 9223372036854775807;  -- the newest batch: the job was not claimed
       low := mid + 1;
       step := 0;  -- it is in the range: bisect
@@ -92,9 +91,8 @@ DECLARE
   step  bigint := 1;
   t     record;
 BEGIN
-  IF state.seq IS NULL OR (_batch_of_key.xid, _batch_of_key.id) > (state.pos_xid, state.pos_id)
-     OR coalesce(state.pending_after[array_position(state.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
-    RETURN;  -- it waits
+  IF weir._waits(_batch_of_key.xid, _batch_of_key.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) THEN
+    RETURN;
   END IF;
   rings := weir._ring_lanes(_batch_of_key.lane);
   -- The first turn after which it does not wait, as far as the turn's row shows, by bisection as in _batch_of.
@@ -104,8 +102,7 @@ BEGIN
   WHILE low < high LOOP
     SELECT k.seq, k.pos_xid, k.pos_id, k.pending, k.pending_after INTO t
     FROM weir.turn k WHERE k.lane = _batch_of_key.lane AND k.seq <= mid ORDER BY k.seq DESC LIMIT 1;
-    IF (t.pos_xid, t.pos_id) < (_batch_of_key.xid, _batch_of_key.id)
-       OR coalesce(t.pending_after[array_position(t.pending, _batch_of_key.xid)] < _batch_of_key.id, false) THEN
+    IF weir._waits(_batch_of_key.xid, _batch_of_key.id, t.pos_xid, t.pos_id, t.pending, t.pending_after) THEN
       low := mid + 1;
       step := 0;
     ELSE

@@ -216,13 +216,13 @@ AS $$
 BEGIN
   RETURN QUERY
   WITH late AS MATERIALIZED (
-    SELECT q.id, x AS xid FROM weir.queue q CROSS JOIN LATERAL unnest(weir._late_of(q.name)) x WHERE EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = q.name)
+    SELECT q.id, weir._late_of(q.name) AS xids FROM weir.queue q WHERE EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = q.name)
   )
   SELECT j.* FROM weir.job j
   LEFT JOIN (SELECT DISTINCT ON (t.lane) t.lane, t.pos_xid, t.pos_id, t.pending, t.pending_after FROM weir.turn t ORDER BY t.lane, t.seq DESC) s ON s.lane = j.lane
+  LEFT JOIN late f ON f.id = (j.lane >> 39)::integer
   WHERE j.segment = _unclaimed_of_keys.segment AND j.lane & 549755813880 <> 0
-    AND (s.lane IS NULL OR (j.xid, j.id) > (s.pos_xid, s.pos_id) OR j.id > s.pending_after[array_position(s.pending, j.xid)]
-         OR ((j.lane >> 39)::integer, j.xid) IN (SELECT f.id, f.xid FROM late f))
+    AND weir._waits(j.xid, j.id, s.pos_xid, s.pos_id, s.pending, s.pending_after, f.xids)
   LIMIT max_rows;
 END
 $$;
