@@ -62,23 +62,7 @@ func (s *firingState) eachXid(of func(*xid), each func(*snapshot)) {
 }
 
 func (m *firings) tidy(s *firingState) {
-	safe := s.tail.n
-	switch {
-	case s.failovers > 0:
-		safe = 0
-	case s.crashes > 0:
-		safe = s.flushed
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
-	lossy := s.open
-	for _, c := range s.tail.all() {
-		lossy.add(c.by)
-	}
+	lossy := unsettled(&s.tail, &s.flushed, s.open, s.crashes, s.failovers)
 	oldest := uint8(0) // the last cursor from which a promotion may start, or has
 	for _, r := range s.reached.all() {
 		if !lossy.has(r.by) {

@@ -86,23 +86,7 @@ func (p *promotionRow) eachXid(of, bound func(*xid)) {
 
 // tidy is like that of messages: cursors contain sets of transactions, so ids are kept.
 func (m *later) tidy(s *laterState) {
-	safe := s.tail.n
-	switch {
-	case s.failovers > 0:
-		safe = 0
-	case s.crashes > 0:
-		safe = s.flushed
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
-	lossy := s.open
-	for _, c := range s.tail.all() {
-		lossy.add(c.by)
-	}
+	lossy := unsettled(&s.tail, &s.flushed, s.open, s.crashes, s.failovers)
 	s.rows.keep(func(r *laterRow) bool { return r.gone == 0 || lossy.has(r.gone) })
 	newest := uint8(0)
 	for _, p := range s.promotions.all() {

@@ -53,23 +53,7 @@ func (s *limitState) eachXid(of, bound func(*xid)) {
 
 // tidy forgets what makes no difference any more: commits that no fault can undo, attempts that have ended, and rows that others have replaced.
 func (m *limits) tidy(s *limitState) {
-	safe := s.tail.n
-	switch {
-	case s.failovers > 0:
-		safe = 0
-	case s.crashes > 0:
-		safe = s.flushed
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
-	lossy := s.open
-	for _, c := range s.tail.all() {
-		lossy.add(c.by)
-	}
+	lossy := unsettled(&s.tail, &s.flushed, s.open, s.crashes, s.failovers)
 	s.rows.keep(func(r *started) bool { return r.end == 0 || lossy.has(r.end) })
 	newest := uint8(0)
 	for _, g := range s.gates.all() {

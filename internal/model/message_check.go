@@ -127,20 +127,7 @@ func (t *tickRow) eachXid(of, bound func(*xid)) {
 
 // tidy is like that of jobs, but keeps ids of transactions, because ticks contain sets of them.
 func (m *messages) tidy(s *messageState) {
-	safe := uint8(0)
-	switch {
-	case s.failovers > 0:
-	case s.crashes > 0:
-		safe = s.flushed
-	default:
-		safe = s.tail.n
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
+	unsettled(&s.tail, &s.flushed, s.open, s.crashes, s.failovers)
 	s.ticks.sort(func(t *tickRow) uint64 { return key(t.seq, t.by, 0, 0) })
 	s.messages.sort(func(r *messageRow) uint64 { return key(r.id, r.by, 0, 0) })
 	s.logged.sort(func(r *mark) uint64 { return key(r.of, 0, 0, 0) })

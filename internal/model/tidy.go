@@ -51,33 +51,36 @@ func (c *cursor) eachXid(of func(*xid)) {
 	}
 }
 
+// unsettled forgets the place in the order of commits of those that no fault can undo any more, and returns the transactions that may still be lost: open ones, and those that
+// have committed last. crashes and failovers: how many are still to come.
+func unsettled(tail *table[commit], flushed *uint8, open xids, crashes, failovers uint8) xids {
+	safe := tail.n
+	switch {
+	case failovers > 0:
+		safe = 0
+	case crashes > 0:
+		safe = *flushed
+	}
+	for ; safe > 0; safe-- {
+		tail.remove(0)
+		if *flushed > 0 {
+			*flushed--
+		}
+	}
+	for _, c := range tail.all() {
+		open.add(c.by)
+	}
+	return open
+}
+
 // tidy gives equivalent states the same form: what can't be lost any more, and what every snapshot sees, needs no transaction; ids of transactions
 // are renumbered, and rows are sorted.
 func (m *jobs) tidy(s *state) {
-	// What no fault can undo needs no place in the order of commits.
-	safe := uint8(0)
-	switch {
-	case s.left.Failovers > 0:
-	case s.left.Crashes > 0:
-		safe = s.flushed
-	default:
-		safe = s.tail.n
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
+	kept := unsettled(&s.tail, &s.flushed, s.open, s.left.Crashes, s.left.Failovers) // transactions that may be lost, or that some snapshot does not see
 	for i := range s.tail.all() {
 		if c := &s.tail.row[i]; uint8(i) < s.flushed {
 			c.acked = false // never lost silently: a failover may lose it
 		}
-	}
-	var kept xids // transactions that may be lost, or that some snapshot does not see
-	kept = s.open
-	for _, c := range s.tail.all() {
-		kept.add(c.by)
 	}
 	for i := range s.ops.all() {
 		o := &s.ops.row[i]

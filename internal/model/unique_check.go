@@ -78,20 +78,7 @@ func (s *uniqueState) eachXid(of func(*xid), each func(*snapshot)) {
 // tidy forgets what makes no difference any more: commits that no crash can undo, rows that nobody looks at, and ids of transactions that every
 // snapshot sees.
 func (m *uniques) tidy(s *uniqueState) {
-	safe := s.tail.n
-	if s.crashes > 0 {
-		safe = s.flushed
-	}
-	for ; safe > 0; safe-- {
-		s.tail.remove(0)
-		if s.flushed > 0 {
-			s.flushed--
-		}
-	}
-	lossy := s.open
-	for _, c := range s.tail.all() {
-		lossy.add(c.by)
-	}
+	lossy := unsettled(&s.tail, &s.flushed, s.open, s.crashes, 0)
 	old := func(x xid) bool {
 		for _, o := range s.ops.all() {
 			if o.claims && !o.snap.sees(x) {
