@@ -97,23 +97,9 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 
 // EnqueueManyJSON is EnqueueMany for drivers without arrays.
 func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, err error) {
-	type entry struct {
-		Queue       string          `json:"queue"`
-		Kind        string          `json:"kind"`
-		Args        json.RawMessage `json:"args"`
-		Priority    int             `json:"priority"`
-		RunAt       *time.Time      `json:"run_at,omitempty"`
-		MaxAttempts int             `json:"max_attempts"`
-		Meta        json.RawMessage `json:"meta,omitempty"`
-		Key         string          `json:"key,omitempty"`
-	}
-	entries := make([]entry, len(jobs))
+	entries := make([]jobJSON, len(jobs))
 	for i, j := range jobs {
-		j = j.withDefaults()
-		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key}
-		if !j.RunAt.IsZero() {
-			entries[i].RunAt = &j.RunAt
-		}
+		entries[i] = j.json()
 	}
 	text, err := json.Marshal(entries)
 	if err != nil {
@@ -129,30 +115,18 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 // EnqueueUnique enqueues each job as weir.enqueue_unique does.
 func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []UniqueAnswer, err error) {
 	type entry struct {
-		Queue       string          `json:"queue"`
-		Kind        string          `json:"kind"`
-		Args        json.RawMessage `json:"args"`
-		Priority    int             `json:"priority"`
-		RunAt       *time.Time      `json:"run_at,omitempty"`
-		MaxAttempts int             `json:"max_attempts"`
-		Meta        json.RawMessage `json:"meta,omitempty"`
-		Key         string          `json:"key,omitempty"`
-		UniqueKey   string          `json:"unique_key,omitempty"`
-		Fields      []string        `json:"fields"` // null, or possibly empty
-		Until       string          `json:"until,omitempty"`
-		Within      string          `json:"within,omitempty"`
-		Replace     bool            `json:"replace"`
-		Wait        bool            `json:"wait"`
+		jobJSON
+		UniqueKey string   `json:"unique_key,omitempty"`
+		Fields    []string `json:"fields"` // null, or possibly empty
+		Until     string   `json:"until,omitempty"`
+		Within    string   `json:"within,omitempty"`
+		Replace   bool     `json:"replace"`
+		Wait      bool     `json:"wait"`
 	}
 	entries := make([]entry, len(jobs))
 	for i, j := range jobs {
-		j = j.withDefaults()
 		u := j.Unique
-		entries[i] = entry{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key,
-			UniqueKey: u.Key, Fields: u.Fields, Until: u.Until, Replace: u.Replace, Wait: u.Wait}
-		if !j.RunAt.IsZero() {
-			entries[i].RunAt = &j.RunAt
-		}
+		entries[i] = entry{jobJSON: j.json(), UniqueKey: u.Key, Fields: u.Fields, Until: u.Until, Replace: u.Replace, Wait: u.Wait}
 		if u.Within != 0 {
 			entries[i].Within = fmt.Sprintf("%d microseconds", max(u.Within.Microseconds(), 1))
 		}
@@ -166,6 +140,27 @@ func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Unique
 		return nil, err
 	}
 	return answers, json.Unmarshal([]byte(answer), &answers)
+}
+
+// jobJSON is a job as weir.enqueue_many(jsonb) takes it.
+type jobJSON struct {
+	Queue       string          `json:"queue"`
+	Kind        string          `json:"kind"`
+	Args        json.RawMessage `json:"args"`
+	Priority    int             `json:"priority"`
+	RunAt       *time.Time      `json:"run_at,omitempty"`
+	MaxAttempts int             `json:"max_attempts"`
+	Meta        json.RawMessage `json:"meta,omitempty"`
+	Key         string          `json:"key,omitempty"`
+}
+
+func (j Job) json() jobJSON {
+	j = j.withDefaults()
+	text := jobJSON{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key}
+	if !j.RunAt.IsZero() {
+		text.RunAt = &j.RunAt
+	}
+	return text
 }
 
 func (j Job) withDefaults() Job {
