@@ -47,14 +47,15 @@ BEGIN
     late := weir._late_of((SELECT q.name FROM weir.queue q WHERE q.id = (_state_of.lane >> 39)::integer));
   END IF;
   IF late[1] < pos_xid THEN
-    late := ARRAY(SELECT x FROM unnest(late) x WHERE x < pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = _state_of.lane AND j.xid = x) ORDER BY x);
-    pending := pending || late;
-    pending_after := pending_after || array_fill(0::bigint, ARRAY[cardinality(late)]);
+    SELECT array_agg(p.xid ORDER BY p.xid), array_agg(p.after ORDER BY p.xid) INTO pending, pending_after
+    FROM (SELECT u.* FROM unnest(pending, pending_after) u(xid, after)
+          UNION ALL
+          SELECT x, 0 FROM unnest(late) x WHERE x < pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = _state_of.lane AND j.xid = x)) p;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._state_of IS
-  'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+  'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._key_lanes(queue_id integer DEFAULT NULL, after bigint DEFAULT NULL, segment integer DEFAULT NULL, most integer DEFAULT NULL) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE

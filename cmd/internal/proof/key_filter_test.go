@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -181,6 +183,34 @@ func TestOneKeysJobsAreReadBesideManyOthers(t *testing.T) {
 	for what, n := range many {
 		if n > few[what]*3/2+100 && what != "running" { // of which all batches are read that workers have claimed since they were settled
 			t.Errorf("%s: it reads %d blocks beside a thousand jobs of other keys, and %d beside 110,000", what, few[what], n)
+		}
+	}
+}
+
+// TestNoPageMissesAJobThatWasCommittedLate: jobs of a key are listed in the order of their transactions, also if those that are pending began after one that has ended since.
+func TestNoPageMissesAJobThatWasCommittedLate(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, first, second := connect(t, url), connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	var want []int64
+	for _, c := range []*pgx.Conn{first, second} {
+		exec(t, c, `BEGIN`)
+		want = append(want, value[[]int64](t, c, `SELECT array_agg(weir.enqueue('q', 'k', key => 'a')) FROM generate_series(1, 5)`)...)
+	}
+	exec(t, conn, `SELECT weir.enqueue('q', 'k', key => 'a')`)
+	mustClaim(t, conn, worker, "q", 1)
+	exec(t, second, `COMMIT`)
+	got := mustClaim(t, conn, worker, "q", 1) // the others of the second are pending now
+	if len(got) != 1 || got[0].ID != want[5] {
+		t.Fatalf("claimed %v, want job %d", got, want[5])
+	}
+	exec(t, first, `COMMIT`)
+	want = slices.Delete(want, 5, 6)
+	for _, limit := range []int{1, 3, 100} {
+		jobs, _ := list{states: []string{"available"}}.all(t, conn, limit, nil)
+		if ids := listedIDs(jobs); !slices.Equal(ids, want) {
+			t.Errorf("in pages of %d, the jobs are %v, want %v", limit, ids, want)
 		}
 	}
 }
