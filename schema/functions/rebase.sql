@@ -69,6 +69,12 @@ BEGIN
   SELECT j.*, o.id IS NOT NULL AS unfinished, row_number() OVER (PARTITION BY j.id, j.place, j.segment ORDER BY j.attempt, j.put_off) AS nr
   FROM (SELECT j.*, CASE WHEN j.lane & 549755813884 <> 0 THEN p.ring ELSE j.lane END AS place FROM weir.job j LEFT JOIN pg_temp.weir_place p ON p.queue = j.lane >> 39) j
   LEFT JOIN pg_temp.weir_open o ON o.id = j.id AND o.step = (j.attempt::bigint << 32 | j.put_off);
+  -- In order, an attempt that was running is put back as if its worker had died: what is logged again is in the order of ids, in which others may come first.
+  UPDATE pg_temp.weir_job j SET lane = j.lane | 4, put_off = j.put_off + 1
+  WHERE j.unfinished AND j.lane & 549755813880 <> 0 AND j.lane & 4 = 0 AND j.id IN (
+    SELECT k.id FROM (
+      SELECT b.lane, b.seq, unnest(b.ids) AS id FROM weir.batch b JOIN weir.queue q ON q.id = b.lane >> 39 JOIN weir.queue_limit m ON m.name = q.name AND m.in_order WHERE b.lanes IS NOT NULL
+      EXCEPT SELECT r.lane, r.seq, unnest(r.ids) FROM weir.result r) k);
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l
@@ -77,7 +83,7 @@ BEGIN
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_keys ON COMMIT DROP AS
-  SELECT w.queue, coalesce(max(r.seq), 0) AS seq, coalesce(bit_or(r.forms), 0) AS forms, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id()) AS since
+  SELECT w.queue, coalesce(max(r.seq), 0) AS seq, coalesce(bit_or(r.forms | (r.forms & 15) << 4), 0) AS forms, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id()) AS since
   FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) w LEFT JOIN weir.ring r ON r.queue = w.queue GROUP BY w.queue;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
@@ -108,11 +114,11 @@ BEGIN
   -- transaction logs, and all later ones.
   INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, open)
   WITH put_back AS (
-    SELECT u.lane, array_agg(v.v ORDER BY u.id, v.nr) AS open
+    SELECT u.lane, array_agg(v.v ORDER BY u.id, v.nr) AS open  -- of an attempt that has left no result, batch 0
     FROM (SELECT j.id, j.lane FROM pg_temp.weir_job j WHERE j.unfinished UNION ALL SELECT l.id, l.lane FROM pg_temp.weir_later l) u
     JOIN weir.queue q ON q.id = u.lane >> 39 JOIN weir.queue_limit m ON m.name = q.name AND m.in_order
-    JOIN (SELECT e.id, max(e.seq) AS seq FROM pg_temp.weir_end e WHERE e.place & 4 <> 0 GROUP BY e.id) e ON e.id = u.id
-    CROSS JOIN LATERAL (VALUES (1, e.seq), (2, u.id)) v(nr, v)
+    LEFT JOIN (SELECT e.id, max(e.seq) AS seq FROM pg_temp.weir_end e WHERE e.place & 4 <> 0 GROUP BY e.id) e ON e.id = u.id
+    CROSS JOIN LATERAL (VALUES (1, coalesce(e.seq, 0)), (2, u.id)) v(nr, v)
     WHERE u.lane & 549755813880 <> 0 AND u.lane & 4 <> 0 GROUP BY u.lane
   )
   SELECT coalesce(j.lane, b.lane), 0, '2', 0, 0, active, false, false, b.open

@@ -21,6 +21,7 @@ DECLARE
   max_bytes   CONSTANT bigint := 8388608;
   max_batches CONSTANT integer := 2000;   -- or lanes, which take as long
   max_keys    CONSTANT integer := 2000;   -- that are looked at one by one; more of them all at once
+  max_turns   CONSTANT integer := 50000;  -- repeated in one call, which takes half a second
   active      integer;
   lanes       bigint[];
   has_keys    boolean;
@@ -114,7 +115,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.segment = _reclaim.segment AND b.lane = e.lane AND b.seq = e.seq AND b.lanes IS NOT NULL OFFSET 0) b
       CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)));
     IF cardinality(turns) > max_batches THEN
-      PERFORM weir._carry_turns(_reclaim.segment, active, turns[: max_jobs]);
+      PERFORM weir._carry_turns(_reclaim.segment, active, turns[: max_turns]);
       PERFORM setval('weir.carried', pg_sequence_last_value('weir.carried') + 1);
       RETURN false;
     END IF;
