@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,9 +14,11 @@ import (
 
 // benchCmd measures Weir on a database given by --database or DATABASE_URL, or else on a private PostgreSQL.
 type benchCmd struct {
-	Drain   benchDrainCmd   `cmd:"" help:"Measure how fast a backlog of no-op jobs is processed."`
-	Steady  benchSteadyCmd  `cmd:"" help:"Measure what enqueueing costs compared with a plain INSERT, while a worker runs."`
-	Latency benchLatencyCmd `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs."`
+	Drain    benchDrainCmd    `cmd:"" help:"Measure how fast a backlog of no-op jobs is processed."`
+	Features benchFeaturesCmd `cmd:"" help:"Measure what unique jobs, limits, keys and schedules cost, each in turn with plain jobs."`
+	Fair     benchFairCmd     `cmd:"" help:"Measure how long other tenants wait when one of them enqueues a million jobs."`
+	Steady   benchSteadyCmd   `cmd:"" help:"Measure what enqueueing costs compared with a plain INSERT, while a worker runs."`
+	Latency  benchLatencyCmd  `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs."`
 }
 
 // Help is shown by weir bench --help.
@@ -41,11 +42,16 @@ type benchDrainCmd struct {
 	Rounds int `default:"3" help:"Number of rounds; the median is shown."`
 
 	Unique    bool          `help:"Enqueue unique jobs, none of them a duplicate."`
-	Limit     int           `placeholder:"N" help:"Limit the queue to this many running jobs, and compare with a queue without limits."`
-	Keys      int           `placeholder:"N" help:"Give the jobs this many keys, as if of so many tenants, and compare with jobs without keys."`
+	Limit     int           `placeholder:"N" help:"Limit the queue to this many running jobs."`
+	Keys      int           `placeholder:"N" help:"Give the jobs this many keys, as if of so many tenants."`
 	PerKey    int           `placeholder:"N" help:"With --keys: limit each key to this many running jobs."`
 	JobTime   time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
 	Schedules int           `placeholder:"N" help:"Have this many schedules, each due once a minute, fire beside it."`
+}
+
+// Help is shown by weir bench drain --help.
+func (benchDrainCmd) Help() string {
+	return "With --unique, --limit, --keys or --schedules, plain jobs and jobs with all of these are measured in turn, and their ratio is shown."
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -64,19 +70,12 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 	if c.Keys < 0 || c.PerKey < 0 || c.PerKey > 0 && c.Keys == 0 {
 		return usagef("--keys and --per-key must be at least 1, and --per-key goes with --keys")
 	}
-	return c.run(ctx, s, d, func(db *load.Database) (_ *load.Report, err error) {
-		if c.Schedules > 0 {
-			drop, failed := engine.Schedule(ctx, db.Observer, c.Schedules)
-			defer func() { err = errors.Join(err, drop()) }()
-			if failed != nil {
-				return nil, failed
-			}
-		}
+	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
 		config := bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds, JobTime: c.JobTime}
-		if c.Limit > 0 || c.Keys > 0 {
-			config.Beside = engine.Engine{Log: s.err, Unique: c.Unique}
+		if c.Unique || c.Limit > 0 || c.Keys > 0 || c.Schedules > 0 {
+			config.Features = []bench.Feature{feature(db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit, Keys: c.Keys, KeyLimit: c.PerKey}, c.Schedules)}
 		}
-		return bench.Drain(ctx, db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit, Keys: c.Keys, KeyLimit: c.PerKey}, config)
+		return bench.Drain(ctx, db, engine.Engine{Log: s.err}, config)
 	})
 }
 

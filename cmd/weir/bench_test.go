@@ -22,7 +22,8 @@ import (
 func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
-		{"drain", "--schedules", "-2"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
+		{"drain", "--schedules", "-2"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
+		{"fair", "--seconds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
 		err := runBench(t, "postgres://127.0.0.1:1/nowhere", &bytes.Buffer{}, &bytes.Buffer{}, args[0], args[1]+"="+args[2])
 		if want := args[1] + " must"; err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "got "+args[2]) {
 			t.Errorf("weir bench %v: %v, want %q and the value", args, err, want)
@@ -95,14 +96,48 @@ func TestBenchDrainWorksEveryJob(t *testing.T) {
 		t.Errorf("%+v", r.Figures)
 	}
 	noneDeadIn(t, r.Figures)
-	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "1", "--schedules", "100"); r.Jobs != 3000 {
-		t.Errorf("beside schedules: %+v", r.Figures)
+}
+
+// TestBenchDrainComparesFeaturesWithPlainJobs: with flags for features, as many plain jobs are drained, and each feature gets its queue's limits.
+func TestBenchDrainComparesFeaturesWithPlainJobs(t *testing.T) {
+	t.Parallel()
+	for what, args := range map[string][]string{
+		"unique jobs, 100 schedules":      {"--unique", "--schedules", "100"},
+		"a limit of 50":                   {"--limit", "50"},
+		"100 keys, a limit of 2 for each": {"--keys", "100", "--per-key", "2"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			r, _ := benchReport(t, url, append([]string{"drain", "--jobs", "3000", "--rounds", "2"}, args...)...)
+			if len(r.Features) != 1 || r.Features[0].What != what || r.Rate.Samples != 2 {
+				t.Fatalf("%+v, want %q", r.Features, what)
+			}
+			compares(t, r.Features[0], 3000, 2)
+			noneDeadIn(t, r.Figures)
+		})
 	}
-	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "2", "--unique"); r.Jobs != 3000 || r.Rate.Samples != 2 {
-		t.Errorf("of unique jobs: %+v", r.Figures)
+}
+
+// compares checks what is reported of a feature beside plain jobs.
+func compares(t *testing.T, f load.Feature, jobs int64, rounds int) {
+	t.Helper()
+	if f.Jobs != jobs || f.Plain.Jobs != jobs || f.Ratio.Samples != rounds || f.Ratio.Median <= 0 || f.WAL.Samples != rounds || *f.WALBytesPerJob <= 0 {
+		t.Errorf("%s: %+v beside %+v, ratio %+v, WAL on top %+v", f.What, f.Figures, f.Plain, f.Ratio, f.WAL)
 	}
-	if r, _ := benchReport(t, pgtest.Database(t), "drain", "--jobs", "3000", "--rounds", "1", "--keys", "100", "--per-key", "2"); r.Jobs != 3000 || r.Beside.Jobs != 3000 || r.Ratio == nil {
-		t.Errorf("of jobs with keys: %+v, %+v", r.Figures, r.Beside)
+}
+
+// TestBenchFeaturesMeasuresEach: every feature beside plain jobs, in each round. It runs on a private server, whose CPU time can be measured.
+func TestBenchFeaturesMeasuresEach(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	if err := runBench(t, "", &out, &errs, "features", "--jobs", "300", "--rounds", "1"); err != nil {
+		t.Fatal(err, errs.String())
+	}
+	for _, row := range []string{"unique jobs ", "a limit of 4000 ", "1000 keys ", "1000 keys, a limit of 4 for each ", "10000 schedules "} {
+		if !strings.Contains(out.String(), "\n"+row) || !strings.Contains(errs.String(), ": "+row[:len(row)-1]+": ") {
+			t.Errorf("%q was not measured, or without progress:\n%s%s", row, out.String(), errs.String())
+		}
 	}
 }
 

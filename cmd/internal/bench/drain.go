@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +22,16 @@ type DrainConfig struct {
 	Connections int // of the worker's pool; default 4
 	// JobTime is how long each job takes. The default is no time.
 	JobTime time.Duration
-	// Beside, if not nil, drains as many jobs of another queue before each round, to compare with.
-	Beside load.Engine
+	// Features are each compared with plain jobs, in turn, in every round. If there are any, no others are measured.
+	Features []Feature
+}
+
+// Feature is what jobs are compared with plain ones for.
+type Feature struct {
+	What          string
+	Engine, Plain load.Engine
+	// Around, if not nil, starts what goes on beside the jobs. It returns what ends it, even after an error.
+	Around func(context.Context) (end func() error, err error)
 }
 
 // Drain fills the queue with no-op jobs, and then processes them with one worker in this process. Only the processing is timed, from the first
@@ -40,73 +49,63 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	if c.JobTime > 0 {
 		r.Note = strings.Replace(r.Note, "no-op jobs", fmt.Sprintf("jobs of %v", c.JobTime), 1)
 	}
-	var own, beside drained
-	var ratios []float64
-	queue := load.Queue
-	if c.Beside != nil {
-		queue += "-compared"
-	}
+	var plain drained
+	features := make([]compared, len(c.Features))
 	for round := range c.Rounds {
-		if c.Beside != nil {
-			if err := beside.round(ctx, d, c.Beside, load.Queue, c); err != nil {
+		if len(features) == 0 {
+			if err := plain.round(ctx, d, e, load.Queue, c); err != nil {
 				return nil, err
 			}
-			d.Say("%s drain, round %d of %d: %.0f jobs/s to compare with", e.Name(), round+1, c.Rounds, beside.rates[round])
+			d.Say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, plain.rates[round])
 		}
-		if err := own.round(ctx, d, e, queue, c); err != nil {
-			return nil, err
-		}
-		d.Say("%s drain, round %d of %d: %.0f jobs/s", e.Name(), round+1, c.Rounds, own.rates[round])
-		if c.Beside != nil {
-			ratios = append(ratios, own.rates[round]/beside.rates[round])
+		for i := range features {
+			f := &features[i]
+			if err := f.round(ctx, d, round, i, c); err != nil {
+				return nil, err
+			}
+			d.Say("%s drain, round %d of %d: %s: %.0f jobs/s, plain jobs: %.0f", e.Name(), round+1, c.Rounds, c.Features[i].What, f.own.rates[round], f.plain.rates[round])
 		}
 	}
-	f := own.figures(c)
-	r.Figures = f
-	if c.Beside != nil {
-		r.Beside, r.Ratio = beside.figures(c), load.SpreadOf(ratios)
+	for i := range features {
+		plain.add(&features[i].plain)
+		r.Features = append(r.Features, features[i].report(c.Features[i].What, c))
 	}
-	if f.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
+	r.Figures = plain.figures(c)
+	if r.DeadTuples, err = d.DeadTuples(ctx, e); err != nil {
 		return nil, err
 	}
-	r.AtMost("dead tuples", float64(*f.DeadTuples), 0)
+	r.AtMost("dead tuples", float64(*r.DeadTuples), 0)
 	return r, nil
 }
 
-// drained is what rounds of one kind have shown.
-type drained struct{ rates, seconds, enqueued, bytes []float64 }
+// drained is what rounds of one kind have shown. The CPU time is that of the server, in microseconds per job.
+type drained struct{ rates, seconds, enqueued, bytes, cpu []float64 }
+
+func (r *drained) add(other *drained) {
+	for _, to := range []struct {
+		to   *[]float64
+		from []float64
+	}{{&r.rates, other.rates}, {&r.seconds, other.seconds}, {&r.enqueued, other.enqueued}, {&r.bytes, other.bytes}, {&r.cpu, other.cpu}} {
+		*to.to = append(*to.to, to.from...)
+	}
+}
 
 func (r *drained) round(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) error {
-	filled, took, written, err := drainRound(ctx, d, e, queue, c)
-	if err != nil {
-		return err
-	}
-	r.enqueued = append(r.enqueued, float64(c.Jobs)/filled.Seconds())
-	r.rates, r.seconds, r.bytes = append(r.rates, float64(c.Jobs)/took.Seconds()), append(r.seconds, took.Seconds()), append(r.bytes, float64(written)/float64(c.Jobs))
-	return nil
-}
-
-func (r *drained) figures(c DrainConfig) *load.Figures {
-	f := &load.Figures{Jobs: int64(c.Jobs), Rate: load.SpreadOf(r.rates), Seconds: load.SpreadOf(r.seconds).Median, WALBytesPerJob: &load.SpreadOf(r.bytes).Median}
-	f.JobsPerSecond, f.Enqueued = f.Rate.Median, load.SpreadOf(r.enqueued)
-	return f
-}
-
-func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue string, c DrainConfig) (filled, took time.Duration, written int64, err error) {
 	pool, client, err := d.Client(ctx, e, c.Connections)
 	if err != nil {
-		return 0, 0, 0, err
+		return err
 	}
 	defer pool.Close()
 	before, err := d.WAL(ctx)
 	if err != nil {
-		return 0, 0, 0, err
+		return err
 	}
 	started := time.Now()
 	if err := client.Fill(ctx, queue, c.Jobs); err != nil {
-		return 0, 0, 0, fmt.Errorf("bench: fill: %w", err)
+		return fmt.Errorf("bench: fill: %w", err)
 	}
-	filled = time.Since(started)
+	filled := time.Since(started)
+	cpu, counted := d.ServerCPU()
 	m := &load.Meter{}
 	stop, failed := load.Start(ctx, client, load.Work{
 		Queues: map[string]int{queue: c.Concurrency},
@@ -119,8 +118,68 @@ func drainRound(ctx context.Context, d *load.Database, e load.Engine, queue stri
 	})
 	err = m.Reach(ctx, int64(c.Jobs), failed)
 	if err := errors.Join(err, stop()); err != nil {
-		return 0, 0, 0, err
+		return err
+	}
+	if used, ok := d.ServerCPU(); ok && counted {
+		r.cpu = append(r.cpu, float64((used-cpu).Microseconds())/float64(c.Jobs))
 	}
 	after, err := d.WAL(ctx)
-	return filled, m.Took(), after - before, err
+	if err != nil {
+		return err
+	}
+	r.enqueued = append(r.enqueued, float64(c.Jobs)/filled.Seconds())
+	r.rates, r.seconds = append(r.rates, float64(c.Jobs)/m.Took().Seconds()), append(r.seconds, m.Took().Seconds())
+	r.bytes = append(r.bytes, float64(after-before)/float64(c.Jobs))
+	return nil
+}
+
+func (r *drained) figures(c DrainConfig) *load.Figures {
+	f := &load.Figures{Jobs: int64(c.Jobs), Rate: load.SpreadOf(r.rates), Seconds: load.SpreadOf(r.seconds).Median, WALBytesPerJob: &load.SpreadOf(r.bytes).Median}
+	f.JobsPerSecond, f.Enqueued = f.Rate.Median, load.SpreadOf(r.enqueued)
+	if cpu := load.SpreadOf(r.cpu); cpu != nil {
+		f.ServerCPUPerJob = &cpu.Median
+	}
+	return f
+}
+
+// compared is what rounds of a feature have shown, and those of plain jobs beside it.
+type compared struct{ own, plain drained }
+
+// round drains jobs with a feature, and as many plain ones right before, or in every second round right after. Each feature has a queue of its own,
+// because limits stay with a queue.
+func (f *compared) round(ctx context.Context, d *load.Database, round, i int, c DrainConfig) error {
+	feature := c.Features[i]
+	sides := []func() error{
+		func() error { return f.plain.round(ctx, d, feature.Plain, load.Queue, c) },
+		func() (err error) {
+			if feature.Around != nil {
+				end, failed := feature.Around(ctx)
+				defer func() { err = errors.Join(err, end()) }()
+				if failed != nil {
+					return failed
+				}
+			}
+			return f.own.round(ctx, d, feature.Engine, fmt.Sprintf("%s-%d", load.Queue, i+1), c)
+		},
+	}
+	if round%2 == 1 {
+		slices.Reverse(sides)
+	}
+	for _, side := range sides {
+		if err := side(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *compared) report(what string, c DrainConfig) load.Feature {
+	var ratios, bytes, cpu []float64
+	for i := range f.own.rates {
+		ratios, bytes = append(ratios, f.own.rates[i]/f.plain.rates[i]), append(bytes, f.own.bytes[i]-f.plain.bytes[i])
+	}
+	for i := range min(len(f.own.cpu), len(f.plain.cpu)) {
+		cpu = append(cpu, f.own.cpu[i]-f.plain.cpu[i])
+	}
+	return load.Feature{What: what, Figures: f.own.figures(c), Plain: f.plain.figures(c), Ratio: load.SpreadOf(ratios), WAL: load.SpreadOf(bytes), CPU: load.SpreadOf(cpu)}
 }

@@ -18,19 +18,21 @@ import (
 	"github.com/weir-pg/weir/schema"
 )
 
-// Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate. If Limit is
-// not 0, it limits how many jobs of the queue run. If Keys is not 0, its jobs have so many different keys, one after the other, of each of which KeyLimit
-// limits how many run.
+// Engine implements load.Engine for Weir. Its workers log warnings to Log. If Unique, Fill enqueues unique jobs, none of them a duplicate;
+// if Numbered, jobs with the same args, which aren't unique. If Limit is not 0, it limits how many jobs of the queue run. If Keys is not 0, its jobs have
+// so many different keys, one after the other, of each of which KeyLimit limits how many run.
 type Engine struct {
-	Log    io.Writer
-	Unique bool
-	Limit  int
+	Log              io.Writer
+	Unique, Numbered bool
+	Limit            int
 
 	Keys, KeyLimit int
 }
 
-func (Engine) Name() string   { return "weir" }
-func (Engine) Tables() string { return `^weir\.` }
+func (Engine) Name() string { return "weir" }
+
+// Tables leaves out the declarations of schedules: a bench that drops its own leaves dead rows there, which no job does.
+func (Engine) Tables() string { return `^weir\.(?!schedule$)` }
 
 func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 	if err := schema.Up(ctx, conn); err != nil {
@@ -103,9 +105,12 @@ func (c client) Fill(ctx context.Context, queue string, n int) error {
 			key = (key + 1) % c.Keys
 			jobs[i].Options.Key = "key " + strconv.Itoa(key)
 		}
-		for i := 0; c.Unique && i < len(jobs); i++ {
+		for i := 0; (c.Unique || c.Numbered) && i < len(jobs); i++ {
 			number++
-			jobs[i].Args, jobs[i].Options.Unique = Job{number}, &weir.Unique{}
+			jobs[i].Args = Job{number}
+			if c.Unique {
+				jobs[i].Options.Unique = &weir.Unique{}
+			}
 		}
 		if _, err := c.weir.EnqueueMany(ctx, jobs[:min(n, len(jobs))]); err != nil {
 			return err

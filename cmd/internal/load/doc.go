@@ -45,6 +45,16 @@ type SQLClient interface {
 	EnqueueSQL(ctx context.Context, queue string, number int64) error
 }
 
+// TenantClient is a Client whose jobs may belong to tenants, which take turns.
+type TenantClient interface {
+	// EnqueueFor enqueues one job of a tenant with a number, in its own transaction.
+	EnqueueFor(ctx context.Context, queue, tenant string, number int64) error
+	// FillFor enqueues n jobs of a tenant with number 0, in one transaction.
+	FillFor(ctx context.Context, queue, tenant string, n int) error
+	// LimitTenants limits how many jobs of each tenant run; 0: no limit.
+	LimitTenants(ctx context.Context, queue string, running int) error
+}
+
 // Work configures a worker. Its functions may be nil, and are called from many goroutines.
 type Work struct {
 	Queues   map[string]int                          // with the concurrency of each

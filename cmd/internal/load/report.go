@@ -17,12 +17,13 @@ type Report struct {
 	StartedAt time.Time `json:"started_at"`
 	Note      string    `json:"note,omitempty"` // what was done exactly
 	*Figures
-	Before     *Figures     `json:"before,omitempty"` // the pin
-	During     *Figures     `json:"during,omitempty"` // the pin
-	Plain      *Figures     `json:"plain,omitempty"`  // plain INSERTs of the same row
-	Beside     *Figures     `json:"beside,omitempty"` // plain jobs of a queue without limits
-	SQL        *Figures     `json:"sql,omitempty"`    // jobs enqueued by plain SQL
-	Ratio      *Spread      `json:"ratio,omitempty"`  // of enqueues to plain INSERTs; of during to before; of limited to unlimited
+	Before     *Figures     `json:"before,omitempty"`   // the pin
+	During     *Figures     `json:"during,omitempty"`   // the pin
+	Plain      *Figures     `json:"plain,omitempty"`    // plain INSERTs of the same row
+	Features   []Feature    `json:"features,omitempty"` // beside plain jobs, of which the figures are
+	Phases     []Phase      `json:"phases,omitempty"`
+	SQL        *Figures     `json:"sql,omitempty"`   // jobs enqueued by plain SQL
+	Ratio      *Spread      `json:"ratio,omitempty"` // of enqueues to plain INSERTs; of during to before
 	Idle       *Idle        `json:"idle,omitempty"`
 	Shares     *Shares      `json:"shares,omitempty"`
 	Memory     *Memory      `json:"memory,omitempty"`
@@ -47,6 +48,34 @@ type Figures struct {
 	ClaimP99       *float64 `json:"claim_p99_ms,omitempty"`
 	DeadTuples     *int64   `json:"dead_tuples,omitempty"`
 	Offered        float64  `json:"offered_jobs_per_second,omitempty"` // by the producer
+
+	ServerCPUPerJob *float64 `json:"server_cpu_us_per_job,omitempty"` // without enqueueing; only for a private server on Linux
+}
+
+// Feature is what jobs with a feature cost beside plain ones, round by round.
+type Feature struct {
+	What string `json:"what"`
+	*Figures
+	Plain *Figures `json:"plain"`
+	Ratio *Spread  `json:"ratio"`                          // of jobs per second to those of plain jobs
+	WAL   *Spread  `json:"wal_bytes_on_top"`               // per job
+	CPU   *Spread  `json:"server_cpu_us_on_top,omitempty"` // per job
+}
+
+// Phase is a part of a bench in which some jobs wait while others come.
+type Phase struct {
+	What   string   `json:"what"`
+	Waits  *Times   `json:"wait_ms"`              // from enqueueing a job to its start
+	Claims *Times   `json:"claim_ms"`             // as the worker sees them
+	Cores  *float64 `json:"cores_used,omitempty"` // by this process and the server; only for a private server on Linux
+}
+
+// Times are times in milliseconds.
+type Times struct {
+	Count int64   `json:"count"`
+	P50   float64 `json:"p50"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
 }
 
 // Spread is the spread of repeated measurements.
@@ -169,8 +198,9 @@ func (r *Report) Text(w io.Writer) error {
 	r.Before.text(t, "before: ")
 	r.During.text(t, "during: ")
 	r.Plain.text(t, "plain INSERT: ")
-	r.Beside.text(t, "plain jobs: ")
 	r.SQL.text(t, "enqueued by SQL: ")
+	featuresText(t, r.Features)
+	phasesText(t, r.Phases)
 	if r.Ratio != nil {
 		fmt.Fprintf(t, "ratio\t%.2f\t%.2f to %.2f in %d samples\n", r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Ratio.Samples)
 	}
@@ -221,7 +251,7 @@ func (f *Figures) text(w io.Writer, phase string) {
 		value *float64
 	}{
 		{"ms, p50", f.P50}, {"ms, p99", f.P99}, {"claim ms, p50", f.ClaimP50}, {"claim ms, p99", f.ClaimP99},
-		{"WAL bytes per job", f.WALBytesPerJob},
+		{"WAL bytes per job", f.WALBytesPerJob}, {"server's CPU, µs per job", f.ServerCPUPerJob},
 	} {
 		if line.value != nil {
 			fmt.Fprintf(w, "%s%s\t%.2f\n", phase, line.what, *line.value)

@@ -31,6 +31,14 @@ func (h Histogram) At(percent float64) *float64 {
 	return &ms
 }
 
+// Times returns percentiles; nil if nothing was added.
+func (h Histogram) Times() *Times {
+	if h.h.TotalCount() == 0 {
+		return nil
+	}
+	return &Times{Count: h.h.TotalCount(), P50: *h.At(50), P99: *h.At(99), Max: *h.At(100)}
+}
+
 // Tally counts operations and their times. It may be used by several goroutines at the same time.
 type Tally struct {
 	mu   sync.Mutex
