@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/weir-pg/weir/cmd/bench/internal/jobs"
+	"github.com/weir-pg/weir/cmd/internal/engine"
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
@@ -16,6 +17,21 @@ type workersCmd struct {
 func (c *workersCmd) Run(ctx context.Context, s *streams) error {
 	return c.alone(ctx, s, jobs.WorkersConnections(c.Workers), func(d *load.Database, e load.Engine) (*load.Report, error) {
 		return jobs.Workers(ctx, d, e, jobs.WorkersConfig{Duration: seconds(c.Seconds), Workers: c.Workers})
+	})
+}
+
+type fleetCmd struct {
+	flags
+	Workers int     `default:"1000" help:"Number of workers, each of concurrency 1 (${default})."`
+	Limit   int     `default:"20" help:"How many jobs of the queue may run (${default})."`
+	Refills int     `default:"50" help:"How often one slot is freed (${default})."`
+	Seconds float64 `default:"10" help:"Seconds of each measurement (${default})."`
+}
+
+func (c *fleetCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, jobs.WorkersConnections(c.Workers), func(d *load.Database, e load.Engine) (*load.Report, error) {
+		limited := engine.Engine{Log: s.errs, Limit: c.Limit}
+		return jobs.Fleet(ctx, d, e, limited, jobs.FleetConfig{Workers: c.Workers, Limit: c.Limit, Duration: seconds(c.Seconds), Refills: c.Refills})
 	})
 }
 

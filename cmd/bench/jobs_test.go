@@ -1,7 +1,9 @@
 package main
 
 import (
+	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
@@ -33,6 +35,26 @@ func TestWorkersShareOneQueue(t *testing.T) {
 		t.Errorf("%+v %+v", r.Figures, r.Shares)
 	}
 	noneDeadIn(t, r.Figures)
+}
+
+// TestFleetSharesALimit: fleet reports what it costs without jobs, with all slots in use, and while jobs flow, and how soon slots are used again.
+func TestFleetSharesALimit(t *testing.T) {
+	t.Parallel()
+	r, fields := report(t, pgtest.Database(t), "fleet", "--workers", "4", "--limit", "2", "--refills", "3", "--seconds", "0.5")
+	hasFields(t, fields["fleet"].(map[string]any), "idle", "saturated", "flowing", "refill_ms", "used_slots")
+	f := r.Fleet
+	if f.Workers != 4 || f.Limit != 2 || f.Idle.Jobs+f.Saturated.Jobs != 0 || f.Refill.Count != 3 || f.Flowing.Jobs <= 0 || f.Used <= 0 {
+		t.Errorf("%+v: %+v, %+v, %+v, %+v", f, f.Idle, f.Saturated, f.Flowing, f.Refill)
+	}
+}
+
+// TestFleetRefusesALimitThatItCannotReach: with fewer workers than slots, some would stay free.
+func TestFleetRefusesALimitThatItCannotReach(t *testing.T) {
+	t.Parallel()
+	err := run(t.Context(), []string{"fleet", "--workers", "2", "--limit", "3", "--database", pgtest.Database(t)}, &streams{out: io.Discard, errs: io.Discard})
+	if err == nil || !strings.Contains(err.Error(), "got 2, 3 and") {
+		t.Errorf("got %v, want an error that names both", err)
+	}
 }
 
 // TestAgeTakesTheTimeOfEverything: age measures every kind of operation.

@@ -28,6 +28,7 @@ type command struct {
 	Pinned  pinnedCmd  `cmd:"" help:"Measure how a long transaction affects a flow of jobs, next to River."`
 
 	Workers workersCmd `cmd:"" help:"Measure how fast and how evenly many workers share one queue."`
+	Fleet   fleetCmd   `cmd:"" help:"Measure what many workers cost that share a limit, and how soon a freed slot is used again."`
 	Age     ageCmd     `cmd:"" help:"Measure inspections, cancellations, claims and reclaiming in a log that has grown in a steady flow."`
 	Memory  memoryCmd  `cmd:"" help:"Measure the memory of a worker with many running jobs."`
 

@@ -26,6 +26,7 @@ type Report struct {
 	Ratio      *Spread      `json:"ratio,omitempty"` // of enqueues to plain INSERTs; of during to before
 	Idle       *Idle        `json:"idle,omitempty"`
 	Shares     *Shares      `json:"shares,omitempty"`
+	Fleet      *Fleet       `json:"fleet,omitempty"`
 	Memory     *Memory      `json:"memory,omitempty"`
 	Hub        *HubFigures  `json:"hub,omitempty"`
 	Operations []Operation  `json:"operations,omitempty"` // on a log that has grown
@@ -117,6 +118,29 @@ type Shares struct {
 	Workers  int     `json:"workers"`
 	Least    float64 `json:"least"` // of all jobs
 	Greatest float64 `json:"greatest"`
+}
+
+// Fleet is what many workers cost that share a limit.
+type Fleet struct {
+	Workers   int        `json:"workers"`
+	Limit     int        `json:"limit"`
+	Idle      *FleetCost `json:"idle"`
+	Saturated *FleetCost `json:"saturated"`
+	Refill    *Times     `json:"refill_ms"` // from the end of a job to the start of the next one
+	Flowing   *FleetCost `json:"flowing"`
+	Used      float64    `json:"used_slots"` // the share of the slots' time in which jobs ran while they flowed
+}
+
+// FleetCost is what a fleet costs in a second.
+type FleetCost struct {
+	What         string   `json:"what"`
+	Seconds      float64  `json:"seconds"`
+	Jobs         int64    `json:"jobs,omitempty"`
+	XIDs         float64  `json:"xids_per_second"`
+	Transactions float64  `json:"transactions_per_second"`
+	WAL          float64  `json:"wal_bytes_per_second"`
+	Workers      *float64 `json:"workers_cpu_percent,omitempty"`
+	Server       *float64 `json:"server_cpu_percent,omitempty"` // only for a private server on Linux
 }
 
 // Memory of this process.
@@ -213,6 +237,7 @@ func (r *Report) Text(w io.Writer) error {
 	if s := r.Shares; s != nil {
 		fmt.Fprintf(t, "share of one of %d workers\t%.2f%% to %.2f%%\n", s.Workers, 100*s.Least, 100*s.Greatest)
 	}
+	r.Fleet.text(t)
 	if m := r.Memory; m != nil {
 		fmt.Fprintf(t, "memory with %d jobs running\t%.1f MB\n", m.Running, float64(m.RSS)/1e6)
 	}

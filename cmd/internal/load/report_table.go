@@ -50,3 +50,20 @@ func (t *Times) text() string {
 	}
 	return fmt.Sprintf("%d\t%.1f\t%.1f\t%.1f", t.Count, t.P50, t.P99, t.Max)
 }
+
+// text writes a table of a fleet's costs.
+func (f *Fleet) text(w io.Writer) {
+	if f == nil {
+		return
+	}
+	fmt.Fprintln(w, "per second\ttransaction ids\ttransactions\tWAL bytes\tworkers' CPU, % of a core\tserver's\tjobs")
+	for _, c := range []*FleetCost{f.Idle, f.Saturated, f.Flowing} {
+		own, server := "", ""
+		if c.Workers != nil {
+			own, server = fmt.Sprintf("%.1f", *c.Workers), fmt.Sprintf("%.1f", *c.Server)
+		}
+		fmt.Fprintf(w, "%s\t%.1f\t%.0f\t%.0f\t%s\t%s\t%.0f\n", c.What, c.XIDs, c.Transactions, c.WAL, own, server, float64(c.Jobs)/c.Seconds)
+	}
+	fmt.Fprintf(w, "ms until a freed slot is used again\tp50 %.1f\tp99 %.1f\tmax %.1f\tin %d\n", f.Refill.P50, f.Refill.P99, f.Refill.Max, f.Refill.Count)
+	fmt.Fprintf(w, "share of the slots' time in use while jobs flow\t%.2f\n", f.Used)
+}
