@@ -31,8 +31,9 @@ type Engine struct {
 
 func (Engine) Name() string { return "weir" }
 
-// Tables leaves out the declarations of schedules: a bench that drops its own leaves dead rows there, which no job does.
-func (Engine) Tables() string { return `^weir\.(?!schedule$)` }
+// Tables leaves out the settings of queues and the declarations of schedules: a bench that sets limits or drops schedules leaves dead rows there, which no
+// job does.
+func (Engine) Tables() string { return `^weir\.(?!(queue|schedule)$)` }
 
 func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 	if err := schema.Up(ctx, conn); err != nil {
