@@ -27,8 +27,8 @@ func TestFairMeasuresEachPhase(t *testing.T) {
 			t.Errorf("%s: %+v %+v", p.What, p.Waits, p.Claims)
 		}
 	}
-	if want := []string{"before", "while 1000 jobs of one tenant are enqueued", "first second with 1000", "then, with 1000", "while 500 jobs of one tenant are enqueued", "first second with 500",
-		"then, with 500", "while 10 jobs of one tenant are enqueued", "first second with 10", "then, with 10"}; !slices.Equal(phases, want) {
+	if want := []string{"before", "while 1000 of one are enqueued", "first second with 1000", "then, with 1000", "while 500 of one are enqueued", "first second with 500",
+		"then, with 500", "while 10 of one are enqueued", "first second with 10", "then, with 10"}; !slices.Equal(phases, want) {
 		t.Errorf("%q, want %q", phases, want)
 	}
 	for _, target := range r.Targets {
@@ -73,7 +73,12 @@ func (c forgetfulClient) EnqueueFor(ctx context.Context, queue, _ string, number
 	return c.Enqueue(ctx, nil, queue, number)
 }
 
-func (c forgetfulClient) FillFor(ctx context.Context, queue, _ string, n int) error {
+func (c forgetfulClient) FillFor(ctx context.Context, queue, _ string, n int, commits func() error) error {
+	if commits != nil {
+		if err := commits(); err != nil {
+			return err
+		}
+	}
 	return c.Fill(ctx, queue, n)
 }
 

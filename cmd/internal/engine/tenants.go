@@ -16,7 +16,7 @@ func (c client) EnqueueFor(ctx context.Context, queue, tenant string, number int
 }
 
 // FillFor enqueues many jobs of a tenant in one transaction.
-func (c client) FillFor(ctx context.Context, queue, tenant string, n int) error {
+func (c client) FillFor(ctx context.Context, queue, tenant string, n int, commits func() error) error {
 	jobs := make([]weir.NewJob, min(n, BatchSize))
 	for i := range jobs {
 		jobs[i] = weir.NewJob{Args: Job{}, Options: &weir.Options{Queue: queue, Key: tenant}}
@@ -26,6 +26,9 @@ func (c client) FillFor(ctx context.Context, queue, tenant string, n int) error 
 			if _, err := c.weir.EnqueueManyTx(ctx, tx, jobs[:min(n, len(jobs))]); err != nil {
 				return err
 			}
+		}
+		if commits != nil {
+			return commits()
 		}
 		return nil
 	})

@@ -49,8 +49,8 @@ type SQLClient interface {
 type TenantClient interface {
 	// EnqueueFor enqueues one job of a tenant with a number, in its own transaction.
 	EnqueueFor(ctx context.Context, queue, tenant string, number int64) error
-	// FillFor enqueues n jobs of a tenant with number 0, in one transaction.
-	FillFor(ctx context.Context, queue, tenant string, n int) error
+	// FillFor enqueues n jobs of a tenant with number 0, in one transaction. It calls commits, if not nil, before it commits.
+	FillFor(ctx context.Context, queue, tenant string, n int, commits func() error) error
 	// LimitTenants limits how many jobs of each tenant run; 0: no limit.
 	LimitTenants(ctx context.Context, queue string, running int) error
 }
