@@ -20,9 +20,10 @@ type FleetConfig struct {
 }
 
 const (
-	fleetPatience = 3 * time.Minute
+	fleetPatience = 10 * time.Minute
 	fleetJobTime  = 50 * time.Millisecond // while jobs flow
 	fleetBacklog  = 1000                  // jobs more than are needed
+	fleetStarting = 10                    // workers start at the same time
 )
 
 // Fleet lets many workers of concurrency 1 share one queue: without jobs; with jobs of which a limit lets no more start; with one slot freed at a time;
@@ -41,12 +42,26 @@ func Fleet(ctx context.Context, d *load.Database, plain, limited load.Engine, c 
 	}
 	defer pool.Close()
 
+	// The queue exists before its workers, which would complain.
+	first, err := plain.Client(pool)
+	if err != nil {
+		return nil, err
+	}
+	if err := first.Fill(ctx, load.Queue, 1); err != nil {
+		return nil, fmt.Errorf("bench: fill: %w", err)
+	}
+
 	f := &fleet{FleetConfig: c, db: d, gate: make(chan struct{}), started: make(chan time.Time, 1_000_000)}
+	f.flows.Store(true)
 	stopAll, err := f.begin(ctx, plain)
 	defer func() { err = errors.Join(err, stopAll()) }()
 	if err != nil {
 		return nil, err
 	}
+	if _, err := f.next(ctx); err != nil {
+		return nil, err
+	}
+	f.flows.Store(false)
 	r.Fleet = &load.Fleet{Workers: c.Workers, Limit: c.Limit}
 	if r.Fleet.Idle, err = f.calm(ctx, "without jobs"); err != nil {
 		return nil, err
@@ -133,7 +148,8 @@ func (f *fleet) begin(ctx context.Context, e load.Engine) (stop func() error, er
 		return all
 	}
 	f.db.Say("starting %d workers", f.Workers)
-	for range f.Workers {
+	until := time.Now().Add(fleetPatience)
+	for i := range f.Workers {
 		own, client, err := f.db.Client(ctx, e, perWorker)
 		if err != nil {
 			return stop, err
@@ -143,20 +159,26 @@ func (f *fleet) begin(ctx context.Context, e load.Engine) (stop func() error, er
 			defer own.Close()
 			return end()
 		})
-	}
-	for until := time.Now().Add(fleetPatience); ; {
-		var here int
-		if err := f.db.Observer.QueryRow(ctx, `SELECT count(*) FROM weir.workers()`).Scan(&here); err != nil {
+		// A machine that serves a fleet may still be too small for all of it to start at once.
+		if err := f.arrive(ctx, i+1-fleetStarting, until); err != nil {
 			return stop, err
 		}
-		if here == f.Workers {
-			return stop, nil
+	}
+	return stop, f.arrive(ctx, f.Workers, until)
+}
+
+// arrive waits until so many workers are there.
+func (f *fleet) arrive(ctx context.Context, workers int, until time.Time) error {
+	for {
+		var here int
+		if err := f.db.Observer.QueryRow(ctx, `SELECT count(*) FROM weir.workers()`).Scan(&here); err != nil || here >= workers {
+			return err
 		}
 		if time.Now().After(until) {
-			return stop, fmt.Errorf("bench: %d of %d workers have started in %s", here, f.Workers, fleetPatience)
+			return fmt.Errorf("bench: %d of %d workers have started in %s", here, f.Workers, fleetPatience)
 		}
-		if !sleep.For(ctx, 100*time.Millisecond) {
-			return stop, ctx.Err()
+		if !sleep.For(ctx, 20*time.Millisecond) {
+			return ctx.Err()
 		}
 	}
 }
