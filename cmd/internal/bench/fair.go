@@ -210,16 +210,19 @@ func (f *fair) onset(ctx context.Context, size int) error {
 	if !sleep.For(ctx, min(f.Window, 2*time.Second)) { // nothing is measured while enqueuers and workers start
 		return ctx.Err()
 	}
+	if err := f.settle(ctx); err != nil {
+		return err
+	}
 	if err := f.during(ctx, "before", f.Window, 0); err != nil {
 		return err
 	}
 	if n := f.unstarted(); n > int64(2*f.Rate) {
-		return fmt.Errorf("bench: %d jobs wait before the large tenant has any: this machine doesn't carry %d a second: lower the rate", n, f.Rate)
+		return fmt.Errorf("bench: %d of the others' jobs wait before the large tenant has any: this machine doesn't carry %d a second: lower the rate", n, f.Rate)
 	}
 	f.enter(fmt.Sprintf("while %d of one are enqueued", size))
 	err := f.fill(ctx, size, func() error {
 		// What enqueueing so much took from the machine must not count as the onset's.
-		err := f.await(ctx, "jobs wait", func() int64 { return f.unstarted() - int64(f.Rate)/4 })
+		err := f.settle(ctx)
 		f.db.Say("fair: here they come")
 		f.enter(first(size))
 		return err
@@ -231,6 +234,11 @@ func (f *fair) onset(ctx context.Context, size int) error {
 		return err
 	}
 	return f.during(ctx, after(size), f.Window, int64(size))
+}
+
+// settle waits until no more of the others' jobs wait than come in a quarter of a second.
+func (f *fair) settle(ctx context.Context) error {
+	return f.await(ctx, "jobs too many of the others wait", func() int64 { return f.unstarted() - int64(f.Rate)/4 })
 }
 
 func first(size int) string { return fmt.Sprintf("first second with %d", size) }
@@ -295,7 +303,7 @@ func (f *fair) await(ctx context.Context, what string, left func() int64) error 
 		if n < least {
 			least, at = n, time.Now()
 		} else if time.Since(at) > patience {
-			return fmt.Errorf("bench: %d %s, and none has in the last %s", n, what, patience)
+			return fmt.Errorf("bench: %d %s, and none fewer than %s ago", n, what, patience)
 		}
 		if !sleep.For(ctx, 10*time.Millisecond) {
 			return ctx.Err()
