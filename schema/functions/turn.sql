@@ -13,7 +13,7 @@
 -- of the last turn that began. A key that has had no jobs for a while begins now, and saves nothing up.
 
 CREATE OR REPLACE FUNCTION weir._key_bits(key text) RETURNS bigint
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE  -- as convert_to is
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT greatest(1, ('x' || substr(encode(sha256(convert_to(_key_bits.key, 'UTF8')), 'hex'), 1, 9))::bit(36)::bigint) << 3
@@ -115,9 +115,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
-  max_rows  CONSTANT integer := 2000;     -- that lead, announced in one call; more only of one transaction
-  max_lanes CONSTANT integer := greatest(200, 2 * quota);  -- they name
-  max_keys  CONSTANT integer := 100;      -- with a turn in one call: they bound how long it takes
+  max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
+  max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction
+  max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
@@ -176,7 +176,7 @@ BEGIN
   END IF;
   top := pg_snapshot_xmax(seen);
   skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
-  popped := least(cardinality(ring.newcomers), quota, max_keys);
+  popped := least(cardinality(ring.newcomers), max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
   IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
     freed := ARRAY(
@@ -222,7 +222,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
     WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
       AND t.lane NOT IN (SELECT a.of_lane FROM able a)
-    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE least(quota, max_keys) + 1 END  -- of twins, the turns are mixed
+    LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_keys + 1 END  -- of twins, the turns are mixed
   ), known AS (
     SELECT ROW(a.of_lane, _take_turns.seq, a.pos_xid, a.pos_id, a.tag, active, a.waits, a.parked, a.pending, a.pending_after, a.open, a.next_start, a.again_at)::weir.turn AS state,
            coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
@@ -246,7 +246,7 @@ BEGIN
   -- level, each key whose tag lies before it has got as many as its weight gives it in the meantime.
   WITH key AS MATERIALIZED (
     SELECT k.nr, k.start / unit AS start, k.weight FROM unnest(offsets, may, weights) WITH ORDINALITY k(start, may, weight, nr)
-    WHERE k.may ORDER BY k.nr LIMIT least(quota, max_keys)
+    WHERE k.may ORDER BY k.nr LIMIT max_keys
   ), level AS MATERIALIZED (
     SELECT s.nr, s.level
     FROM (SELECT k.nr, (quota + sum(k.start * k.weight) OVER (ORDER BY k.nr)) / sum(k.weight) OVER (ORDER BY k.nr) AS level, lead(k.start) OVER (ORDER BY k.nr) AS next FROM key k) s
@@ -274,7 +274,7 @@ BEGIN
           u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
         WHERE u.may AND NOT u.changed AND NOT u.waits) l;
   newcomers := leftover.popped || newcomers;
-  newcomers := newcomers || leftover.new[: 10 * quota - cardinality(newcomers)];
+  newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
 
   RETURN QUERY
   WITH turn AS (
