@@ -1,6 +1,6 @@
 // Package model is an executable model of what Weir relies on: the snapshot cursor; segments that are reclaimed with TRUNCATE; results and fences;
 // recovery after faults; who is alive, by a session's lock or by heartbeats; the promotion of scheduled jobs; and ticks of messages with the positions
-// of their readers; limits of queues; unique jobs; and schedules. Its tests explore it: every interleaving of every small step, for few jobs and few workers, nearest states first. No other
+// of their readers; limits of queues; unique jobs; schedules; and the turns of a key. Its tests explore it: every interleaving of every small step, for few jobs and few workers, nearest states first. No other
 // package imports it.
 //
 // The steps are named after the functions of the schema. A function that takes several snapshots, or waits for a lock, is several steps:

@@ -83,6 +83,10 @@ const (
 	generations
 	nextBeyond
 	pendingMoves
+	// guards of turns
+	ringLock
+	lateAnnounced
+	orderKept
 	guards
 )
 
@@ -160,6 +164,9 @@ var guarded = [guards]struct{ what, scenario string }{
 	generations:        {"the generation of a schedule in the rows of its due times", "a schedule that changes"},
 	nextBeyond:         {"the row of the next due time, beyond the point of promotion", "a schedule in small steps"},
 	pendingMoves:       {"the due time that has passed, which moves to the changed schedule", "a schedule that changes"},
+	ringLock:           {"the ring's lock", "a key in order"},
+	lateAnnounced:      {"the transactions that are announced behind a key's position, as pending", "a key in order"},
+	orderKept:          {"the place that a job keeps while its next attempt is not announced", "retries in order"},
 }
 
 // backed lists pairs of guards of which either is enough, with the scenario that shows the lack of both.

@@ -85,6 +85,13 @@ func explorations(none off) (all []exploration) {
 		}
 		all = append(all, exploring(sc.name, (&firings{firingScenario: sc, off: none}).machine()))
 	}
+	for _, sc := range turnScenarios {
+		if *large {
+			sc.transactions = append([]uint8{1}, sc.transactions...)
+			sc.claims++
+		}
+		all = append(all, exploring(sc.name, (&turns{turnScenario: sc, off: none}).machine()))
+	}
 	return all
 }
 

@@ -75,3 +75,9 @@ var firingScenarios = []firingScenario{
 	{name: "crash of a schedule", promoters: 1, limit: 4, changes: 1, crashes: 1},
 	{name: "failover of a schedule", promoters: 1, limit: 4, changes: 1, failover: 1},
 }
+
+var turnScenarios = []turnScenario{
+	{name: "a key in order", transactions: []uint8{1, 1, 1}, claimers: 2, claims: 4},
+	{name: "retries in order", transactions: []uint8{1, 1}, claimers: 1, claims: 3, retries: 1},
+	{name: "large transactions in order", transactions: []uint8{2, 1}, claimers: 1, claims: 3},
+}
