@@ -262,15 +262,21 @@ COMMENT ON FUNCTION weir._record IS
   'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._lanes_in(lane bigint, seq bigint, segment smallint, ids bigint[]) RETURNS SETOF bigint
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE  -- in SQL, it would be planned again by each transaction
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_nestloop = off  -- both sides have hundreds of rows, which no planner knows
 AS $$
-  SELECT k.lane FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
-  JOIN unnest(_lanes_in.ids) WITH ORDINALITY u(id, nr) ON u.id = k.id
-  WHERE b.segment = _lanes_in.segment AND b.lane = _lanes_in.lane AND b.seq = _lanes_in.seq ORDER BY u.nr
+BEGIN
+  RETURN QUERY
+  SELECT k.lane FROM (
+    SELECT u.id, u.lane FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+    WHERE b.segment = _lanes_in.segment AND b.lane = _lanes_in.lane AND b.seq = _lanes_in.seq) k
+  JOIN unnest(_lanes_in.ids) WITH ORDINALITY u(id, nr) ON u.id = k.id ORDER BY u.nr;
+END
 $$;
 COMMENT ON FUNCTION weir._lanes_in IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 
