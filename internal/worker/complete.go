@@ -398,11 +398,9 @@ func (c *completer) replace(t *Task, detail string) bool {
 // done removes ended attempts from those that the session holds.
 func (c *completer) done(some []*Task) {
 	c.s.recorded(some)
-	if c.s.limited.Load() {
-		select {
-		case c.s.released <- struct{}{}:
-		default:
-		}
+	select {
+	case c.s.released <- struct{}{}:
+	default:
 	}
 	bytes := 0
 	for _, t := range some {

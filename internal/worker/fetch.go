@@ -103,7 +103,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 || more {
 			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim
 			// them together. What a limit withholds is there already.
-			if s.sleepOr(ctx, gather, s.released); ctx.Err() != nil {
+			if s.sleepOr(ctx, gather, nil, s.slotsFreed()); ctx.Err() != nil {
 				break
 			}
 			continue
@@ -131,6 +131,10 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
+	select {
+	case <-s.released: // the claim sees what was recorded before it
+	default:
+	}
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
 	defer func() { h.end(limits, byQueue, withheld, more, err) }()
@@ -247,14 +251,14 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 		left := max(time.Until(until), time.Millisecond)
 		switch {
 		case full:
-			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room) {
+			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room, s.slotsFreed()) {
 				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
 			pause = min(pause, left)
 			polls = max(int(min(watchFor, left)/pause), 1)
 		default:
-			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room) {
+			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room, s.slotsFreed()) {
 				return false, nil
 			}
 			if idle := time.Since(since) / 8; time.Since(polled) < min(idle, s.slow(0)) {
@@ -279,14 +283,25 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 	return false, nil
 }
 
-// sleepOr sleeps; false: ctx ended, or the signal came that jobs which may be waiting can be claimed now.
-func (s *session) sleepOr(ctx context.Context, d time.Duration, signal <-chan struct{}) bool {
+// slotsFreed signals that ends of this worker's attempts were recorded since its last claim began, if limits withheld jobs from that claim; else nil.
+// Only this worker can know at once: in a large fleet, most of the others sleep.
+func (s *session) slotsFreed() <-chan struct{} {
+	if s.limited.Load() {
+		return s.released
+	}
+	return nil
+}
+
+// sleepOr sleeps; false: ctx ended, or a signal came that jobs which may be waiting can be claimed now.
+func (s *session) sleepOr(ctx context.Context, d time.Duration, room, freed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-signal:
+	case <-room:
+		return false
+	case <-freed:
 		return false
 	case <-ctx.Done():
 		return false

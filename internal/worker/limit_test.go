@@ -14,21 +14,28 @@ import (
 )
 
 // TestASlotThatAnotherWorkerFreesIsFilled: workers that share a limit of one run all jobs one after the other, and each release is noticed by the worker
-// that is idle. A rate's jobs are started at its times, without anything that would wake a worker.
+// that is idle. A rate's jobs are started at its times, without anything that would wake a worker. In a large fleet, of which most workers sleep, the one
+// that has freed a slot fills it again.
 func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]string{
-		"running": `SELECT weir.set_limit('q', running => 1)`,
-		"rate":    `SELECT weir.set_limit('q', rate => 20, burst => 1)`,
+	for name, c := range map[string]struct {
+		limit                       string
+		workers, concurrency, fleet int
+		pause                       time.Duration // how long each slot would stay free without a wake-up, at least
+	}{
+		"running":    {`SELECT weir.set_limit('q', running => 1)`, 3, 5, 0, time.Second / 2},
+		"rate":       {`SELECT weir.set_limit('q', rate => 20, burst => 1)`, 3, 5, 0, time.Second / 2},
+		"in a fleet": {`SELECT weir.set_limit('q', running => 1)`, 1, 1, 1000, time.Second / 8},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const workers, jobs, patience = 3, 60, 4 * time.Minute
+			const jobs, patience = 60, 4 * time.Minute
 			url := pgtest.Database(t)
 			pool := pgtest.Pool(t, url)
-			for _, sql := range []string{limit, `SELECT weir.enqueue('q', 'k') FROM generate_series(1, 60)`} {
-				if _, err := pool.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+			if _, err := pool.Exec(t.Context(), `SELECT weir.start('sleeper', ARRAY['q'], '5 minutes') FROM generate_series(1, $1::int)`, c.fleet); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.Exec(t.Context(), c.limit); err != nil {
+				t.Fatal(err)
 			}
 			ctx, stop := context.WithTimeout(t.Context(), patience)
 			defer stop()
@@ -37,10 +44,10 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 			byWorker := map[int32]int{}
 			quiet := slog.New(slog.DiscardHandler)
 			var all sync.WaitGroup
-			begin := time.Now()
-			for range workers {
+			var w *Worker
+			for range c.workers {
 				st := store.New(pool, 0)
-				w := New(Config{Store: st, Keep: st, Name: "w", Queues: map[string]int{"q": 5}, Lease: 30 * time.Second, StopTimeout: time.Second,
+				w = New(Config{Store: st, Keep: st, Name: "w", Queues: map[string]int{"q": c.concurrency}, Lease: 6 * time.Second, StopTimeout: time.Second,
 					Poll: 3500 * time.Microsecond, Log: quiet, Outage: outage.New(quiet), Handler: func(_ context.Context, task *Task, r *Result) {
 						mu.Lock()
 						now++
@@ -56,7 +63,13 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 						mu.Unlock()
 						r.Outcome = store.Completed
 					}})
-				all.Go(func() { _ = w.Run(ctx) })
+				run := w.Run
+				all.Go(func() { _ = run(ctx) })
+			}
+			pgtest.Until(t, "a worker knows how many there are", func() bool { return int(w.fleet.Load()) > c.fleet })
+			begin := time.Now()
+			if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue('q', 'k') FROM generate_series(1, $1::int)`, jobs); err != nil {
+				t.Fatal(err)
 			}
 			var call time.Duration // how long one takes meanwhile
 			for calls := 1; ctx.Err() == nil; calls++ {
@@ -70,11 +83,11 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 			all.Wait()
 			took := time.Since(begin)
 			t.Logf("%d jobs in %v, by worker %v, at most %d at a time", ran, took.Round(time.Millisecond), byWorker, most)
-			if ran != jobs || name == "running" && most != 1 {
+			if ran != jobs || name != "rate" && most != 1 {
 				t.Errorf("%d of %d jobs ran in %v, at most %d at a time", ran, jobs, took, most)
 			}
-			// Without a wake-up, each would wait for a second or more. With one, it waits for some calls, which a busy machine makes slow.
-			if each := took / jobs; each > time.Second/2+20*call {
+			// With a wake-up, each waits for some calls, which a busy machine makes slow.
+			if each := took / jobs; each > c.pause+20*call {
 				t.Errorf("%d jobs took %v, that is %v for each, where a call takes %v", jobs, took, each, call)
 			}
 		})
