@@ -12,7 +12,7 @@ type benchFairCmd struct {
 	benchFlags
 	Tenants int     `default:"10000" help:"Number of tenants, of which one is large. Tenants are keys."`
 	Jobs    int     `default:"1000000" help:"Number of jobs that the large one enqueues at once."`
-	Rate    int     `default:"1000" help:"Jobs per second of all others together: 30% of what the workers can do."`
+	Rate    int     `default:"300" help:"Jobs per second of all others together: 30% of what the workers can do."`
 	PerKey  int     `placeholder:"N" help:"Limit each tenant to this many running jobs."`
 	Seconds float64 `default:"10" help:"Duration of each measurement, before and after."`
 	Rounds  int     `default:"1" help:"Number of rounds, each with all of the large tenant's jobs, with half, and with a hundredth."`

@@ -33,7 +33,7 @@ func (Engine) Name() string { return "weir" }
 
 // Tables leaves out the settings of queues and the declarations of schedules: a bench that sets limits or drops schedules leaves dead rows there, which no
 // job does.
-func (Engine) Tables() string { return `^weir\.(?!(queue|schedule)$)` }
+func (Engine) Tables() string { return `^weir\.(?!(queue|queue_limit|schedule)$)` }
 
 func (Engine) Install(ctx context.Context, conn *pgx.Conn) error {
 	if err := schema.Up(ctx, conn); err != nil {
