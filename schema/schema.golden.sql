@@ -1355,6 +1355,7 @@ DECLARE
   max_skip    CONSTANT integer := 64;
   max_lanes   CONSTANT integer := 200;  -- to lock: the server's lock table is shared
   last_id     CONSTANT bigint  := 9223372036854775807;
+  soon        CONSTANT interval := '10 milliseconds';  -- when to try again, if two others have a queue's gate or turns
   snapshot    pg_snapshot;
   newer       pg_snapshot;
   top         xid8;     -- the snapshot's xmax: no transaction from here on has ended
@@ -1529,6 +1530,15 @@ BEGIN
           is_cut := true;
           CONTINUE;
         ELSIF gate_now.room > 0 THEN
+          -- One claim waits for the one that has the lock. More of them would wait for longer than deadlock_timeout in a large fleet, and then spend
+          -- their time, and the server's, on looking for deadlocks.
+          IF NOT (pg_try_advisory_xact_lock(1464158560, ready.gate) OR pg_try_advisory_xact_lock(1464158560, ready.gate # 1073741824)) THEN
+            IF ready.name <> ALL (withheld) THEN
+              withheld := withheld || ready.name;
+              again_at := again_at || clock_timestamp() + soon;
+            END IF;
+            CONTINUE;
+          END IF;
           PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
           gates := gates || ready.gate;
         END IF;
@@ -1572,6 +1582,13 @@ BEGIN
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
+      IF NOT (pg_try_advisory_xact_lock(1464158561, hashtext(ready.name)) OR pg_try_advisory_xact_lock(1464158561, hashtext(ready.name) # 1073741824)) THEN
+        IF ready.name <> ALL (withheld) THEN
+          withheld := withheld || ready.name;
+          again_at := again_at || clock_timestamp() + soon;
+        END IF;
+        CONTINUE;
+      END IF;
       PERFORM pg_advisory_xact_lock(1464158559, hashtext(ready.name));
     ELSIF NOT pg_try_advisory_xact_lock(1464158559, hashtext(ready.name)) THEN
       is_cut := true;
@@ -8998,7 +9015,7 @@ COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that d
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue whose limits have withheld jobs there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';

@@ -30,7 +30,7 @@ const (
 	choresIdle   = 4                      // rounds per round while nothing is logged
 	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
 	tidyEvery    = 10                     // rounds of chores
-	rescueGrace  = 5 * time.Second        // for a step that has begun when the maintainer stops
+	stepGrace    = 5 * time.Second        // for a step that has begun when the maintainer stops
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
 )
@@ -100,7 +100,9 @@ func (m *Maintainer) promote(ctx context.Context) {
 			continue
 		}
 		attends = false
-		promoted, next, err := m.store.Promote(ctx, maxPromoted)
+		step, done := outlast(ctx)
+		promoted, next, err := m.store.Promote(step, maxPromoted)
+		done()
 		m.done(ctx, "promote", "", err)
 		switch {
 		case store.IsRefused(err):
@@ -221,17 +223,25 @@ func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 	return false, ctx.Err()
 }
 
-// rescueStep does one step, and finishes it even if ctx ends: the server commits it anyway, and nobody else reports what it did. A worker that
-// was fenced stops its own maintainer just when there is something to rescue.
+// rescueStep does one step, and finishes it: nobody else reports what it did. A worker that was fenced stops its own maintainer just when there is
+// something to rescue.
 func (m *Maintainer) rescueStep(ctx context.Context) ([]store.Rescued, error) {
+	ctx, done := outlast(ctx)
+	defer done()
+	return m.store.Rescue(ctx)
+}
+
+// outlast returns a context for a step that is finished even if ctx ends: the server commits most of them anyway, and what it does not leaves dead rows.
+func outlast(ctx context.Context) (lasting context.Context, done func()) {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		sleep.For(lasting, rescueGrace)
+		sleep.For(lasting, stepGrace)
 		cancel()
 	})
-	defer stop()
-	return m.store.Rescue(lasting)
+	return lasting, func() {
+		stop()
+		cancel()
+	}
 }
 
 func (m *Maintainer) done(ctx context.Context, step, did string, err error) {

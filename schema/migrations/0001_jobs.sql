@@ -15,6 +15,9 @@
 --   1464158556  a queue's unique jobs  (second key: hash of its name)  exclusive: claim
 --   1464158557  a unique key      (second key: hash of the key)  exclusive: enqueue_unique with wait
 --   1464158558  a gate            (second key: its number)  exclusive: claim
+--   1464158559  a queue's turns   (second key: hash of its name)  exclusive: claim, reclaim
+--   1464158560  a place in front of a gate   (second key: its number, and with another bit)  exclusive, tried: claim
+--   1464158561  a place in front of turns    (second key: as of the turns, and with another bit)  exclusive, tried: claim
 -- Steps: 0 guards claims against reclaiming and changes of limits (shared: claim; exclusive: reclaim, rebase, set_limit, clear_limit, tidying gates);
 --        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue.
 

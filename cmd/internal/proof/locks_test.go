@@ -127,7 +127,7 @@ func TestClaimLocks(t *testing.T) {
 	}{
 		{"claim", claimSQL, 37, 3},
 		{"claim of nothing", empty, 31, 2},
-		{"claim from keys with a limit", keysSQL, 88, 4},
+		{"claim from keys with a limit", keysSQL, 86, 6},
 		{"record", completeSQL, 22, 4},
 	} {
 		results, err := conn.PgConn().Exec(t.Context(), `BEGIN; `+c.sql+`; `+locksSQL+`; SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND NOT fastpath; COMMIT`).ReadAll()
