@@ -440,9 +440,13 @@ DECLARE
   logged record;
   later  record;
   state  weir.turn;
+  c      weir.promotion;
 BEGIN
   SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
-  SELECT l.lane, l.attempt, l.put_off INTO later FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1;
+  -- What was promoted stays in weir.later until its segment is emptied, perhaps for longer than in the log.
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  SELECT l.lane, l.attempt, l.put_off INTO later FROM (SELECT l.* FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1) l
+  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot)) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
   IF later.attempt IS NOT NULL AND (logged.attempt IS NULL OR (later.attempt, later.put_off) > (logged.attempt, logged.put_off)) THEN
     RETURN later.lane >> 39 = ANY (ids) AND later.lane & 549755813880 = bits;
   ELSIF logged.lane IS NULL OR logged.lane & 4 = 0 OR logged.lane >> 39 <> ALL (ids) OR logged.lane & 549755813880 <> bits THEN
