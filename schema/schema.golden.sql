@@ -1530,17 +1530,12 @@ BEGIN
           is_cut := true;
           CONTINUE;
         ELSIF gate_now.room > 0 THEN
-          -- One claim waits for the one that has the lock. More of them would wait for longer than deadlock_timeout in a large fleet, and then spend
-          -- their time, and the server's, on looking for deadlocks.
-          IF NOT (pg_try_advisory_xact_lock(1464158560, ready.gate) OR pg_try_advisory_xact_lock(1464158560, ready.gate # 1073741824)) THEN
-            IF ready.name <> ALL (withheld) THEN
-              withheld := withheld || ready.name;
-              again_at := again_at || clock_timestamp() + soon;
-            END IF;
-            CONTINUE;
+          IF weir._lock_behind_one(1464158558, ready.gate) THEN
+            gates := gates || ready.gate;
+          ELSE
+            gate_now.room := 0;
+            gate_now.next_at := clock_timestamp() + soon;
           END IF;
-          PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
-          gates := gates || ready.gate;
         END IF;
       END IF;
       IF ready.gate = ANY (gates) THEN
@@ -1582,14 +1577,13 @@ BEGIN
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
-      IF NOT (pg_try_advisory_xact_lock(1464158561, hashtext(ready.name)) OR pg_try_advisory_xact_lock(1464158561, hashtext(ready.name) # 1073741824)) THEN
+      IF NOT weir._lock_behind_one(1464158559, hashtext(ready.name)) THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
           again_at := again_at || clock_timestamp() + soon;
         END IF;
         CONTINUE;
       END IF;
-      PERFORM pg_advisory_xact_lock(1464158559, hashtext(ready.name));
     ELSIF NOT pg_try_advisory_xact_lock(1464158559, hashtext(ready.name)) THEN
       is_cut := true;
       CONTINUE;
@@ -3337,18 +3331,17 @@ DECLARE
   c      weir.promotion;
 BEGIN
   SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
-  -- What was promoted stays in weir.later until its segment is emptied, perhaps for longer than in the log.
+  -- What was promoted may stay in weir.later for longer than in the log.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   SELECT l.lane, l.attempt, l.put_off INTO later FROM (SELECT l.* FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1) l
-  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot)) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+  WHERE weir._waits_later(c, l.run_at, l.id, l.xid);
   IF later.attempt IS NOT NULL AND (logged.attempt IS NULL OR (later.attempt, later.put_off) > (logged.attempt, logged.put_off)) THEN
     RETURN later.lane >> 39 = ANY (ids) AND later.lane & 549755813880 = bits;
   ELSIF logged.lane IS NULL OR logged.lane & 4 = 0 OR logged.lane >> 39 <> ALL (ids) OR logged.lane & 549755813880 <> bits THEN
     RETURN false;
   END IF;
   SELECT t.* INTO state FROM weir.turn t WHERE t.lane = logged.lane ORDER BY t.seq DESC LIMIT 1;
-  RETURN state.seq IS NULL OR (logged.xid, logged.id) > (state.pos_xid, state.pos_id)
-    OR coalesce(state.pending_after[array_position(state.pending, logged.xid)] < logged.id, false) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
+  RETURN weir._waits(logged.xid, logged.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
 END
 $$;
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3721,6 +3714,17 @@ BEGIN
   FROM decided d;
 END
 $$;
+CREATE FUNCTION weir._lock_behind_one(what integer, key integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  -- Two places: one for the transaction that has the lock, one for the next.
+  IF pg_try_advisory_xact_lock(what + 2, key) OR pg_try_advisory_xact_lock(what + 2, key # 1073741824) THEN
+    PERFORM pg_advisory_xact_lock(what, key);
+    RETURN true;
+  END IF;
+  RETURN false;
+END
+$$;
 CREATE FUNCTION weir._lock_firings() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -3977,8 +3981,7 @@ BEGIN
     seen := NULL;
     IF r.run_at IS NOT NULL THEN
       -- One that was promoted is in the log, too.
-      CONTINUE WHEN (((r.run_at, r.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(r.xid, c.snapshot))
-                     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, r.run_at, r.id, r.xid))) IS NOT TRUE;
+      CONTINUE WHEN weir._waits_later(c, r.run_at, r.id, r.xid) IS NOT TRUE;
     ELSE
       SELECT k.seq, k.seen, k.lane INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN
@@ -4430,8 +4433,7 @@ BEGIN
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
            array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys INTO r
     FROM (
-      SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND ((u.run_at, u.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(u.xid, c.snapshot))
-                  AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, u.run_at, u.id, u.xid)) AS waits
+      SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND weir._waits_later(c, u.run_at, u.id, u.xid) AS waits
       FROM (
         (SELECT l.* FROM weir.later l WHERE way = 'late' AND l.xid >= pg_snapshot_xmin(c.snapshot) ORDER BY l.xid LIMIT most + 1)
         UNION ALL
@@ -4811,8 +4813,7 @@ BEGIN
   SELECT k.* INTO j FROM weir.job k WHERE k.id = job_id ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
   -- A row of later is promoted before the job can be put off again, so only the newest one may still wait.
   SELECT k.* INTO l FROM (SELECT n.* FROM weir.later n WHERE n.id = job_id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) k
-  WHERE ((k.run_at, k.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(k.xid, c.snapshot))
-    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, k.run_at, k.id, k.xid));
+  WHERE weir._waits_later(c, k.run_at, k.id, k.xid);
   IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
     a := l;
     look.run_at := l.run_at;
@@ -6031,8 +6032,7 @@ BEGIN
       INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
       SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
       FROM weir.later l
-      WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+      WHERE l.segment = k.segment AND weir._waits_later(c, l.run_at, l.id, l.xid);
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;
@@ -7054,6 +7054,12 @@ BEGIN
       ORDER BY j.xid, j.id LIMIT most) j) u
   LIMIT most;
 END
+$$;
+CREATE FUNCTION weir._waits_later(c weir.promotion, run_at timestamp with time zone, id bigint, xid xid8) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT ((_waits_later.run_at, _waits_later.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(_waits_later.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, _waits_later.run_at, _waits_later.id, _waits_later.xid))
 $$;
 CREATE FUNCTION weir._waits(xid xid8, id bigint, pos_xid xid8, pos_id bigint, pending xid8[], pending_after bigint[], late xid8[] DEFAULT NULL::xid8[]) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$
@@ -8147,8 +8153,7 @@ BEGIN
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   CREATE TEMP TABLE weir_later ON COMMIT DROP AS
   SELECT l.* FROM weir.later l
-  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+  WHERE weir._waits_later(c, l.run_at, l.id, l.xid);
   CREATE TEMP TABLE weir_lane ON COMMIT DROP AS
   SELECT DISTINCT ON (b.lane) b.lane, b.seq, b.total FROM weir.batch b ORDER BY b.lane, b.seq DESC;
   CREATE TEMP TABLE weir_keys ON COMMIT DROP AS
@@ -9019,7 +9024,7 @@ COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that d
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_one), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -9095,6 +9100,7 @@ COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says;
 COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._limit_turns(weir.queue_limit,weir.turn[],integer[],bigint[],bigint[],integer[],pg_snapshot,bigint,timestamp with time zone) IS 'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._lock_behind_one(integer,integer) IS 'Takes the lock of a gate or of turns, but waits for it behind one other claim at most; false: two are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';
 COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
 COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
@@ -9193,6 +9199,7 @@ COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for anot
 COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint,xid8[]) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._waiting_keys(text,integer) IS 'The lanes of keys of a queue in which jobs may wait; is_whole: these are all, and at most most. What it reads is bounded, however many keys there are. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._waits(xid8,bigint,xid8,bigint,xid8[],bigint[],xid8[]) IS 'Whether a row of the log, whose transaction has ended, waits in its lane, which stands at this position (NULL: at its beginning) with these transactions pending. late: see _late_of, for a lane of a key whose newest turn gives the rest. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._waits_later(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of weir.later waits for its time, according to the newest cursor of promotion. Rows that were promoted stay there until their segment is emptied. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';

@@ -42,8 +42,11 @@ func (p *past) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-func (w *whereFlags) isSet() bool {
-	return w.Queue != "" || len(w.Kind) > 0 || w.Meta != "" || w.Priority != 0 || w.Key != "" || !w.EnqueuedAfter.IsZero() || !w.EnqueuedBefore.IsZero() || w.DryRun
+func (w *whereFlags) isSet() bool { return w.selects() || w.DryRun }
+
+// selects reports whether a flag selects jobs.
+func (w *whereFlags) selects() bool {
+	return w.Queue != "" || len(w.Kind) > 0 || w.Meta != "" || w.Priority != 0 || w.Key != "" || !w.EnqueuedAfter.IsZero() || !w.EnqueuedBefore.IsZero()
 }
 
 // filter checks the flags.
@@ -65,7 +68,7 @@ func (w *whereFlags) filter(ids []int64, errorText string, states []string) (wei
 	if w.Priority < 0 || w.Priority > 4 {
 		return f, usagef("--priority must be 1 to 4, got %d", w.Priority)
 	}
-	if w.Queue == "" && len(w.Kind) == 0 && w.Meta == "" && w.Priority == 0 && w.Key == "" && w.EnqueuedAfter.IsZero() && w.EnqueuedBefore.IsZero() && errorText == "" {
+	if !w.selects() && errorText == "" {
 		return f, usagef("give ids, or flags that select jobs, such as --queue; --enqueued-before 0s selects all jobs")
 	}
 	for _, name := range states {

@@ -199,17 +199,12 @@ BEGIN
           is_cut := true;
           CONTINUE;
         ELSIF gate_now.room > 0 THEN
-          -- One claim waits for the one that has the lock. More of them would wait for longer than deadlock_timeout in a large fleet, and then spend
-          -- their time, and the server's, on looking for deadlocks.
-          IF NOT (pg_try_advisory_xact_lock(1464158560, ready.gate) OR pg_try_advisory_xact_lock(1464158560, ready.gate # 1073741824)) THEN
-            IF ready.name <> ALL (withheld) THEN
-              withheld := withheld || ready.name;
-              again_at := again_at || clock_timestamp() + soon;
-            END IF;
-            CONTINUE;
+          IF weir._lock_behind_one(1464158558, ready.gate) THEN
+            gates := gates || ready.gate;
+          ELSE
+            gate_now.room := 0;
+            gate_now.next_at := clock_timestamp() + soon;
           END IF;
-          PERFORM pg_advisory_xact_lock(1464158558, ready.gate);
-          gates := gates || ready.gate;
         END IF;
       END IF;
       IF ready.gate = ANY (gates) THEN
@@ -251,14 +246,13 @@ BEGIN
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
-      IF NOT (pg_try_advisory_xact_lock(1464158561, hashtext(ready.name)) OR pg_try_advisory_xact_lock(1464158561, hashtext(ready.name) # 1073741824)) THEN
+      IF NOT weir._lock_behind_one(1464158559, hashtext(ready.name)) THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
           again_at := again_at || clock_timestamp() + soon;
         END IF;
         CONTINUE;
       END IF;
-      PERFORM pg_advisory_xact_lock(1464158559, hashtext(ready.name));
     ELSIF NOT pg_try_advisory_xact_lock(1464158559, hashtext(ready.name)) THEN
       is_cut := true;
       CONTINUE;
@@ -443,4 +437,21 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_one), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+
+CREATE OR REPLACE FUNCTION weir._lock_behind_one(what integer, key integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  -- Two places: one for the transaction that has the lock, one for the next.
+  IF pg_try_advisory_xact_lock(what + 2, key) OR pg_try_advisory_xact_lock(what + 2, key # 1073741824) THEN
+    PERFORM pg_advisory_xact_lock(what, key);
+    RETURN true;
+  END IF;
+  RETURN false;
+END
+$$;
+COMMENT ON FUNCTION weir._lock_behind_one IS
+  'Takes the lock of a gate or of turns, but waits for it behind one other claim at most; false: two are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';

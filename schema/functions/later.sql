@@ -19,6 +19,16 @@ $$;
 COMMENT ON FUNCTION weir._was_ahead IS
   'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 
+CREATE OR REPLACE FUNCTION weir._waits_later(c weir.promotion, run_at timestamptz, id bigint, xid xid8) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT ((_waits_later.run_at, _waits_later.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(_waits_later.xid, c.snapshot))
+    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, _waits_later.run_at, _waits_later.id, _waits_later.xid))
+$$;
+COMMENT ON FUNCTION weir._waits_later IS
+  'Whether a row of weir.later waits for its time, according to the newest cursor of promotion. Rows that were promoted stay there until their segment is emptied. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._overdue(c weir.promotion, most integer) RETURNS SETOF weir.later
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -200,8 +210,7 @@ BEGIN
       INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
       SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
       FROM weir.later l
-      WHERE l.segment = k.segment AND ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot))
-        AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+      WHERE l.segment = k.segment AND weir._waits_later(c, l.run_at, l.id, l.xid);
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
       INSERT INTO weir.segment (log, segment, event) VALUES ('later', k.segment, 'reclaimed');
       RETURN 'reclaimed later ' || k.segment;

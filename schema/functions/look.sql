@@ -193,8 +193,7 @@ BEGIN
   SELECT k.* INTO j FROM weir.job k WHERE k.id = job_id ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
   -- A row of later is promoted before the job can be put off again, so only the newest one may still wait.
   SELECT k.* INTO l FROM (SELECT n.* FROM weir.later n WHERE n.id = job_id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) k
-  WHERE ((k.run_at, k.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(k.xid, c.snapshot))
-    AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, k.run_at, k.id, k.xid));
+  WHERE weir._waits_later(c, k.run_at, k.id, k.xid);
   IF l.id IS NOT NULL AND (j.id IS NULL OR (l.attempt, l.put_off) >= (j.attempt, j.put_off)) THEN
     a := l;
     look.run_at := l.run_at;

@@ -443,18 +443,17 @@ DECLARE
   c      weir.promotion;
 BEGIN
   SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
-  -- What was promoted stays in weir.later until its segment is emptied, perhaps for longer than in the log.
+  -- What was promoted may stay in weir.later for longer than in the log.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
   SELECT l.lane, l.attempt, l.put_off INTO later FROM (SELECT l.* FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1) l
-  WHERE ((l.run_at, l.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(l.xid, c.snapshot)) AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid));
+  WHERE weir._waits_later(c, l.run_at, l.id, l.xid);
   IF later.attempt IS NOT NULL AND (logged.attempt IS NULL OR (later.attempt, later.put_off) > (logged.attempt, logged.put_off)) THEN
     RETURN later.lane >> 39 = ANY (ids) AND later.lane & 549755813880 = bits;
   ELSIF logged.lane IS NULL OR logged.lane & 4 = 0 OR logged.lane >> 39 <> ALL (ids) OR logged.lane & 549755813880 <> bits THEN
     RETURN false;
   END IF;
   SELECT t.* INTO state FROM weir.turn t WHERE t.lane = logged.lane ORDER BY t.seq DESC LIMIT 1;
-  RETURN state.seq IS NULL OR (logged.xid, logged.id) > (state.pos_xid, state.pos_id)
-    OR coalesce(state.pending_after[array_position(state.pending, logged.xid)] < logged.id, false) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
+  RETURN weir._waits(logged.xid, logged.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
 END
 $$;
 COMMENT ON FUNCTION weir._is_put_back IS

@@ -172,8 +172,7 @@ BEGIN
     seen := NULL;
     IF r.run_at IS NOT NULL THEN
       -- One that was promoted is in the log, too.
-      CONTINUE WHEN (((r.run_at, r.id) > (c.due, c.due_id) OR NOT pg_visible_in_snapshot(r.xid, c.snapshot))
-                     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, r.run_at, r.id, r.xid))) IS NOT TRUE;
+      CONTINUE WHEN weir._waits_later(c, r.run_at, r.id, r.xid) IS NOT TRUE;
     ELSE
       SELECT k.seq, k.seen, k.lane INTO batch FROM weir._batch_of(r.lane, r.segment, r.xid, r.id) k;
       IF coalesce(batch.seq, r.seq) IS NOT NULL THEN

@@ -108,10 +108,7 @@ func TestFeaturesSurviveADump(t *testing.T) {
 		check(t, target)
 	})
 	t.Run("pg_dump", func(t *testing.T) {
-		dump, err := findDump(value[int](t, conn, `SELECT current_setting('server_version_num')::int / 10000`))
-		if err != nil {
-			t.Skip(err)
-		}
+		dump := dumpProgram(t)
 		server := pgtest.Server(t, nil)
 		run(t, bytes.NewReader(run(t, nil, dump, "--schema=weir", url)), filepath.Join(filepath.Dir(dump), "psql"), "-X", "-q", server.URL("postgres"))
 		check(t, connect(t, server.URL("postgres")))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	osexec "os/exec"
 	"path/filepath"
 	"regexp"
@@ -34,14 +33,7 @@ func TestRestoredDumpGoesOn(t *testing.T) {
 		source.goesOn(t, target)
 	})
 	t.Run("pg_dump", func(t *testing.T) {
-		major := value[int](t, connect(t, pgtest.Empty(t)), `SELECT current_setting('server_version_num')::int / 10000`)
-		dump, err := findDump(major)
-		if err != nil {
-			if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "pg_dump") {
-				t.Fatal(err)
-			}
-			t.Skip(err)
-		}
+		dump := dumpProgram(t)
 		source := newSource(t)
 		server := pgtest.Server(t, nil)
 		target := connect(t, server.URL("postgres"))
