@@ -85,12 +85,14 @@ func (w *torture) forgotten(r stepped, all []stepped) (stepped, bool) {
 	return stepped{}, false
 }
 
-// endFeatures drops the schedules, and retries what has failed.
+// endFeatures drops the schedules, waits until no job is left to do, and retries what has failed.
 func (w *torture) endFeatures() {
 	conn := connect(w.T, w.server.URL("postgres"))
 	exec(w.T, conn, `CREATE TABLE kept AS SELECT * FROM weir.schedule`)
 	exec(w.T, conn, `SELECT weir.drop_schedule(name) FROM weir.schedules()`)
+	w.untilDone(conn)
 	if err := w.stepsOf(conn, "retry_where", "retried", `'only', '{dud}'`, &w.retries); err != nil {
 		w.Fatal(fmt.Errorf("retry: %w", err))
 	}
+	w.untilDone(conn)
 }

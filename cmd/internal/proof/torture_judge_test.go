@@ -38,9 +38,8 @@ func (w *torture) findNone(conn *pgx.Conn, faults map[string]string) {
 	}
 }
 
-// judgeJobs waits until no job is left to do, and compares the database with what producers and workers know.
-func (w *torture) judgeJobs() {
-	conn := connect(w.T, w.server.URL("postgres"))
+// untilDone waits until no job is left to do.
+func (w *torture) untilDone(conn *pgx.Conn) {
 	w.eventually("no job is left to do", func() (bool, string) {
 		// All states are read with one snapshot: a job that changes its state between two snapshots would be in neither list.
 		var left string
@@ -59,6 +58,11 @@ func (w *torture) judgeJobs() {
 		return false, left + ": " + strings.Join(some, "\n") + column[string](w.T, conn, `SELECT coalesce(string_agg(p::text, E'\n'), '') FROM (SELECT * FROM weir.promotion ORDER BY seq DESC LIMIT 2) p`)[0] +
 			strings.Join(column[string](w.T, conn, `SELECT l::text FROM weir.later l WHERE id IN (SELECT id FROM weir.jobs('scheduled', max_rows => 3))`), "\n")
 	})
+}
+
+// judgeJobs compares the database with what producers and workers know. The jobs have ended.
+func (w *torture) judgeJobs() {
+	conn := connect(w.T, w.server.URL("postgres"))
 	w.findNone(conn, map[string]string{
 		"was committed and survived, but never completed": `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
 		"has ended, but was never enqueued": `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id) AND NOT EXISTS (SELECT FROM promised p WHERE p.id = e.id)

@@ -1,8 +1,10 @@
 package proof
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -77,20 +79,47 @@ func (w *torture) useKeys(conn *pgx.Conn) {
 	exec(w.T, conn, `SELECT weir.set_limit('order', per_key => true, in_order => true)`)
 }
 
-// produceKeys enqueues a job with a key, which is part of f.
+// produceKeys enqueues a job with a key, which is part of f. Some are the first of a key of their own, and stay uncommitted until a later one of it was claimed.
 func (w *torture) produceKeys(tx pgx.Tx, rng *rand.Rand, producer int, n *int, f *txRecord) error {
 	queue, keys := "shared", 4
 	if rng.IntN(2) == 0 {
 		queue, keys = "order", 8
 	}
-	*n++
+	key, isLate := fmt.Sprint("key ", rng.IntN(keys)), rng.IntN(8) == 0
 	runAt := "NULL"
-	if rng.IntN(4) == 0 {
+	if isLate {
+		key = fmt.Sprintf("late %d.%d", producer, *n)
+	} else if rng.IntN(4) == 0 {
 		runAt = fmt.Sprintf("now() + interval '%d ms'", rng.IntN(400))
 	}
-	_, err := tx.Exec(w.ctx, `WITH j AS (SELECT weir.enqueue($1, 'torn', jsonb_build_object('Key', $2::text, 'Tx', $3::boolean, 'Takes', $4::int), key => $5, run_at => `+runAt+`) AS id)
-		INSERT INTO produced SELECT $2, j.id, $3 FROM j`,
-		queue, w.named(fmt.Sprintf("k%d.%d", producer, *n), f), rng.IntN(2) == 0, rng.IntN(40), fmt.Sprint("key ", rng.IntN(keys)))
+	enqueue := func(by interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}, f *txRecord) (id int64, err error) {
+		*n++
+		return id, by.QueryRow(w.ctx, `WITH j AS (SELECT weir.enqueue($1, 'torn', jsonb_build_object('Key', $2::text, 'Tx', $3::boolean, 'Takes', $4::int), key => $5, run_at => `+runAt+`) AS id)
+			INSERT INTO produced SELECT $2, j.id, $3 FROM j RETURNING id`,
+			queue, w.named(fmt.Sprintf("k%d.%d", producer, *n), f), rng.IntN(2) == 0, rng.IntN(40), key).Scan(&id)
+	}
+	if _, err := enqueue(tx, f); err != nil || !isLate {
+		return err
+	}
+	conn, err := pgx.Connect(w.ctx, w.common.url(w.T, w.address))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	later := &txRecord{fate: uncertain, life: w.life.Load(), weak: true} // where it ends in the log is not noted
+	id, err := enqueue(conn, later)
+	if err != nil {
+		return err
+	}
+	w.ledger.mu.Lock()
+	later.fate = committed
+	w.ledger.mu.Unlock()
+	claimed := false
+	for began := time.Now(); !claimed && err == nil && time.Since(began) < 2*time.Second; w.paces(1) { // it may wait for longer: a worker was frozen, or a failover has lost it
+		err = conn.QueryRow(w.ctx, `SELECT EXISTS (SELECT FROM key_claimed WHERE id = $1)`, id).Scan(&claimed)
+	}
 	return err
 }
 
