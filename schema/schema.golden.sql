@@ -3851,7 +3851,7 @@ DECLARE
   keys     bigint[] := '{}';
   queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
 BEGIN
-  IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(ids) i(id) CROSS JOIN LATERAL weir._lanes_of(ARRAY[i.id]) n CROSS JOIN LATERAL unnest(n) l(lane) WHERE l.lane & 549755813880 <> 0) THEN
+  IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(lanes) k(lane) WHERE k.lane & 549755813880 <> 0) THEN
     PERFORM weir._mark_keys(to_queue);
   END IF;
   FOREACH this IN ARRAY ids LOOP
