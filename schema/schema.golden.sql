@@ -1382,6 +1382,8 @@ DECLARE
   has_lanes   boolean := false;             -- it has locked one
   has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
+  ring        weir.ring;                    -- its state
+  ring_seq    bigint;                       -- before the lock
   shared_by   text;                         -- a queue with turns to give and with jobs without a key, and how many of the latter it may still hand out
   unshared    integer;
   before      bigint;                       -- see _gate_now
@@ -1574,6 +1576,9 @@ BEGIN
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
+    IF is_ring THEN
+      ring := weir._ring_of(ready.name);
+    END IF;
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
@@ -1612,9 +1617,16 @@ BEGIN
       top := pg_snapshot_xmax(snapshot);
       running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
     END IF;
-    IF is_ring AND pg_snapshot_xmax((weir._ring_of(ready.name)).arrived) > top THEN
-      RAISE EXCEPTION 'weir: the turns of queue % (up to xid %) are ahead of this cluster''s xid counter (%)', ready.name, pg_snapshot_xmax((weir._ring_of(ready.name)).arrived), top
-        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    IF is_ring THEN
+      ring_seq := ring.seq;
+      ring := weir._ring_of(ready.name);
+      -- Claims that waited for each other began because of the same jobs, and the first may have taken them all.
+      CONTINUE WHEN ring.seq <> ring_seq AND NOT weir._has_turns(ready.name, snapshot);
+      IF pg_snapshot_xmax(ring.arrived) > top THEN
+        RAISE EXCEPTION 'weir: the turns of queue % (up to xid %) are ahead of this cluster''s xid counter (%)', ready.name, pg_snapshot_xmax(ring.arrived), top
+          USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+      END IF;
+      last.seq := greatest(last.seq, ring.seq);
     END IF;
     IF last.pos_xid >= top THEN
       RAISE EXCEPTION 'weir: the position of lane % (xid %) is ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
@@ -1629,83 +1641,106 @@ BEGIN
     END IF;
 
     own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
-    IF is_ring THEN
-      last.seq := greatest(last.seq, (weir._ring_of(ready.name)).seq);
-      last.pos_xid := '0';
-      last.pos_id := 0;
-      skip := '{}';
-    END IF;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
-    RETURN QUERY
-    WITH late AS MATERIALIZED (
-      SELECT p.ord AS pending_ord, j.*
-      FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
-      CROSS JOIN LATERAL (
-        SELECT j.* FROM weir.job j
-        WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
-        ORDER BY j.xid, j.id LIMIT quota) j
-      LIMIT quota
-    ), picked AS MATERIALIZED (
-      SELECT late.* FROM late
-      UNION ALL
-      (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
-       CROSS JOIN LATERAL (
-         SELECT j.* FROM weir.job j
-         WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
-           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
-           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
-         ORDER BY j.xid, j.id LIMIT quota) j
-       WHERE NOT is_ring
-       LIMIT quota)
-      UNION ALL
-      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, this_seq, quota, before, snapshot) t WHERE is_ring
-      LIMIT quota
-    ), state AS MATERIALIZED (
-      -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
-      SELECT CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x LIMIT 1) ELSE r.xids[1] END AS from_xid,
-             CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x DESC LIMIT 1) ELSE r.xids[r.n] END AS to_xid, r.n, r.n_late, r.late_ord,
-             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
-             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
-      FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
-                   count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
-    ), unread AS MATERIALIZED (
-      -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
-      SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
-      FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
-    ), judged AS MATERIALIZED (
-      SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
-                              array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
-      CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
-      WHERE last.keyed AND u.ids IS NOT NULL
-    ), pending AS MATERIALIZED (
-      -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
-      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
-             CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
-      FROM (SELECT width_bucket(state.pos_xid, running) AS n,
-                   CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
-    ), aside AS MATERIALIZED (
-      SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-      FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-            FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
-      WHERE last.keyed AND a.ids IS NOT NULL
-    ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
-      SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, CASE WHEN is_ring THEN p.lanes END
-      FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p, state, pending
-    )
-    SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
-           -- Usually nothing is cancelled: this is checked once, not row by row.
-           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-           (p.lane & 3)::integer + 1, p.key
-    FROM picked p
-    WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
-               ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
-      FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    IF is_ring THEN
+      RETURN QUERY
+      WITH picked AS MATERIALIZED (
+        SELECT t.* FROM weir._take_turns(ready.name, ring, this_seq, quota, before, snapshot) t
+      ), judged AS MATERIALIZED (
+        SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                                array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+        CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+        WHERE last.keyed AND u.ids IS NOT NULL
+      ), aside AS MATERIALIZED (
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        WHERE last.keyed AND a.ids IS NOT NULL
+      ), made AS (
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes)
+        SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
+               last.total + cardinality(state.xids), now(), batch_no, p.ids,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p,
+             (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
+      )
+      SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+             -- Usually nothing is cancelled: this is checked once, not row by row.
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+             (p.lane & 3)::integer + 1, p.key
+      FROM picked p
+      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+                 ELSE p.id > upto OR p.id <> ALL ((
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    ELSE
+      RETURN QUERY
+      WITH late AS MATERIALIZED (
+        SELECT p.ord AS pending_ord, j.*
+        FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
+        CROSS JOIN LATERAL (
+          SELECT j.* FROM weir.job j
+          WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
+          ORDER BY j.xid, j.id LIMIT quota) j
+        LIMIT quota
+      ), picked AS MATERIALIZED (
+        SELECT late.* FROM late
+        UNION ALL
+        (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
+         CROSS JOIN LATERAL (
+           SELECT j.* FROM weir.job j
+           WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
+             AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+             AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
+           ORDER BY j.xid, j.id LIMIT quota) j
+         LIMIT quota)
+        LIMIT quota
+      ), state AS MATERIALIZED (
+        -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
+        SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
+               CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+               CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+        FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
+                     count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+      ), unread AS MATERIALIZED (
+        -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
+        SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
+        FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
+      ), judged AS MATERIALIZED (
+        SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                                array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+        CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+        WHERE last.keyed AND u.ids IS NOT NULL
+      ), pending AS MATERIALIZED (
+        -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
+        SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
+               CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
+        FROM (SELECT width_bucket(state.pos_xid, running) AS n,
+                     CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
+      ), aside AS MATERIALIZED (
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        WHERE last.keyed AND a.ids IS NOT NULL
+      ), made AS (
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+        SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
+        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+      )
+      SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+             -- Usually nothing is cancelled: this is checked once, not row by row.
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+             (p.lane & 3)::integer + 1, p.key
+      FROM picked p
+      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+                 ELSE p.id > upto OR p.id <> ALL ((
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    END IF;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
@@ -1732,7 +1767,10 @@ BEGIN
             WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
       is_cut := is_cut OR FOUND;
     END IF;
-    IF is_ring AND taken < quota THEN  -- some keys had fewer jobs than their part
+    IF is_ring AND taken BETWEEN 1 AND quota - 1 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
+      ring := weir._ring_of(ready.name);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+    ELSIF is_ring AND taken < quota THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
@@ -3077,27 +3115,41 @@ DECLARE
   max_rows CONSTANT integer := 200;
   ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
   ring     weir.ring := weir._ring_of(name);
+  lim      weir.queue_limit;
   found    record;
 BEGIN
-  IF ring.version <> coalesce((SELECT l.version FROM weir.queue_limit l WHERE l.name = _has_turns.name), 0)
-     OR EXISTS (SELECT FROM unnest(ids) q(id)
-             CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
-             WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
-     OR EXISTS (SELECT FROM unnest(ids) q(id)
-                CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
-                WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)) THEN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
+  IF ring.version <> coalesce(lim.version, 0)
+     OR ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
+     OR weir._has_waiting(ids, ring.tag) THEN
     RETURN true;
-  ELSIF ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
-    RETURN true;  -- another claim has just been here
   END IF;
   SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
   FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
-  RETURN found.any OR found.n = max_rows OR EXISTS (
-    SELECT FROM weir.queue_limit l CROSS JOIN weir._ended_since(ring.arrived, snapshot) e
-    CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = l.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r
-    WHERE l.name = _has_turns.name);
+  IF found.any OR found.n = max_rows THEN
+    RETURN true;
+  ELSIF lim.key_running IS NULL AND lim.key_rate IS NULL THEN
+    RETURN false;
+  END IF;
+  RETURN EXISTS (
+      SELECT FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
+      WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
+    OR EXISTS (
+      SELECT FROM weir._ended_since(ring.arrived, snapshot) e
+      CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r);
+END
+$$;
+CREATE FUNCTION weir._has_waiting(ids integer[], tag bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN EXISTS (
+    SELECT FROM unnest(ids) q(id)
+    CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _has_waiting.tag ORDER BY t.tag OFFSET 0) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq));
 END
 $$;
 CREATE FUNCTION weir._held(class integer, mode text) RETURNS SETOF integer LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6533,7 +6585,7 @@ BEGIN
   RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
 END
 $$;
-CREATE FUNCTION weir._take_turns(name text, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._take_turns(name text, ring weir.ring, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6545,8 +6597,6 @@ DECLARE
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
-  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
-  ring      weir.ring   := weir._ring_of(name);
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   lim       weir.queue_limit;
@@ -6598,7 +6648,7 @@ BEGIN
     seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
   END IF;
   top := pg_snapshot_xmax(seen);
-  skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
+  skip := CASE WHEN pg_snapshot_xmin(seen) < pg_snapshot_xmax(ring.arrived) THEN ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip) ELSE '{}' END;
   popped := least(cardinality(ring.newcomers), max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
   IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
@@ -6684,20 +6734,22 @@ BEGIN
   allowed := rooms;
   IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
     SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
-    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
   others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m) + greatest(0, cardinality(ring.newcomers) - popped);
 
   -- New keys that have no place in this call are the first of a later one, in their order. Of few, the ring's row lists the lanes; others get a row each.
   newcomers := ring.newcomers[popped + 1 :];
-  SELECT array_agg(l.lane ORDER BY l.nr) FILTER (WHERE l.is_popped) AS popped, array_agg(l.lane ORDER BY l.nr) FILTER (WHERE NOT l.is_popped AND NOT l.is_listed) AS new INTO leftover
-  FROM (SELECT u.lane, u.nr, u.lane IN (SELECT n FROM unnest(ring.newcomers[: popped]) n) AS is_popped, u.lane IN (SELECT n FROM unnest(newcomers) n) AS is_listed
-        FROM unnest(states[chosen + 1 :], may[chosen + 1 :], changed[chosen + 1 :]) WITH ORDINALITY
-          u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
-        WHERE u.may AND NOT u.changed AND NOT u.waits) l;
-  newcomers := leftover.popped || newcomers;
-  newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
+  IF size > chosen THEN
+    SELECT array_agg(l.lane ORDER BY l.nr) FILTER (WHERE l.is_popped) AS popped, array_agg(l.lane ORDER BY l.nr) FILTER (WHERE NOT l.is_popped AND NOT l.is_listed) AS new INTO leftover
+    FROM (SELECT u.lane, u.nr, u.lane IN (SELECT n FROM unnest(ring.newcomers[: popped]) n) AS is_popped, u.lane IN (SELECT n FROM unnest(newcomers) n) AS is_listed
+          FROM unnest(states[chosen + 1 :], may[chosen + 1 :], changed[chosen + 1 :]) WITH ORDINALITY
+            u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
+          WHERE u.may AND NOT u.changed AND NOT u.waits) l;
+    newcomers := leftover.popped || newcomers;
+    newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
+  END IF;
 
   RETURN QUERY
   WITH turn AS (
@@ -9066,6 +9118,7 @@ COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precisio
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._has_turns(text,pg_snapshot) IS 'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._has_waiting(integer[],bigint) IS 'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, and the lane of its job if it has a key. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
@@ -9184,7 +9237,7 @@ COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
-COMMENT ON ROUTINE weir._take_turns(text,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';

@@ -26,8 +26,11 @@ const (
 )
 
 // gather is how long jobs may gather after a claim that emptied the lanes, while more keep arriving: a claim of one job costs as much as
-// one of twenty.
-const gather = 10 * time.Millisecond
+// one of twenty. Where claims take longer, because others claim too or the server is busy, they gather for as long as the last claim took.
+const (
+	gather     = 10 * time.Millisecond
+	gatherMost = 100 * time.Millisecond
+)
 
 // claimTimeout is how long a claim waits for its answer before it counts as failed.
 const claimTimeout = 30 * time.Second
@@ -68,7 +71,9 @@ func (s *session) fetch(ctx context.Context) error {
 			wanted += free
 			full = full || free == 0
 		}
+		began := time.Now()
 		got, more, withheld, err := s.claim(ctx, limits, hint)
+		took := time.Since(began)
 		if err != nil {
 			reconciler.doubt()
 			if ctx.Err() != nil {
@@ -103,7 +108,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 || more {
 			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim
 			// them together. What a limit withholds is there already.
-			if s.sleepOr(ctx, gather, nil, s.slotsFreed()); ctx.Err() != nil {
+			if s.sleepOr(ctx, min(max(gather, took), gatherMost), nil, s.slotsFreed()); ctx.Err() != nil {
 				break
 			}
 			continue

@@ -51,6 +51,8 @@ DECLARE
   has_lanes   boolean := false;             -- it has locked one
   has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
+  ring        weir.ring;                    -- its state
+  ring_seq    bigint;                       -- before the lock
   shared_by   text;                         -- a queue with turns to give and with jobs without a key, and how many of the latter it may still hand out
   unshared    integer;
   before      bigint;                       -- see _gate_now
@@ -243,6 +245,9 @@ BEGIN
         CONTINUE WHEN quota <= 0;
       END IF;
     END IF;
+    IF is_ring THEN
+      ring := weir._ring_of(ready.name);
+    END IF;
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
@@ -281,9 +286,16 @@ BEGIN
       top := pg_snapshot_xmax(snapshot);
       running := CASE WHEN pg_snapshot_xmin(snapshot) < top THEN ARRAY(SELECT pg_snapshot_xip(snapshot)) ELSE '{}' END;
     END IF;
-    IF is_ring AND pg_snapshot_xmax((weir._ring_of(ready.name)).arrived) > top THEN
-      RAISE EXCEPTION 'weir: the turns of queue % (up to xid %) are ahead of this cluster''s xid counter (%)', ready.name, pg_snapshot_xmax((weir._ring_of(ready.name)).arrived), top
-        USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+    IF is_ring THEN
+      ring_seq := ring.seq;
+      ring := weir._ring_of(ready.name);
+      -- Claims that waited for each other began because of the same jobs, and the first may have taken them all.
+      CONTINUE WHEN ring.seq <> ring_seq AND NOT weir._has_turns(ready.name, snapshot);
+      IF pg_snapshot_xmax(ring.arrived) > top THEN
+        RAISE EXCEPTION 'weir: the turns of queue % (up to xid %) are ahead of this cluster''s xid counter (%)', ready.name, pg_snapshot_xmax(ring.arrived), top
+          USING ERRCODE = 'WR003', HINT = 'The database was restored or moved into another cluster: call weir.rebase().';
+      END IF;
+      last.seq := greatest(last.seq, ring.seq);
     END IF;
     IF last.pos_xid >= top THEN
       RAISE EXCEPTION 'weir: the position of lane % (xid %) is ahead of this cluster''s xid counter (%)', ready.lane, last.pos_xid, top
@@ -298,83 +310,106 @@ BEGIN
     END IF;
 
     own := CASE WHEN last.keyed THEN pg_current_xact_id_if_assigned() END;
-    IF is_ring THEN
-      last.seq := greatest(last.seq, (weir._ring_of(ready.name)).seq);
-      last.pos_xid := '0';
-      last.pos_id := 0;
-      skip := '{}';
-    END IF;
     batch_no := nextval('weir.batch_no');
     -- It includes the server's timeline, so that no number which a failover has lost is used again.
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;
-    RETURN QUERY
-    WITH late AS MATERIALIZED (
-      SELECT p.ord AS pending_ord, j.*
-      FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
-      CROSS JOIN LATERAL (
-        SELECT j.* FROM weir.job j
-        WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
-        ORDER BY j.xid, j.id LIMIT quota) j
-      LIMIT quota
-    ), picked AS MATERIALIZED (
-      SELECT late.* FROM late
-      UNION ALL
-      (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
-       CROSS JOIN LATERAL (
-         SELECT j.* FROM weir.job j
-         WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
-           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
-           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
-         ORDER BY j.xid, j.id LIMIT quota) j
-       WHERE NOT is_ring
-       LIMIT quota)
-      UNION ALL
-      SELECT NULL::bigint, t.* FROM weir._take_turns(ready.name, this_seq, quota, before, snapshot) t WHERE is_ring
-      LIMIT quota
-    ), state AS MATERIALIZED (
-      -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
-      SELECT CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x LIMIT 1) ELSE r.xids[1] END AS from_xid,
-             CASE WHEN is_ring THEN (SELECT x FROM unnest(r.xids) x ORDER BY x DESC LIMIT 1) ELSE r.xids[r.n] END AS to_xid, r.n, r.n_late, r.late_ord,
-             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
-             CASE WHEN r.n > r.n_late AND NOT is_ring THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
-      FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
-                   count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
-    ), unread AS MATERIALIZED (
-      -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
-      SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
-      FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
-    ), judged AS MATERIALIZED (
-      SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
-                              array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
-      CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
-      WHERE last.keyed AND u.ids IS NOT NULL
-    ), pending AS MATERIALIZED (
-      -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
-      SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
-             CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
-      FROM (SELECT width_bucket(state.pos_xid, running) AS n,
-                   CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
-    ), aside AS MATERIALIZED (
-      SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-      FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-            FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
-      WHERE last.keyed AND a.ids IS NOT NULL
-    ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
-      SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-             last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-             CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, CASE WHEN is_ring THEN p.lanes END
-      FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p, state, pending
-    )
-    SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
-           -- Usually nothing is cancelled: this is checked once, not row by row.
-           CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-           (p.lane & 3)::integer + 1, p.key
-    FROM picked p
-    WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
-               ELSE p.id > upto OR p.id <> ALL ((
-      SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
-      FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    IF is_ring THEN
+      RETURN QUERY
+      WITH picked AS MATERIALIZED (
+        SELECT t.* FROM weir._take_turns(ready.name, ring, this_seq, quota, before, snapshot) t
+      ), judged AS MATERIALIZED (
+        SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                                array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+        CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+        WHERE last.keyed AND u.ids IS NOT NULL
+      ), aside AS MATERIALIZED (
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        WHERE last.keyed AND a.ids IS NOT NULL
+      ), made AS (
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes)
+        SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
+               last.total + cardinality(state.xids), now(), batch_no, p.ids,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p,
+             (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
+      )
+      SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+             -- Usually nothing is cancelled: this is checked once, not row by row.
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+             (p.lane & 3)::integer + 1, p.key
+      FROM picked p
+      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+                 ELSE p.id > upto OR p.id <> ALL ((
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    ELSE
+      RETURN QUERY
+      WITH late AS MATERIALIZED (
+        SELECT p.ord AS pending_ord, j.*
+        FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
+        CROSS JOIN LATERAL (
+          SELECT j.* FROM weir.job j
+          WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
+          ORDER BY j.xid, j.id LIMIT quota) j
+        LIMIT quota
+      ), picked AS MATERIALIZED (
+        SELECT late.* FROM late
+        UNION ALL
+        (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
+         CROSS JOIN LATERAL (
+           SELECT j.* FROM weir.job j
+           WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
+             AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+             AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
+           ORDER BY j.xid, j.id LIMIT quota) j
+         LIMIT quota)
+        LIMIT quota
+      ), state AS MATERIALIZED (
+        -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
+        SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
+               CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+               CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+        FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
+                     count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+      ), unread AS MATERIALIZED (
+        -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
+        SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
+        FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
+      ), judged AS MATERIALIZED (
+        SELECT g.* FROM (SELECT array_agg(p.id) AS ids, array_agg(p.xid) AS xids, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos,
+                                array_agg(coalesce(p.unique_until, 'infinity')) AS untils, array_agg(p.enqueued_at) AS times FROM picked p WHERE p.unique_key IS NOT NULL) u
+        CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+        WHERE last.keyed AND u.ids IS NOT NULL
+      ), pending AS MATERIALIZED (
+        -- If this transaction began before those whose jobs it has picked, the jobs that it logs again lie before the position.
+        SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.xids || running[1 : p.n] || p.own END AS xids,
+               CASE WHEN p.n > 0 OR u.xids IS NOT NULL OR p.own IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n + coalesce(cardinality(p.own), 0)]) END AS afters
+        FROM (SELECT width_bucket(state.pos_xid, running) AS n,
+                     CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
+      ), aside AS MATERIALIZED (
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        WHERE last.keyed AND a.ids IS NOT NULL
+      ), made AS (
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+        SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
+        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+      )
+      SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+             -- Usually nothing is cancelled: this is checked once, not row by row.
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+             (p.lane & 3)::integer + 1, p.key
+      FROM picked p
+      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+                 ELSE p.id > upto OR p.id <> ALL ((
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    END IF;
 
     GET DIAGNOSTICS taken = ROW_COUNT;
     limits[ready.ord] := limits[ready.ord] - taken;
@@ -401,7 +436,10 @@ BEGIN
             WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
       is_cut := is_cut OR FOUND;
     END IF;
-    IF is_ring AND taken < quota THEN  -- some keys had fewer jobs than their part
+    IF is_ring AND taken BETWEEN 1 AND quota - 1 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
+      ring := weir._ring_of(ready.name);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+    ELSIF is_ring AND taken < quota THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
       is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;

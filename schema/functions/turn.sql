@@ -76,33 +76,57 @@ DECLARE
   max_rows CONSTANT integer := 200;
   ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
   ring     weir.ring := weir._ring_of(name);
+  lim      weir.queue_limit;
   found    record;
 BEGIN
-  IF ring.version <> coalesce((SELECT l.version FROM weir.queue_limit l WHERE l.name = _has_turns.name), 0)
-     OR EXISTS (SELECT FROM unnest(ids) q(id)
-             CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
-             WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
-     OR EXISTS (SELECT FROM unnest(ids) q(id)
-                CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
-                WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)) THEN
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
+  IF ring.version <> coalesce(lim.version, 0)
+     OR ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
+     OR weir._has_waiting(ids, ring.tag) THEN
     RETURN true;
-  ELSIF ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot) THEN
-    RETURN true;  -- another claim has just been here
   END IF;
   SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
   FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
         LIMIT max_rows) f;
-  RETURN found.any OR found.n = max_rows OR EXISTS (
-    SELECT FROM weir.queue_limit l CROSS JOIN weir._ended_since(ring.arrived, snapshot) e
-    CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = l.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r
-    WHERE l.name = _has_turns.name);
+  IF found.any OR found.n = max_rows THEN
+    RETURN true;
+  ELSIF lim.key_running IS NULL AND lim.key_rate IS NULL THEN
+    RETURN false;
+  END IF;
+  RETURN EXISTS (
+      SELECT FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
+      WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
+    OR EXISTS (
+      SELECT FROM weir._ended_since(ring.arrived, snapshot) e
+      CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r);
 END
 $$;
 COMMENT ON FUNCTION weir._has_turns IS
   'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._take_turns(name text, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
+CREATE OR REPLACE FUNCTION weir._has_waiting(ids integer[], tag bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN EXISTS (
+    SELECT FROM unnest(ids) q(id)
+    CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _has_waiting.tag ORDER BY t.tag OFFSET 0) t
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq));
+END
+$$;
+COMMENT ON FUNCTION weir._has_waiting IS
+  'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring weir.ring, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -122,8 +146,6 @@ DECLARE
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
-  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);
-  ring      weir.ring   := weir._ring_of(name);
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   lim       weir.queue_limit;
@@ -175,7 +197,7 @@ BEGIN
     seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
   END IF;
   top := pg_snapshot_xmax(seen);
-  skip := ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip);
+  skip := CASE WHEN pg_snapshot_xmin(seen) < pg_snapshot_xmax(ring.arrived) THEN ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip) ELSE '{}' END;
   popped := least(cardinality(ring.newcomers), max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
   IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
@@ -261,20 +283,22 @@ BEGIN
   allowed := rooms;
   IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
     SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
-    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
   others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m) + greatest(0, cardinality(ring.newcomers) - popped);
 
   -- New keys that have no place in this call are the first of a later one, in their order. Of few, the ring's row lists the lanes; others get a row each.
   newcomers := ring.newcomers[popped + 1 :];
-  SELECT array_agg(l.lane ORDER BY l.nr) FILTER (WHERE l.is_popped) AS popped, array_agg(l.lane ORDER BY l.nr) FILTER (WHERE NOT l.is_popped AND NOT l.is_listed) AS new INTO leftover
-  FROM (SELECT u.lane, u.nr, u.lane IN (SELECT n FROM unnest(ring.newcomers[: popped]) n) AS is_popped, u.lane IN (SELECT n FROM unnest(newcomers) n) AS is_listed
-        FROM unnest(states[chosen + 1 :], may[chosen + 1 :], changed[chosen + 1 :]) WITH ORDINALITY
-          u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
-        WHERE u.may AND NOT u.changed AND NOT u.waits) l;
-  newcomers := leftover.popped || newcomers;
-  newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
+  IF size > chosen THEN
+    SELECT array_agg(l.lane ORDER BY l.nr) FILTER (WHERE l.is_popped) AS popped, array_agg(l.lane ORDER BY l.nr) FILTER (WHERE NOT l.is_popped AND NOT l.is_listed) AS new INTO leftover
+    FROM (SELECT u.lane, u.nr, u.lane IN (SELECT n FROM unnest(ring.newcomers[: popped]) n) AS is_popped, u.lane IN (SELECT n FROM unnest(newcomers) n) AS is_listed
+          FROM unnest(states[chosen + 1 :], may[chosen + 1 :], changed[chosen + 1 :]) WITH ORDINALITY
+            u(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, may, changed, nr)
+          WHERE u.may AND NOT u.changed AND NOT u.waits) l;
+    newcomers := leftover.popped || newcomers;
+    newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
+  END IF;
 
   RETURN QUERY
   WITH turn AS (
