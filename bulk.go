@@ -12,7 +12,8 @@ import (
 )
 
 // JobFilter selects jobs for CancelWhere, RetryWhere, DeleteWhere and MoveWhere: those for which every condition that is set holds. The zero value is
-// refused. To select all jobs, set EnqueuedBefore to now.
+// refused. To select all jobs, set EnqueuedBefore to now. A field that is empty or zero is not set: before you set one from a variable, such as a
+// tenant's key, make sure that it is not empty.
 type JobFilter struct {
 	Queue          string    // "": all queues
 	Kinds          []string  // up to 1,000; none: all kinds

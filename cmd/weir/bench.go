@@ -33,7 +33,7 @@ func (benchCmd) Help() string {
 type benchFlags struct {
 	jsonFlag
 	Yes        bool   `help:"Measure even if the database contains unfinished jobs."`
-	CPUProfile string `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
+	CPUProfile string `name:"cpu-profile" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
 }
 
 type benchDrainCmd struct {

@@ -56,10 +56,8 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	var line cli
 	s := &streams{in: in, out: out, err: errs}
 	ended := false // kong calls Exit after printing help
-	parser, err := kong.New(&line,
-		kong.Name("weir"), kong.Description(description),
+	parser, err := newParser(&line,
 		kong.Writers(out, errs), kong.Exit(func(int) { ended = true }),
-		kong.Help(printHelp),
 		kong.Bind(s, signals), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
@@ -92,6 +90,11 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		fmt.Fprintln(errs, oneLine(err))
 	}
 	return code
+}
+
+// newParser returns a parser of the command line.
+func newParser(line *cli, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(line, append(options, kong.Name("weir"), kong.Description(description), kong.Help(printHelp), kong.WithAfterApply(refuseEmpty))...)
 }
 
 // customary translates what people try first, such as --version, into a command of weir.

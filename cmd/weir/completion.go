@@ -48,7 +48,7 @@ func (c *completionCmd) Run(s *streams) error {
 
 // completeCmd prints the completions of the last word, one per line.
 type completeCmd struct {
-	Words []string `arg:"" optional:""`
+	Words []string `arg:"" optional:"" empty:"ok"`
 }
 
 func (c *completeCmd) Run(s *streams, app *kong.Application) error {

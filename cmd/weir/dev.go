@@ -29,9 +29,9 @@ const (
 )
 
 type devCmd struct {
-	Port     int `default:"5433" help:"Port of PostgreSQL; 0: any free port."`
-	PGPort   int `name:"hub-pg-port" default:"6543" help:"Port on which the hub serves LISTEN; 0: any free port."`
-	HTTPPort int `name:"hub-http-port" default:"8080" help:"Port on which the hub serves WebSocket and SSE; 0: any free port."`
+	Port     int `default:"5433" empty:"ok" help:"Port of PostgreSQL; 0: any free port."`
+	PGPort   int `name:"hub-pg-port" default:"6543" empty:"ok" help:"Port on which the hub serves LISTEN; 0: any free port."`
+	HTTPPort int `name:"hub-http-port" default:"8080" empty:"ok" help:"Port on which the hub serves WebSocket and SSE; 0: any free port."`
 }
 
 func (devCmd) Help() string {

@@ -147,8 +147,6 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		o.Meta = json.RawMessage(c.Meta)
 	}
 	switch {
-	case c.Queue == "":
-		return usagef("--queue is empty: give the name of a queue, or leave the flag out for the queue default")
 	case c.Until != "" && c.Until != "finished" && c.Until != "started":
 		return usagef("--until must be finished or started, got %s", printable(c.Until))
 	case c.Within < 0:

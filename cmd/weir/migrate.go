@@ -58,7 +58,7 @@ func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 }
 
 type migrateDownCmd struct {
-	To  int  `required:"" placeholder:"N" help:"Version to downgrade to; 0 removes everything."`
+	To  int  `required:"" placeholder:"N" empty:"ok" help:"Version to downgrade to; 0 removes everything."`
 	Yes bool `help:"Delete the data that the removed versions hold."`
 }
 

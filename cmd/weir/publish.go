@@ -12,7 +12,7 @@ import (
 
 type publishCmd struct {
 	Channel string  `arg:"" help:"Channel, such as orders.created."`
-	Payload *string `arg:"" optional:"" help:"Text to publish. Default: all of standard input."`
+	Payload *string `arg:"" optional:"" empty:"ok" help:"Text to publish. Default: all of standard input."`
 	Binary  bool    `help:"The payload is not text."`
 }
 

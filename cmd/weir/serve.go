@@ -12,8 +12,8 @@ import (
 
 type serveCmd struct {
 	ReadDatabase string `placeholder:"URL" env:"WEIR_READ_DATABASE" help:"Streaming standby from which to read ticks and messages. Default: the primary."`
-	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" placeholder:"ADDR" help:"Address on which to serve WebSocket, SSE, health and metrics; \"\" disables it (${default})."`
-	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" placeholder:"ADDR" help:"Address on which to serve LISTEN over PostgreSQL's wire protocol; \"\" disables it (${default})."`
+	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" empty:"ok" placeholder:"ADDR" help:"Address on which to serve WebSocket, SSE, health and metrics; \"\" disables it (${default})."`
+	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" empty:"ok" placeholder:"ADDR" help:"Address on which to serve LISTEN over PostgreSQL's wire protocol; \"\" disables it (${default})."`
 
 	ListenAdmin string `name:"listen-admin" placeholder:"ADDR" help:"Separate address for operators: metrics, which are then served only here, connected clients (GET /clients), and ending a client (DELETE /clients/ID). It has no authentication. Default: none."`
 

@@ -22,13 +22,13 @@ type workCmd struct {
 	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, with up to N jobs at the same time. May be repeated."`
 	Concurrency  int           `short:"c" default:"8" help:"Maximum number of jobs per queue at the same time."`
 	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; other jobs are released to workers that run them. May be repeated."`
-	Timeout      time.Duration `default:"1h" help:"End attempts that take longer; 0: never."`
+	Timeout      time.Duration `default:"1h" empty:"ok" help:"End attempts that take longer; 0: never."`
 	Lease        time.Duration `default:"30s" help:"Silence after which other workers take over the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long running jobs may continue after Ctrl-C."`
 	ExitWhenIdle bool          `help:"Exit when the queues are empty, including retries and scheduled jobs."`
 	ListenHTTP   string        `name:"listen-http" placeholder:"ADDRESS" help:"Serve /readyz and /healthz on this address, for probes."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
-	Command      []string      `arg:"" optional:"" passthrough:"all" help:"Command to run, after --."`
+	Command      []string      `arg:"" optional:"" passthrough:"all" empty:"ok" help:"Command to run, after --."`
 }
 
 func (workCmd) Help() string {
