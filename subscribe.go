@@ -31,7 +31,8 @@ type SubscribeConfig struct {
 	Client *Client
 
 	// After is the position to continue from: that of a message or a gap, or Subscription.Position. "" means messages published from now
-	// on.
+	// on. A hub may deliver what was committed in the milliseconds before as well; and so may a Client whose role may only subscribe what was
+	// committed while no hub ran.
 	After Position
 	// Logger is the log's destination; default slog.Default().
 	Logger *slog.Logger

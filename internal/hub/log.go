@@ -53,6 +53,7 @@ const (
 	longKept    = 8                      // ticks read in parts at the same time
 	callTimeout = 10 * time.Second       // after which the database counts as unreachable
 	readTimeout = time.Minute
+	cutAtMost   = 30 * time.Second     // for a log of which nobody has cut ticks for long
 	lagPause    = 5 * time.Millisecond // before a lagging standby is asked again
 )
 
@@ -64,18 +65,43 @@ func NewLog(primary, read *store.Store) *Log {
 	return &Log{primary: primary, read: read, handed: make(chan *Part, handedTicks), long: map[Position]*reader{}}
 }
 
-// Newest implements Source.
+// Newest implements Source. Messages have a position only once they are in a tick, and while no hub runs, nobody cuts any: so it cuts ticks first.
 func (l *Log) Newest(ctx context.Context) (Position, error) {
+	newest, err := l.newest(ctx)
+	if err == nil && !l.ReadOnly {
+		newest, err = l.cutAll(ctx, newest)
+	}
+	if err != nil {
+		return Position{}, fmt.Errorf("find the newest tick: %w", err)
+	}
+	return behind(newest), nil
+}
+
+// newest returns the newest tick of this cluster's log.
+func (l *Log) newest(ctx context.Context) (store.Place, error) {
 	newest, err := l.primary.NewestTick(ctx)
 	if store.IsMoved(err) && !l.ReadOnly {
 		if _, err = l.primary.RebaseMessages(ctx); err == nil {
 			newest, err = l.primary.NewestTick(ctx)
 		}
 	}
-	if err != nil {
-		return Position{}, fmt.Errorf("find the newest tick: %w", err)
+	return newest, err
+}
+
+// cutAll cuts ticks, or reads those that others cut, until every message that was committed before the call is in one, and returns the last.
+func (l *Log) cutAll(ctx context.Context, at store.Place) (store.Place, error) {
+	for end := time.Now().Add(cutAtMost); ; {
+		ticks, seen, err := l.primary.Ticks(ctx, at, store.Seen{}, store.Poll{Polls: 1, Pause: pollPause, Cut: true})
+		if err != nil {
+			return at, err
+		}
+		if n := len(ticks); n > 0 {
+			at = store.Place{Tick: ticks[n-1].Seq, Epoch: ticks[n-1].Epoch}
+		}
+		if seen.All() || time.Now().After(end) {
+			return at, nil
+		}
 	}
-	return behind(newest), nil
 }
 
 // Read implements Source.

@@ -92,7 +92,7 @@ func (l *Log) take(ctx context.Context, after Position, found polled) ([]*Part, 
 	before := l.seen
 	l.seen = store.Seen{} // makes the next poll check the position again, unless this one succeeds
 	if store.IsMoved(found.err) {
-		_, err := l.Newest(ctx) // which rebases the log
+		_, err := l.newest(ctx) // which rebases the log
 		return nil, err
 	}
 	if found.err != nil {

@@ -55,7 +55,7 @@ func (p *Part) bytes() int {
 
 // Source is where ticks come from, and where published messages go.
 type Source interface {
-	// Newest returns the position after the newest tick.
+	// Newest returns a position after every message that was committed before the call.
 	Newest(ctx context.Context) (Position, error)
 	// Next waits for a short time for ticks after the position, and returns them in order without a hole, or none. Only one hub calls it,
 	// never concurrently.

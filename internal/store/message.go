@@ -104,6 +104,9 @@ func (s *Store) MayTick(ctx context.Context) (may bool, err error) {
 	return may, err
 }
 
+// All reports whether the poll has cut all messages that were committed before it, or found none to cut.
+func (s Seen) All() bool { return s.ids != nil }
+
 // Published reports whether more message ids had been assigned at this poll than at an earlier one; true if either number is unknown.
 func (s Seen) Published(earlier Seen) bool {
 	return s.ids == nil || earlier.ids == nil || *s.ids != *earlier.ids

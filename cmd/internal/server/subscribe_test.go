@@ -93,6 +93,37 @@ func TestGoClientGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
+// TestASubscriptionBeginsWithWhatIsPublishedThen: not with what was published before, although nobody has cut ticks of that yet.
+func TestASubscriptionBeginsWithWhatIsPublishedThen(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	client := weir.NewClient(pool)
+	if err := client.Publish(t.Context(), "a", []byte("old"), nil); err != nil {
+		t.Fatal(err)
+	}
+	open, err := pool.Begin(t.Context())
+	if err == nil {
+		err = client.PublishTx(t.Context(), open, "a", []byte("late"), nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"a"}, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if err := open.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Publish(t.Context(), "a", []byte("new"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := []string{next(t, sub), next(t, sub)}; !slices.Equal(got, []string{"a=late", "a=new"}) {
+		t.Errorf("got %q, want late and new", got)
+	}
+}
+
 // TestRefusalEndsTheSubscription: a client that may not subscribe receives the error immediately.
 func TestRefusalEndsTheSubscription(t *testing.T) {
 	t.Parallel()
