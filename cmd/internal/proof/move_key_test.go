@@ -3,6 +3,7 @@ package proof
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -71,5 +72,36 @@ func claimedOfKeys(t *testing.T, conn *pgx.Conn, worker int32, queue string) (id
 				ids = append(ids, a.ID)
 			}
 		}
+	}
+}
+
+// TestAKeyGoesOnWhenTheJobAheadOfItIsMovedAway: in order, the next job of a key starts once the one that was to be tried again is in another queue,
+// whether the filter names the queue that it leaves or not.
+func TestAKeyGoesOnWhenTheJobAheadOfItIsMovedAway(t *testing.T) {
+	t.Parallel()
+	for _, filter := range []string{`'q', kinds => '{first}'`, `kinds => '{first}', key => 'a'`, `key => 'a', priority => 2, kinds => '{first}'`} {
+		t.Run(filter, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q", "r")
+			exec(t, conn, `SELECT weir.set_limit('q', per_key => true, in_order => true)`)
+			exec(t, conn, `SELECT weir.enqueue('q', 'first', key => 'a'), weir.enqueue('q', 'second', key => 'a')`)
+			first := mustClaim(t, conn, worker, "q", 10)
+			if len(first) != 1 || first[0].Kind != "first" {
+				t.Fatalf("claimed %+v, want the first job", first)
+			}
+			if ok, err := finish(t.Context(), conn, worker, first[0], "retried", time.Now().Add(time.Hour)); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if got := mustClaim(t, conn, worker, "q", 10); len(got) != 0 {
+				t.Fatalf("claimed %+v while the first job is to be tried again", got)
+			}
+			if n, _ := runSteps(t, conn, "move_where", filter+`, to_queue => 'r'`); n != 1 {
+				t.Fatalf("moved %d jobs, want 1", n)
+			}
+			if got := mustClaim(t, conn, worker, "q", 10); len(got) != 1 || got[0].Kind != "second" {
+				t.Errorf("claimed %+v, want the second job", got)
+			}
+		})
 	}
 }
