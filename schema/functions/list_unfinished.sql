@@ -113,7 +113,7 @@ AS $$
 DECLARE
   bound   CONSTANT integer := 200;  -- lanes that are looked at
   v       record := weir._in_progress();
-  name    text;
+  of_name text;
   keys    record;
   is_last boolean := true;          -- there are no lanes behind these
   looked  integer := 0;
@@ -125,13 +125,13 @@ DECLARE
 BEGIN
   IF lanes IS NULL THEN
     lanes := '{}';
-    FOR name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
-      keys := weir._waiting_keys(name, 1000);
+    FOR of_name IN SELECT DISTINCT w.queue FROM weir.with_keys w WHERE _next_of_keys.queue IS NULL OR w.queue = _next_of_keys.queue ORDER BY 1 LOOP
+      keys := weir._waiting_keys(of_name, 1000);
       looked := looked + 1;
       IF keys.is_whole THEN
         lanes := lanes || keys.lanes;
       ELSE  -- the next that have rows at all
-        lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = name);
+        lanes := lanes || ARRAY(SELECT k FROM weir.queue q CROSS JOIN LATERAL weir._key_lanes(q.id, after - 1, NULL, bound + 1) k WHERE q.name = of_name);
       END IF;
     END LOOP;
   END IF;

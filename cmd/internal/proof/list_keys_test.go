@@ -1,0 +1,37 @@
+package proof
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestAQueuesListDoesNotReadTheKeysOfOthers: jobs of more keys than a page looks at are all listed, although another queue has more of them in front, and what a page reads is
+// the same without that queue.
+func TestAQueuesListDoesNotReadTheKeysOfOthers(t *testing.T) {
+	t.Parallel()
+	const page = `SELECT * FROM weir.jobs_page(ARRAY['available'], queue => 'second')`
+	blocks := map[int]int64{}
+	for _, before := range []int{1, 2000} {
+		conn := connect(t, pgtest.Database(t))
+		enqueueForEach(t, conn, "first", before)
+		enqueueForEach(t, conn, "second", 1200)
+		blocks[before] = settled(t, conn, page)
+		for queue, want := range map[string]int{"first": before, "second": 1200} {
+			jobs, pages := list{states: []string{"available"}, queue: &queue}.all(t, conn, 100, nil)
+			ids := listedIDs(jobs)
+			slices.Sort(ids)
+			if n := len(slices.Compact(ids)); n != want || len(jobs) != want {
+				t.Errorf("beside %d keys of another queue, %d pages list %d jobs of %s (%d without those listed twice), want %d", before, pages, len(jobs), queue, n, want)
+			}
+		}
+		if n := value[int](t, conn, `SELECT count(*) FROM weir.jobs('available', 'second')`); n != 100 {
+			t.Errorf("beside %d keys of another queue, weir.jobs lists %d jobs, want 100", before, n)
+		}
+	}
+	t.Logf("a page of one queue reads %d blocks beside a key of another queue, and %d beside 2,000", blocks[1], blocks[2000])
+	if blocks[2000] > blocks[1]*3/2+1000 {
+		t.Errorf("a page of one queue reads %d blocks beside a key of another queue, and %d beside 2,000", blocks[1], blocks[2000])
+	}
+}
