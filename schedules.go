@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/weir-pg/weir/internal/sealed"
@@ -30,7 +31,7 @@ type Schedule struct {
 	Missed   Missed        // default MissedOne
 	Jitter   time.Duration // each job is enqueued up to this much later, at random; at most a day
 	Args     Args          // of the jobs
-	Options  *Options      // of the jobs; without RunAt
+	Options  *Options      // of the jobs; without RunAt and Unique: each due time has exactly one job, and doesn't wait for the last one to end
 }
 
 // ScheduleInfo describes a schedule.
@@ -77,6 +78,8 @@ func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed boo
 	job, err := NewJob{Args: s.Args, Options: s.Options}.encode(ctx, codecs{})
 	if err == nil && !job.RunAt.IsZero() {
 		err = errors.New("its options have a RunAt: the schedule says when its jobs run")
+	} else if err == nil && job.Unique != nil {
+		err = fmt.Errorf("its options, or the defaults of kind %s, have Unique: each due time has a job, whatever other jobs there are", job.Kind)
 	}
 	if err == nil && c.of(job.Kind) != nil {
 		job.Args, err = c.encodeScheduled(ctx, tx, s.Name, job)
