@@ -188,10 +188,7 @@ func (j *JobInfo) hide() {
 	}
 	stored := *j
 	j.stored = &stored
-	if sealed.Is(j.Args) {
-		j.Encrypted, _, _, _ = sealed.Split(j.Args)
-		j.Args, _ = json.Marshal(map[string]string{"encrypted": j.Encrypted}) // of a string: never fails
-	}
+	j.Encrypted, j.Args = keyOf(j.Args), shownArgs(j.Args)
 	j.Output, j.Error, j.Message = hidden(j.Output), hidden(j.Error), hidden(j.Message)
 	j.Log = append([]LogLine(nil), j.Log...)
 	for i := range j.Log {
@@ -201,6 +198,23 @@ func (j *JobInfo) hide() {
 	for i := range j.Errors {
 		j.Errors[i].Error = *hidden(&j.Errors[i].Error)
 	}
+}
+
+// keyOf returns the id of the key with which args are encrypted; "": they are not.
+func keyOf(args []byte) (key string) {
+	if sealed.Is(args) {
+		key, _, _, _ = sealed.Split(args)
+	}
+	return key
+}
+
+// shownArgs returns what to show in place of args that may be encrypted.
+func shownArgs(args []byte) []byte {
+	if !sealed.Is(args) {
+		return args
+	}
+	shown, _ := json.Marshal(map[string]string{"encrypted": keyOf(args)}) // of a string: never fails
+	return shown
 }
 
 // hidden returns what to show in place of a text that may be encrypted.

@@ -45,7 +45,7 @@ type ScheduleInfo struct {
 	LastJob     *int64          `json:"last_job,omitempty"` // the last job that a due time has enqueued
 	Queue       string          `json:"queue"`
 	Kind        string          `json:"kind"`
-	Args        json.RawMessage `json:"args"`
+	Args        json.RawMessage `json:"args"` // {"encrypted": "id of the key"} if they are
 	Priority    int             `json:"priority"`
 	MaxAttempts int             `json:"max_attempts"`
 	Meta        json.RawMessage `json:"meta,omitempty"`
@@ -91,19 +91,21 @@ func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed boo
 	return change != "unchanged" && err == nil, wrap(what, err, "weir_operate")
 }
 
-// encodeScheduled encrypts the args of a schedule's jobs. If the schedule already has the same, it returns what is stored: they would be encrypted
-// differently each time, and declaring the same again must change nothing.
+// encodeScheduled encrypts the args of a schedule's jobs. If the schedule already has the same, encrypted with the same key, it returns what is stored:
+// they would be encrypted differently each time, and declaring the same again must change nothing.
 func (c codecs) encodeScheduled(ctx context.Context, tx Tx, name string, job store.Job) ([]byte, error) {
 	stored, err := store.ScheduledArgs(ctx, tx, name, job.Kind)
 	if err != nil {
 		return nil, err
 	}
-	if stored != nil {
-		if plain, err := c.decode(ctx, sealed.Args, 0, job.Kind, []byte(*stored)); err == nil && !bytes.Equal(plain, []byte(*stored)) && bytes.Equal(plain, job.Args) {
-			return []byte(*stored), nil
-		}
+	encoded, err := c.encodeArgs(ctx, job.Kind, job.Args)
+	if err != nil || stored == nil || keyOf([]byte(*stored)) != keyOf(encoded) {
+		return encoded, err
 	}
-	return c.encodeArgs(ctx, job.Kind, job.Args)
+	if plain, err := c.decode(ctx, sealed.Args, 0, job.Kind, []byte(*stored)); err == nil && bytes.Equal(plain, job.Args) {
+		return []byte(*stored), nil
+	}
+	return encoded, nil
 }
 
 // DropSchedule drops a schedule: it enqueues no more jobs. It returns ErrNotFound if the schedule does not exist.
@@ -143,6 +145,9 @@ func (c *Client) Schedules(ctx context.Context) (all []ScheduleInfo, err error) 
 		if err != nil {
 			return nil, wrap("list schedules", err, "weir_operate")
 		}
+		for i := range some {
+			some[i].Args = shownArgs(some[i].Args)
+		}
 		if all = append(all, some...); len(some) < page {
 			return all, nil
 		}
@@ -155,6 +160,7 @@ func (c *Client) Schedule(ctx context.Context, name string) (*ScheduleInfo, erro
 	if err = wrap("show schedule", orNotFound(name != "" && len(some) > 0, err, "schedule", name), "weir_operate"); err != nil {
 		return nil, err
 	}
+	some[0].Args = shownArgs(some[0].Args)
 	return &some[0], nil
 }
 

@@ -2,12 +2,14 @@ package weir_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weircrypt"
 )
 
 // TestAScheduleOfAnEncryptedKindIsDeclaredOnce: args are encrypted differently each time; declaring the same schedule again changes nothing all the same,
@@ -25,8 +27,49 @@ func TestAScheduleOfAnEncryptedKindIsDeclaredOnce(t *testing.T) {
 			t.Errorf("declaration %d: changed is %t (%v), want %t", i+1, changed, err, c.changed)
 		}
 		info, err := client.Schedule(t.Context(), "s")
-		if err != nil || bytes.Contains(info.Args, []byte(c.format)) {
+		if err != nil || string(info.Args) != `{"encrypted":"k1"}` {
 			t.Errorf("the args are %s, %v", info.Args, err)
+		}
+	}
+}
+
+// TestDeclaringAScheduleEncryptsItWithTheFirstKey: so that after the second step of a rotation nothing needs the old key; its jobs can be decrypted before and after.
+func TestDeclaringAScheduleEncryptsItWithTheFirstKey(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	for i, c := range []struct {
+		codec   *weircrypt.Codec
+		changed bool
+		key     string
+	}{
+		{nil, true, ""}, {codec(t, "k1"), true, "k1"}, {codec(t, "k1", "k2"), false, "k1"}, {codec(t, "k2", "k1"), true, "k2"}, {codec(t, "k2", "k1"), false, "k2"}, {codec(t, "k2"), false, "k2"},
+		{codec(t, "k3"), true, "k3"}, // the key is lost: the declaration says what the args are
+	} {
+		client := weir.NewClient(pool)
+		if c.codec != nil {
+			client = client.WithCodec(c.codec)
+		}
+		changed, err := client.SetSchedule(t.Context(), weir.Schedule{Name: "s", Schedule: "@daily", Args: Report{"pdf"}})
+		if err != nil || changed != c.changed {
+			t.Errorf("declaration %d: changed is %t (%v), want %t", i+1, changed, err, c.changed)
+		}
+		var key string
+		if err := pool.QueryRow(t.Context(), `SELECT coalesce(args->'weir.encrypted'->>'key', '') FROM weir.schedules()`).Scan(&key); err != nil || key != c.key {
+			t.Errorf("after declaration %d, the key is %q (%v), want %q", i+1, key, err, c.key)
+		}
+		run, err := client.RunSchedule(t.Context(), "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		job, err := client.Job(t.Context(), run.ID)
+		if err == nil {
+			err = client.Decrypt(t.Context(), job)
+		}
+		if err != nil || !bytes.Contains(job.Args, []byte("pdf")) {
+			t.Errorf("after declaration %d, a job has the args %s, %v", i+1, job.Args, err)
+		}
+		if all, err := client.Schedules(t.Context()); err != nil || len(all) != 1 || c.key != "" && string(all[0].Args) != fmt.Sprintf(`{"encrypted":%q}`, c.key) {
+			t.Errorf("after declaration %d, the list shows %v, %v", i+1, all, err)
 		}
 	}
 }
