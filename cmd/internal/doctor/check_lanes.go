@@ -11,6 +11,7 @@ const (
 	backlogNotable = 1_000
 	estimateErrs   = 0.05 // relative error of an estimated backlog
 	claimsStopped  = 30 * time.Second
+	mostLanes      = 3 // findings
 )
 
 // checkLanes detects Weir queues whose backlog grows.
@@ -35,10 +36,29 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 	}
 	var r result
 	waiting := int64(0)
+	lists := 20 // of jobs, at most
 	for _, q := range l.last.Queues {
 		waiting += q.Available
 		was, known := first[q.Name]
-		if !known || q.Available < backlogNotable || q.PausedAt != nil {
+		if known && q.PausedAt == nil && q.Workers == 0 && was.Workers == 0 && q.Available > 0 {
+			if !suspect(q) || lists == 0 {
+				continue
+			}
+			lists--
+			f, all, err := unworked(ctx, l, q)
+			if again, ok, err := unless(err, "jobs of queues without a worker", "the role weir_work"); !ok {
+				return again, err
+			}
+			waiting += all - q.Available
+			if f != nil {
+				r.findings = append(r.findings, *f)
+			}
+			if len(r.findings) == mostLanes {
+				break
+			}
+			continue
+		}
+		if !known || q.Available < backlogNotable || q.PausedAt != nil || q.Workers == 0 {
 			continue
 		}
 		grown := float64(q.Available - was.Available)
@@ -50,8 +70,6 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		var severity Severity
 		why := ""
 		switch {
-		case q.Workers == 0:
-			severity, why = Warning, "no worker works it"
 		case isLimited && growth <= claims/20:
 			continue // as it was asked for
 		case isLimited:
@@ -79,13 +97,12 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 			f.add("SELECT * FROM weir.limits()", "its rate is used up")
 		}
 		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
-		if isLimited && q.Workers > 0 {
+		if isLimited {
 			f.Now = "Raise its limit, if what its jobs use can take it: weir limits set " + q.Name + "."
 		}
 		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)
-		const most = 3
-		if len(r.findings) == most {
+		if len(r.findings) == mostLanes {
 			break
 		}
 	}

@@ -30,7 +30,10 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 		}
 		silent, alive = silentOf(workers)
 	}
-	if len(silent) == 0 {
+	switch {
+	case len(silent) == 0 && alive == 0:
+		return healthy("No worker of Weir runs, and none is silent.")
+	case len(silent) == 0:
 		return healthy("Weir's %s: all alive.", many(alive, "worker"))
 	}
 	running, kept := int32(0), (*string)(nil)

@@ -17,9 +17,10 @@ type queueCount struct {
 	Claimed     int64
 	LastClaim   *time.Time
 	Workers     int64
+	ReadySince  *time.Time
 }
 
-const queuesSQL = `SELECT q.name, q.paused_at, q.available, q.approximate, q.claimed, q.last_claim, q.workers FROM weir.queues() q ORDER BY q.available DESC LIMIT 1000`
+const queuesSQL = `SELECT q.name, q.paused_at, q.available, q.approximate, q.claimed, q.last_claim, q.workers, q.ready_since FROM weir.queues() q ORDER BY q.available DESC LIMIT 1000`
 
 func readQueues(ctx context.Context, s *session) ([]queueCount, error) {
 	return list[queueCount](ctx, s, queuesSQL)

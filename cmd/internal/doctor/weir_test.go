@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	if !ok || f.Severity != doctor.Warning {
 		t.Errorf("the backlog is not named:\n%s", describe(r))
 	}
-	expectFact(t, f, "bulk: 1,500 waiting")
+	expectFact(t, f, "bulk: 1,500 jobs waiting")
 }
 
 // TestAQueueAtItsLimitIsNamedWithTheSilentWorkersThatHoldIt: slots that a dead worker holds until it is fenced are named as such; and a backlog at a
@@ -73,6 +74,43 @@ func TestAQueueAtItsLimitIsNamedWithTheSilentWorkersThatHoldIt(t *testing.T) {
 	expectFact(t, f, "queue mail is at its limit, 2 of 2 running, and silent workers hold 2 of these slots")
 	if f, ok := r.Find(doctor.LaneBacklog); ok {
 		t.Errorf("a backlog at a limit, which does not grow, is a finding: %s", f.Summary)
+	}
+}
+
+// TestJobsThatNoWorkerWorksAreNamed: even one job that has waited for some minutes in a queue without a worker is a finding. Queues that are paused, whose
+// jobs have just arrived or are not due, whose worker has claimed recently, or whose jobs were all cancelled, are none.
+func TestJobsThatNoWorkerWorksAreNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		"SELECT weir.enqueue(q, 'k') FROM unnest(ARRAY['maill', 'maill', 'paused', 'restarted', 'restarted', 'worked']) q", "SELECT weir.pause('paused')",
+		"SELECT weir.enqueue_many(array_agg('gone'::text), array_agg('k'::text)) FROM generate_series(1, 1500)", "SELECT weir.cancel_where('gone')",
+		"SELECT weir.enqueue('typo', 'k', run_at => now() + interval '1 hour')",
+		"SELECT weir._start('w', ARRAY['restarted'], interval '1 minute')", "SELECT weir._claim(max(id), ARRAY['restarted'], ARRAY[1]) FROM weir.worker", "SELECT weir.stop(max(id)) FROM weir.worker",
+		"SELECT weir._start('alive', ARRAY['worked'], interval '5 minutes')",
+		"UPDATE weir.job SET enqueued_at = enqueued_at - interval '13 minutes'",
+		"SELECT weir.enqueue('new', 'k')")
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.LaneBacklog)
+	if !ok || f.Severity != doctor.Warning || f.Summary != "The queue maill has 2 jobs waiting, and no worker works it." || len(r.Findings) != 1 {
+		t.Fatalf("not only the two jobs of maill are named:\n%s", describe(r))
+	}
+	expectFact(t, f, "maill: 2 jobs waiting, the first for 13 min; no worker; last claim never")
+}
+
+// TestNoWorkerIsNotAllWorkersAlive: without any worker, the doctor does not say that all are alive.
+func TestNoWorkerIsNotAllWorkersAlive(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	if err := schema.Up(t.Context(), connect(t, url)); err != nil {
+		t.Fatal(err)
+	}
+	if well := fmt.Sprint(examine(t, url, time.Second).Well); strings.Contains(well, "all alive") || !strings.Contains(well, "No worker of Weir runs") {
+		t.Error(well)
 	}
 }
 
