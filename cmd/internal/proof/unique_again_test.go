@@ -122,3 +122,36 @@ func TestAJobThatAClaimLogsAgainIsNotSteppedOver(t *testing.T) {
 		t.Errorf("jobs %v run, want %v", got, want)
 	}
 }
+
+// TestAJobThatAClaimLogsAgainKeepsItsPlaceInItsKey: of two jobs of a key that one transaction has enqueued, the first is unique, and must be logged
+// again because a job with its unique key has run in the meantime. It still starts first.
+func TestAJobThatAClaimLogsAgainKeepsItsPlaceInItsKey(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{`per_key => true, in_order => true`, `1, per_key => true`, `1`} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q")
+			exec(t, conn, `SELECT weir.set_limit('q', `+limit+`)`)
+			late := begin(t, connect(t, conn.Config().ConnString()))
+			want := []int64{logUniquely(t, late, `unique_key => 'a', key => 'x'`)}
+			for range 3 {
+				want = append(want, value[int64](t, late, `SELECT weir.enqueue('q', 'k', key => 'x')`))
+			}
+			mustComplete(t, conn, worker, wantRuns(t, conn, worker, logUniquely(t, conn, `unique_key => 'a', key => 'x'`)))
+			commit(t, late)
+			var got []int64
+			for range 20 {
+				all := mustClaim(t, conn, worker, "q", 10)
+				mustComplete(t, conn, worker, all)
+				got = append(got, idsOf(all)...)
+			}
+			if n := value[int](t, conn, `SELECT count(*) FROM weir.result WHERE outcome = 'released'`); n != 1 {
+				t.Errorf("%d jobs were logged again, want 1: the test proves nothing", n)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("jobs %v ran, want %v", got, want)
+			}
+		})
+	}
+}
