@@ -3382,6 +3382,9 @@ DECLARE
   state  weir.turn;
   c      weir.promotion;
 BEGIN
+  IF EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id) OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= job_id) AND weir._is_cancelled_where(job_id) THEN
+    RETURN false;  -- the next attempt will not run
+  END IF;
   SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
   -- What was promoted may stay in weir.later for longer than in the log.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
@@ -6653,17 +6656,19 @@ BEGIN
   skip := CASE WHEN pg_snapshot_xmin(seen) < pg_snapshot_xmax(ring.arrived) THEN ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip) ELSE '{}' END;
   popped := least(cardinality(ring.newcomers), max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
-  IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
-    freed := ARRAY(
-      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
-                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
-  ELSIF lim.key_running IS NOT NULL THEN
+  IF lim.key_running IS NOT NULL THEN
     freed := ARRAY(
       SELECT DISTINCT (q.id << 39) + (l.lane & key_mask) FROM weir._ended_since(ring.arrived, seen) e
       CROSS JOIN LATERAL (SELECT r.lanes FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high
                             AND pg_visible_in_snapshot(r.xid, seen) AND r.lanes IS NOT NULL OFFSET 0) r
-      CROSS JOIN unnest(r.lanes) l(lane) CROSS JOIN unnest(ids) q(id));
+      CROSS JOIN unnest(CASE WHEN r.lanes = '{}' THEN ARRAY[NULL::bigint] ELSE r.lanes END) l(lane) CROSS JOIN unnest(ids) q(id));
+  END IF;
+  IF coalesce(lim.version, 0) <> ring.version OR array_position(freed, NULL) IS NOT NULL THEN
+    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again.
+    freed := ARRAY(
+      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
+                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
   END IF;
 
   -- Who may have a turn, in the order of the turns.
@@ -7292,6 +7297,13 @@ BEGIN
   VALUES (this.upto, this.queue, this.kinds, this.meta, this.priority, this.enqueued_after, this.enqueued_before, this.key)
   RETURNING no INTO this.no;
   PERFORM nextval('weir.control');
+  -- In order, those that were to be tried again hold up their keys no more.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, CASE WHEN this.key IS NOT NULL THEN ARRAY[weir._key_bits(this.key)] ELSE '{}' END
+  FROM weir.queue_limit l WHERE l.in_order AND (this.queue IS NULL OR l.name = this.queue);
+  IF FOUND THEN
+    PERFORM nextval('weir.job_id');  -- wakes idle workers
+  END IF;
   RETURN this.no;
 END
 $$;
@@ -7305,6 +7317,11 @@ BEGIN
     INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
+    -- In order, the next job of its key waits for it no more.
+    PERFORM weir._free_slots(ARRAY[l.gate], ARRAY[0], ARRAY[k.lane])
+    FROM unnest(CASE WHEN EXISTS (SELECT FROM weir.queue_limit l WHERE l.in_order) THEN weir._lanes_of(ARRAY[job_id]) END) k(lane)
+    JOIN weir.queue q ON q.id = (k.lane >> 39)::integer JOIN weir.queue_limit l ON l.name = q.name
+    WHERE l.in_order AND k.lane & 549755813880 <> 0;
     RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
   END IF;
   RETURN now_is;
@@ -9020,7 +9037,7 @@ COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue w
 COMMENT ON COLUMN weir.queue_limit.in_order IS 'No job of a key starts while an earlier one of it is to be tried again.';
 COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are the limits of each key of the queue.';
 COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
-COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit.';
+COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
@@ -9135,7 +9152,7 @@ COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the val
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
-COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due. Then it keeps its place in order. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
@@ -9263,7 +9280,7 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';

@@ -200,17 +200,19 @@ BEGIN
   skip := CASE WHEN pg_snapshot_xmin(seen) < pg_snapshot_xmax(ring.arrived) THEN ARRAY(SELECT x FROM pg_snapshot_xip(seen) x WHERE NOT pg_visible_in_snapshot(x, ring.arrived) AND x < pg_snapshot_xmax(ring.arrived) ORDER BY x LIMIT max_skip) ELSE '{}' END;
   popped := least(cardinality(ring.newcomers), max_keys);
   forms := ARRAY(SELECT f FROM generate_series(0, 7) f WHERE (ring.forms | (SELECT coalesce(bit_or(1 << (u & 7)::integer), 0) FROM unnest(lanes) u)) & (1 << f) <> 0);
-  IF coalesce(lim.version, 0) <> ring.version THEN  -- other limits than before: all keys that a limit has stopped are looked at again
-    freed := ARRAY(
-      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
-                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
-  ELSIF lim.key_running IS NOT NULL THEN
+  IF lim.key_running IS NOT NULL THEN
     freed := ARRAY(
       SELECT DISTINCT (q.id << 39) + (l.lane & key_mask) FROM weir._ended_since(ring.arrived, seen) e
       CROSS JOIN LATERAL (SELECT r.lanes FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high
                             AND pg_visible_in_snapshot(r.xid, seen) AND r.lanes IS NOT NULL OFFSET 0) r
-      CROSS JOIN unnest(r.lanes) l(lane) CROSS JOIN unnest(ids) q(id));
+      CROSS JOIN unnest(CASE WHEN r.lanes = '{}' THEN ARRAY[NULL::bigint] ELSE r.lanes END) l(lane) CROSS JOIN unnest(ids) q(id));
+  END IF;
+  IF coalesce(lim.version, 0) <> ring.version OR array_position(freed, NULL) IS NOT NULL THEN
+    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again.
+    freed := ARRAY(
+      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
+      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
+                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
   END IF;
 
   -- Who may have a turn, in the order of the turns.
@@ -466,6 +468,9 @@ DECLARE
   state  weir.turn;
   c      weir.promotion;
 BEGIN
+  IF EXISTS (SELECT FROM weir.cancellation k WHERE k.id = job_id) OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= job_id) AND weir._is_cancelled_where(job_id) THEN
+    RETURN false;  -- the next attempt will not run
+  END IF;
   SELECT j.lane, j.xid, j.id, j.attempt, j.put_off INTO logged FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1;
   -- What was promoted may stay in weir.later for longer than in the log.
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
@@ -481,4 +486,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._is_put_back IS
-  'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due. Then it keeps its place in order. Isolation: READ COMMITTED.';
+  'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';

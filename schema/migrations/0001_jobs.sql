@@ -357,7 +357,7 @@ CREATE INDEX release_gate ON weir.release (gate, xid);
 CREATE TABLE weir.release_1 PARTITION OF weir.release FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.release_2 PARTITION OF weir.release FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.release_3 PARTITION OF weir.release FOR VALUES IN (3) WITH (autovacuum_enabled = off);
-COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit.';
+COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON TABLE weir.release IS
   'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 

@@ -335,17 +335,6 @@ func TestAJobInOrderWaitsForTheOneBeforeIt(t *testing.T) {
 	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], '{1}', ARRAY[$4::bigint], '{retried}', '{x}', NULL, ARRAY[now() + interval '1 hour'])`, worker, a[0], a[1], a[2])
 	next("")
 	exec(t, conn, `SELECT weir.cancel($1)`, a[2])
-	exec(t, conn, `UPDATE weir.later SET run_at = now() - interval '1 second'`)
-	until(t, "the cancelled job has been ended", func() bool {
-		exec(t, conn, `SELECT weir._promote()`)
-		got := mustClaim(t, conn, worker, "q", 1)
-		if len(got) == 1 && got[0].Dropped == nil {
-			t.Fatalf("claimed %+v", got)
-		}
-		return len(got) == 1
-	})
-	next("")
-	end("cancelled")
 	next("3.1.0")
 	exec(t, conn, `SELECT weir._fence($1)`, worker)
 	worker = startWorker(t, conn, "q")
