@@ -1,11 +1,15 @@
 package proof
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -143,6 +147,48 @@ func TestABadRuleStopsNoRecording(t *testing.T) {
 	}
 	if is, _ := failing(t, conn, worker, "k", 1, 0, 5, map[string]any{"outcome": "failed"}); is != "scheduled 2" {
 		t.Errorf("a job that failed without a text is %s, want scheduled 2", is)
+	}
+}
+
+// TestASlowRuleDoesNotHoldUpRecording: the time that rules may take for one call is one for all of its errors. Those that are left get the queue's backoff, and the log says so.
+func TestASlowRuleDoesNotHoldUpRecording(t *testing.T) {
+	t.Parallel()
+	const n = 900
+	warnings := 0
+	config, err := pgx.ParseConfig(pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+		if strings.Contains(notice.Message, "rule slow, or those behind it, were left out for some errors") {
+			warnings++
+		}
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir.set_retry_rule('slow', 'fail', error => '((a|b)*a(a|b){250}){1,20}c')`) // takes about 70 ms for each error below
+	enqueueN(t, conn, "q", n)
+	got := mustClaim(t, conn, worker, "q", n)
+	rng := rand.New(rand.NewPCG(1, 2))
+	errs, ids, outcomes, at := make([]string, n), idsOf(got), make([]string, n), make([]pgtype.Timestamptz, n)
+	for i := range n {
+		text := make([]byte, 4000)
+		for j := range text {
+			text[j] = "ab"[rng.IntN(2)]
+		}
+		if i == 0 || i == n-1 { // matched, but the last one not in time
+			text[len(text)-252], text[len(text)-1] = 'a', 'c'
+		}
+		errs[i], outcomes[i], at[i] = string(text), "retried", pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[$4::int], $5, $6, $7, NULL, $8)`, worker, got[0].Lane, got[0].Seq, n, ids, outcomes, errs, at)
+	failed, scheduled := value[int](t, conn, `SELECT count(*) FROM weir.jobs('failed', 'q')`), value[int](t, conn, `SELECT count(*) FROM weir.later WHERE attempt = 2`)
+	if failed != 1 || scheduled != n-1 || warnings != 1 {
+		t.Errorf("%d jobs have failed and %d are tried again, with %d warnings, want 1, %d and 1", failed, scheduled, warnings, n-1)
 	}
 }
 
