@@ -12,11 +12,12 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Missed says what a schedule does about due times that nobody fired for more than a minute, because no worker ran.
+// Missed says what a schedule does about due times that nobody fired for more than a minute, because no worker ran. Those of the last minute are fired
+// one by one in any case.
 type Missed string
 
 const (
-	MissedOne  Missed = "one"  // enqueues one job for all of them
+	MissedOne  Missed = "one"  // enqueues one job for all of them, with the newest of these due times
 	MissedAll  Missed = "all"  // enqueues a job for each
 	MissedNone Missed = "none" // passes over them
 )

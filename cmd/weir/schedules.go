@@ -129,7 +129,7 @@ type schedulesSetCmd struct {
 	Kind        string        `short:"k" required:"" help:"Kind of the jobs, which selects the handler that runs them."`
 	Args        string        `default:"{}" placeholder:"JSON" help:"Arguments of the jobs, a JSON object ({})."`
 	TimeZone    string        `default:"UTC" placeholder:"NAME" help:"Time zone whose clock counts, such as Europe/Berlin (${default})."`
-	Missed      string        `default:"one" placeholder:"POLICY" help:"What happens to due times that nobody fired for more than a minute, because no worker ran: one job for all of them, all, or none (${default})."`
+	Missed      string        `default:"one" placeholder:"POLICY" help:"What happens to due times that nobody fired for more than a minute, because no worker ran: one job for all of them, all, or none (${default}). Those of the last minute are fired one by one."`
 	Jitter      time.Duration `placeholder:"DURATION" empty:"ok" help:"Enqueue each job up to this much later, at random."`
 	Priority    int           `default:"2" help:"1 (first) to 4."`
 	MaxAttempts int           `default:"25" help:"Maximum number of attempts."`

@@ -54,7 +54,7 @@ BEGIN
       is_late := this_due < at_time - s.jitter - grace;
       BEGIN
         IF is_late AND s.missed <> 'all' THEN
-          this_due := weir._due_upto(s.fields, s.time_zone, this_due, CASE s.missed WHEN 'one' THEN at_time ELSE at_time - s.jitter - grace END);
+          this_due := weir._due_upto(s.fields, s.time_zone, this_due, at_time - s.jitter - grace);  -- the newest of them stands for all
         END IF;
         next_due := weir._due_after(s.fields, s.time_zone, this_due);
       EXCEPTION WHEN OTHERS THEN  -- PostgreSQL does not know the time zone any more: that must not stop other schedules
@@ -79,7 +79,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._fire IS
-  'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
+  'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._enqueue_due(s weir.schedule, due timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -220,7 +220,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set_schedule IS
-  'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them), all, or none. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
+  'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them, with the newest of these due times), all (a job for each), or none. Those of the last minute are fired one by one, whatever missed says. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean
 LANGUAGE sql IMMUTABLE

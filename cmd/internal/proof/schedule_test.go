@@ -191,8 +191,8 @@ func TestTwoProcessesDeclareAScheduleAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhatWasMissedIsFiredAsTheScheduleSays: after an hour without anybody who promotes, a schedule fires once, for each missed time, or not at all;
-// after less than a minute, nothing has been missed.
+// TestWhatWasMissedIsFiredAsTheScheduleSays: after an hour without anybody who promotes, a schedule fires what was missed once, for each time, or not at all;
+// what is less than a minute late was not missed, and is fired each time.
 func TestWhatWasMissedIsFiredAsTheScheduleSays(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -200,10 +200,11 @@ func TestWhatWasMissedIsFiredAsTheScheduleSays(t *testing.T) {
 		down             time.Duration
 		low, high        int
 	}{
-		{"one", "* * * * * *", time.Hour, 1, 6}, {"all", "* * * * * *", 10 * time.Minute, 600, 700}, {"none", "* * * * * *", time.Hour, 60, 70},
+		{"one", "* * * * * *", time.Hour, 61, 71}, {"all", "* * * * * *", 10 * time.Minute, 600, 700}, {"none", "* * * * * *", time.Hour, 60, 70},
 		{"one", "* * * * *", time.Hour, 1, 2}, {"all", "* * * * *", time.Hour, 60, 61}, {"none", "* * * * *", time.Hour, 1, 2},
 		{"one", "every 10 seconds", 55 * time.Second, 5, 7}, {"none", "every 10 seconds", 55 * time.Second, 5, 7},
-		{"one", "* * * * * *", 9000 * time.Hour, 1, 6},
+		{"one", "every 10 seconds", 85 * time.Second, 7, 8}, {"none", "every 10 seconds", 85 * time.Second, 6, 7}, {"all", "every 10 seconds", 85 * time.Second, 8, 10},
+		{"one", "* * * * * *", 9000 * time.Hour, 61, 71},
 	} {
 		t.Run(fmt.Sprintf("%s %s %s", c.missed, c.schedule, c.down), func(t *testing.T) {
 			t.Parallel()
