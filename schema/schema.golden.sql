@@ -8573,6 +8573,8 @@ BEGIN
       RAISE EXCEPTION 'weir: a rate must be at most 1000000 a second, and at least 1 in 30 years, got % in %', rate, per USING ERRCODE = '22023';
     ELSIF burst NOT BETWEEN 1 AND 1000000 THEN
       RAISE EXCEPTION 'weir: burst must be 1 to 1000000, got %', burst USING ERRCODE = '22023';
+    ELSIF burst / by_second > 36525 * 86400.0 THEN  -- times in the far future would be out of range
+      RAISE EXCEPTION 'weir: burst must be at most what may start in 100 years, % at % in %, got %', floor(by_second * 36525 * 86400), rate, per, burst USING ERRCODE = '22023';
     END IF;
   END IF;
   running := CASE WHEN in_order THEN 1 ELSE running END;

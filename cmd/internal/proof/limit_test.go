@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -411,4 +412,52 @@ func TestLimitsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.limits()`); n != 0 {
 		t.Errorf("there are %d limits, want none", n)
 	}
+}
+
+// TestNoLimitThatIsAcceptedStopsAClaim: with the most extreme limits and weights that are accepted, one after the other, claims hand out the jobs of other queues, and limits are listed.
+func TestNoLimitThatIsAcceptedStopsAClaim(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(newSeed(t), 1))
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "free", "q")
+	accepted := 0
+	try := func(call string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), `SELECT `+call); err != nil {
+			if wantCode(t, call, err, "22023"); strings.Contains(err.Error(), "out of range") {
+				t.Errorf("%s: %v", call, err)
+			}
+			return
+		}
+		accepted++
+		exec(t, conn, `SELECT weir.enqueue('free', 'k'), weir.enqueue('q', 'k'), weir.enqueue('q', 'k', key => 'a')`)
+		for range 2 {
+			got, err := claim(t.Context(), conn, worker, []string{"free", "q"}, []int32{1, 2})
+			if err != nil {
+				t.Fatalf("after %s: %v", call, err)
+			}
+			mustComplete(t, conn, worker, got)
+		}
+		if n := value[int](t, conn, `SELECT available FROM weir.queues() WHERE name = 'free'`); n != 0 {
+			t.Fatalf("after %s, %d jobs of another queue wait", call, n)
+		}
+		exec(t, conn, `SELECT * FROM weir.limits()`)
+	}
+	for _, perKey := range []bool{false, true} {
+		for _, limit := range []string{"rate => 1, per => '366 days', burst => 1000000", "rate => 1, per => '120 days', burst => 1000000", "rate => 1, per => '30 days', burst => 1000",
+			"rate => 1e-300", "rate => 0.03, per => '366 days'", "rate => 1e9, per => '1000 seconds', burst => 1000000", "rate => 1e6, burst => 1", "running => 2147483647"} {
+			try(fmt.Sprintf("weir.set_limit('q', per_key => %t, %s)", perKey, limit))
+		}
+	}
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	for range 80 {
+		try(fmt.Sprintf("weir.set_limit('q', running => %s, rate => %s, per => %s, burst => %s, per_key => %s)", pick("NULL", "1", "1000", "2147483647", "0"),
+			pick("NULL", "1e-9", "0.0001", "1", "1000", "1e6", "1e9", "1e10", "'NaN'", "'Infinity'"), pick("NULL", "'1 millisecond'", "'1 second'", "'1 day'", "'12 months'", "'366 days'", "'367 days'"),
+			pick("NULL", "1", "2", "100", "10000", "1000000", "1000001"), pick("true", "false")))
+		try(fmt.Sprintf("weir.set_weight('q', 'a', %s)", pick("NULL", "0.01", "1000", "'NaN'", "1e-300", "0.009", "'Infinity'")))
+	}
+	if accepted < 20 {
+		t.Errorf("%d calls were accepted", accepted)
+	}
+	t.Logf("%d calls were accepted", accepted)
 }
