@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,14 @@ func TestSettingsCanBeRead(t *testing.T) {
 	}
 	if len(got) != 10 || got["/completed_retention"] != "2 days" || got["default/ageing"] != "00:00:00" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
 		t.Errorf("settings: %v", got)
+	}
+	// Failed jobs are kept no shorter than the others, and the setting says so.
+	if err := r.client.Set(t.Context(), "failed_retention", "1 hour"); err != nil {
+		t.Fatal(err)
+	}
+	settings, err = r.client.Settings(t.Context())
+	if err != nil || !slices.Contains(settings, weir.Setting{Name: "failed_retention", Value: "2 days"}) {
+		t.Errorf("settings: %v, %v", settings, err)
 	}
 }
 

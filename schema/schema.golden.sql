@@ -1147,15 +1147,15 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._check_backoff(caller text, backoff interval, backoff_limit interval, backoff_form text) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_backoff(backoff interval, backoff_limit interval, backoff_form text) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   IF _check_backoff.backoff_form <> ALL (ARRAY['exponential', 'linear', 'fixed']) THEN
-    RAISE EXCEPTION 'weir: %: backoff_form must be exponential, linear or fixed, got %', caller, quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff_form must be exponential, linear or fixed, got %', quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
   ELSIF _check_backoff.backoff NOT BETWEEN interval '0' AND interval '1 year' THEN
-    RAISE EXCEPTION 'weir: %: backoff must be 0 to 1 year, got %', caller, _check_backoff.backoff USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff must be 0 to 1 year, got %', _check_backoff.backoff USING ERRCODE = '22023';
   ELSIF _check_backoff.backoff_limit NOT BETWEEN interval '0' AND interval '1 year' THEN
-    RAISE EXCEPTION 'weir: %: backoff_limit must be 0 to 1 year, got %', caller, _check_backoff.backoff_limit USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff_limit must be 0 to 1 year, got %', _check_backoff.backoff_limit USING ERRCODE = '22023';
   END IF;
 END
 $$;
@@ -5081,7 +5081,7 @@ BEGIN
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
     GROUP BY u.name
   ), sums AS (
-    SELECT (l.lane >> 39)::integer AS id, sum(l.total) AS total, max(l.claimed_at) AS claimed_at FROM lane l GROUP BY (l.lane >> 39)::integer
+    SELECT (l.lane >> 39)::integer AS id, sum(l.total) AS total, max(l.claimed_at) FILTER (WHERE l.total > 0) AS claimed_at FROM lane l GROUP BY (l.lane >> 39)::integer
   ), depths AS (
     SELECT (d.lane >> 39)::integer AS id, sum(d.waiting) AS waiting, sum(d.running) AS running, sum(d.scheduled) AS scheduled, bool_or(d.is_estimate) AS is_estimate, min(d.ready_at) AS ready_at
     FROM depth d GROUP BY (d.lane >> 39)::integer
@@ -8624,7 +8624,7 @@ BEGIN
   ELSIF set_retry_rule.queue IS NULL AND set_retry_rule.kind IS NULL AND set_retry_rule.error IS NULL THEN
     RAISE EXCEPTION 'weir: retry rule % would apply to every error of every job', set_retry_rule.name USING ERRCODE = '22023', HINT = 'Name a queue, a kind or an error; error => ''.'' matches every error.';
   END IF;
-  PERFORM weir._check_backoff('set_retry_rule', set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form);
+  PERFORM weir._check_backoff(set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form);
   wrong := weir._wrong_pattern(set_retry_rule.error);
   IF wrong IS NOT NULL THEN
     RAISE EXCEPTION 'weir: retry rule %: error is not a usable regular expression: %, got %', set_retry_rule.name, wrong, quote_literal(left(set_retry_rule.error, 200))
@@ -8748,7 +8748,9 @@ BEGIN
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
-    IF low IS NULL THEN
+    IF set.name IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
+      RAISE EXCEPTION 'weir: % is a setting of each queue, and no queue is named', set.name USING ERRCODE = '22023', HINT = 'Name it: weir.set(queue, name, value), or --queue of the command.';
+    ELSIF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
@@ -8765,7 +8767,7 @@ BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
-    PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
+    PERFORM weir._check_backoff(NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
     RETURN FOUND;
   ELSIF set.value IS NULL THEN
@@ -8785,7 +8787,10 @@ END
 $$;
 CREATE FUNCTION weir.settings() RETURNS TABLE(queue text, name text, value text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT NULL, s.name, s.value FROM weir.setting s
+  -- Failed jobs are kept no shorter than the others, whatever is set.
+  SELECT NULL, s.name, CASE WHEN s.name = 'failed_retention'
+    THEN (SELECT r.value FROM weir.setting r WHERE r.name IN ('completed_retention', 'failed_retention') ORDER BY r.value::interval DESC LIMIT 1) ELSE s.value END
+  FROM weir.setting s
   WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
   UNION ALL
   -- All twins of a name have the same settings.
@@ -9090,7 +9095,7 @@ COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the n
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._check_backoff(text,interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta, priority and key are missing. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
@@ -9318,7 +9323,7 @@ COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts 
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed; last_claim is NULL until the first. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messages of a tick after a given id, in the order of publishing: up to max_rows; from a tick of more than 10000 messages or 8 MB, about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick has another epoch; the detail is epoch.tick of the last one to continue from), 22023. Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';
@@ -9338,7 +9343,7 @@ COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb,text) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them, with the newest of these due times), all (a job for each), or none. Those of the last minute are fired one by one, whatever missed says. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.set_weight(text,text,double precision) IS 'Sets how many jobs a key of a queue gets to start in relation to the other keys, while both have jobs that wait: 0.01 to 1000; NULL or 1: as many as a key without a weight. It counts from each key''s next turn on; limits per key hold all the same. The queue and the key need not exist yet. The same weight again writes nothing. Errors: 22023. Locks: none that others wait for, except another change of the same weight. Isolation: any.';
-COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue; of failed_retention, what applies, which is at least completed_retention. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';

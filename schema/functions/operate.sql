@@ -227,7 +227,9 @@ BEGIN
     SELECT l.low, l.high INTO low, high FROM (VALUES
       ('retention_bytes', 1048576, 9223372036854775807), ('message_retention_bytes', 1048576, 9223372036854775807),
       ('message_bytes', 8000, 16777216)) l(name, low, high) WHERE l.name = set.name;
-    IF low IS NULL THEN
+    IF set.name IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
+      RAISE EXCEPTION 'weir: % is a setting of each queue, and no queue is named', set.name USING ERRCODE = '22023', HINT = 'Name it: weir.set(queue, name, value), or --queue of the command.';
+    ELSIF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
         USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
@@ -250,7 +252,7 @@ BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
   ELSIF set.name = 'backoff_form' THEN
-    PERFORM weir._check_backoff('set', NULL, NULL, coalesce(set.value, 'null'));
+    PERFORM weir._check_backoff(NULL, NULL, coalesce(set.value, 'null'));
     UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
     RETURN FOUND;
   ELSIF set.value IS NULL THEN
@@ -276,7 +278,10 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT NULL, s.name, s.value FROM weir.setting s
+  -- Failed jobs are kept no shorter than the others, whatever is set.
+  SELECT NULL, s.name, CASE WHEN s.name = 'failed_retention'
+    THEN (SELECT r.value FROM weir.setting r WHERE r.name IN ('completed_retention', 'failed_retention') ORDER BY r.value::interval DESC LIMIT 1) ELSE s.value END
+  FROM weir.setting s
   WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
   UNION ALL
   -- All twins of a name have the same settings.
@@ -286,4 +291,4 @@ AS $$
   ORDER BY 1 NULLS FIRST, 2
 $$;
 COMMENT ON FUNCTION weir.settings IS
-  'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue. Errors: none. Locks: none that others wait for. Isolation: any.';
+  'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue; of failed_retention, what applies, which is at least completed_retention. Errors: none. Locks: none that others wait for. Isolation: any.';

@@ -26,7 +26,7 @@ BEGIN
   ELSIF set_retry_rule.queue IS NULL AND set_retry_rule.kind IS NULL AND set_retry_rule.error IS NULL THEN
     RAISE EXCEPTION 'weir: retry rule % would apply to every error of every job', set_retry_rule.name USING ERRCODE = '22023', HINT = 'Name a queue, a kind or an error; error => ''.'' matches every error.';
   END IF;
-  PERFORM weir._check_backoff('set_retry_rule', set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form);
+  PERFORM weir._check_backoff(set_retry_rule.backoff, set_retry_rule.backoff_limit, set_retry_rule.backoff_form);
   wrong := weir._wrong_pattern(set_retry_rule.error);
   IF wrong IS NOT NULL THEN
     RAISE EXCEPTION 'weir: retry rule %: error is not a usable regular expression: %, got %', set_retry_rule.name, wrong, quote_literal(left(set_retry_rule.error, 200))
@@ -69,18 +69,18 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir.retry_rules IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._check_backoff(caller text, backoff interval, backoff_limit interval, backoff_form text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_backoff(backoff interval, backoff_limit interval, backoff_form text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
   IF _check_backoff.backoff_form <> ALL (ARRAY['exponential', 'linear', 'fixed']) THEN
-    RAISE EXCEPTION 'weir: %: backoff_form must be exponential, linear or fixed, got %', caller, quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff_form must be exponential, linear or fixed, got %', quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
   ELSIF _check_backoff.backoff NOT BETWEEN interval '0' AND interval '1 year' THEN
-    RAISE EXCEPTION 'weir: %: backoff must be 0 to 1 year, got %', caller, _check_backoff.backoff USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff must be 0 to 1 year, got %', _check_backoff.backoff USING ERRCODE = '22023';
   ELSIF _check_backoff.backoff_limit NOT BETWEEN interval '0' AND interval '1 year' THEN
-    RAISE EXCEPTION 'weir: %: backoff_limit must be 0 to 1 year, got %', caller, _check_backoff.backoff_limit USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: backoff_limit must be 0 to 1 year, got %', _check_backoff.backoff_limit USING ERRCODE = '22023';
   END IF;
 END
 $$;

@@ -215,6 +215,24 @@ func TestWaitingBeginsWhenAJobCouldRun(t *testing.T) {
 	}
 }
 
+// TestNoClaimIsNoLastClaim: a queue that jobs were moved out of or into has no last claim before one of its jobs was claimed.
+func TestNoClaimIsNoLastClaim(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SELECT weir.enqueue('a', 'k', key => k) FROM unnest(ARRAY[NULL, NULL, 'x', 'y']) k`)
+	exec(t, conn, `SELECT weir.move_where(queue => 'a', to_queue => 'b')`)
+	claimed := func(want string) {
+		t.Helper()
+		if got := value[string](t, conn, `SELECT string_agg(name || ' ' || claimed || ' ' || (last_claim IS NOT NULL), ', ' ORDER BY name) FROM weir.queues()`); got != want {
+			t.Errorf("claims: %s, want %s", got, want)
+		}
+	}
+	claimed("a 0 false, b 0 false")
+	exec(t, conn, `SELECT weir._start('w', '{b}')`)
+	exec(t, conn, `SELECT weir._claim(max(id), '{b}', '{1}') FROM weir.worker`)
+	claimed("a 0 false, b 1 true")
+}
+
 // TestWhatRunsIsFoundWithinABound: the cost of finding the running jobs does not grow with what has been claimed since a worker last reconciled.
 func TestWhatRunsIsFoundWithinABound(t *testing.T) {
 	pgtest.Alone(t, "what a query touches depends on the transactions of the whole server")

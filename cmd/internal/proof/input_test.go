@@ -30,6 +30,8 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		sql, code, says string
 		args            []any
 	}{
+		{sql: `SELECT weir.set('backoff', '1 second')`, says: "backoff is a setting of each queue, and no queue is named"},
+		{sql: `SELECT weir.set('new', 'backoff_form', 'square')`, says: "weir: backoff_form must be exponential, linear or fixed, got 'square'"},
 		{sql: `SELECT weir.enqueue('new', 'k', priority => 0)`, says: "unknown priority 0"},
 		{sql: `SELECT weir.enqueue('new', 'k', priority => 5)`, says: "unknown priority 5"},
 		{sql: `SELECT weir.enqueue('new', 'k', '[1]')`, says: "got a JSON array"},
