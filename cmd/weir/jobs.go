@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -118,8 +117,10 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		}()
 	}
 	if len(jobs) == 0 {
-		if unknown := c.unknown(ctx, client); unknown != "" || !c.JSON {
-			fmt.Fprintln(s.err, "weir: no jobs"+unknown)
+		if err := unknownQueue(ctx, client, c.Queue); err != nil {
+			fmt.Fprintf(s.err, "weir: no jobs: %s\n", err)
+		} else if !c.JSON {
+			fmt.Fprintln(s.err, "weir: no jobs")
 		}
 	}
 	if c.JSON {
@@ -135,20 +136,6 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		fmt.Fprintf(s.err, "weir: there are more jobs that are %s: list them with --state\n", strings.Join(cut, ", "))
 	}
 	return nil
-}
-
-// unknown returns what to add to an empty list if its queue does not exist, and "" otherwise, or if the user may not look, or it takes too long.
-func (c *jobsListCmd) unknown(ctx context.Context, client *weir.Client) string {
-	if c.Queue == "" {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	settings, err := client.Settings(ctx) // every queue has some, and unlike client.Queues it counts no jobs
-	if err != nil || slices.ContainsFunc(settings, func(s weir.Setting) bool { return s.Queue == c.Queue }) {
-		return ""
-	}
-	return ": " + noQueue(c.Queue).Error()
 }
 
 func jobTable(w io.Writer, jobs []weir.JobInfo) error {

@@ -55,6 +55,11 @@ func (c *jobsFailuresCmd) Run(ctx context.Context, s *streams, db *database) err
 	if !rest.IsZero() {
 		defer fmt.Fprintf(s.err, "weir: only the newest failures were counted, up to %s\n", when(&rest))
 	}
+	if len(groups) == 0 {
+		if err := unknownQueue(ctx, client, c.Queue); err != nil {
+			return err
+		}
+	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(groups))
 	}

@@ -97,7 +97,7 @@ func (w *whereFlags) cancel(ctx context.Context, s *streams, db *database, ids [
 	err = client.CancelWhere(ctx, f)
 	switch {
 	case errors.Is(err, weir.ErrNotFound):
-		return notFoundf("no such queue: %s", f.Queue)
+		return noQueue(f.Queue)
 	case err != nil:
 		return err
 	case asJSON:
@@ -139,6 +139,11 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 		}
 		return err
 	}
+	if n == 0 {
+		if err := unknownQueue(ctx, client, f.Queue); err != nil {
+			return err
+		}
+	}
 	if asJSON {
 		return printJSON(s.out, map[string]int64{done: n})
 	}
@@ -167,6 +172,11 @@ func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFil
 		more = page.Next != "" || len(found) > most
 		if page.Next == "" || len(found) > most {
 			break
+		}
+	}
+	if len(found) == 0 {
+		if err := unknownQueue(ctx, client, f.Queue); err != nil {
+			return err
 		}
 	}
 	found = found[:min(len(found), most)]
@@ -236,7 +246,15 @@ func (c *jobsMoveCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return usagef("--to-priority must be 1 to 4, got %d", c.ToPriority)
 	}
 	waiting := []weir.State{weir.StateAvailable, weir.StateScheduled}
-	return c.stepsFrom(ctx, s, db, nil, waiting, "", nil, c.JSON, "moved", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
-		return client.MoveWhere(ctx, f, weir.MoveTo{Queue: c.ToQueue, Priority: c.ToPriority}, progress)
+	isNew := false
+	err := c.stepsFrom(ctx, s, db, nil, waiting, "", nil, c.JSON, "moved", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+		unknown := unknownQueue(ctx, client, c.ToQueue) != nil
+		n, err := client.MoveWhere(ctx, f, weir.MoveTo{Queue: c.ToQueue, Priority: c.ToPriority}, progress)
+		isNew = unknown && n > 0
+		return n, err
 	})
+	if isNew {
+		fmt.Fprintf(s.err, "weir: the queue %s is new: check that workers work it\n", printable(c.ToQueue))
+	}
+	return err
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -126,6 +128,20 @@ func eachQueue(ctx context.Context, s *streams, db *database, names []string, do
 		fmt.Fprintf(s.out, "%s %s\n", done, printable(name))
 	}
 	return nil
+}
+
+// unknownQueue returns an error if no queue has this name. It returns nil for "", and if the user may not look, or it takes too long.
+func unknownQueue(ctx context.Context, client *weir.Client, name string) error {
+	if name == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	settings, err := client.Settings(ctx) // every queue has some, and unlike client.Queues it counts no jobs
+	if err != nil || slices.ContainsFunc(settings, func(s weir.Setting) bool { return s.Queue == name }) {
+		return nil
+	}
+	return noQueue(name)
 }
 
 // noQueue returns the error for a queue that does not exist.
