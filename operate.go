@@ -7,8 +7,8 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// CancelJob cancels a job, and returns its new state. StateCancelled: it will not start. StateRunning: its worker is notified, and ends the
-// job's context. StateCompleted or StateFailed: it has already finished. CancelJob returns ErrNotFound if the id is unknown, or the job's
+// CancelJob cancels a job, and returns its new state. StateCancelled: it will not start. StateRunning, which is requested in weir.cancel and in the
+// command: its worker is notified, and ends the job's context. StateCompleted or StateFailed: it has already finished. CancelJob returns ErrNotFound if the id is unknown, or the job's
 // retention is over.
 func (c *Client) CancelJob(ctx context.Context, id int64) (State, error) {
 	answer, err := c.store.Cancel(ctx, id)

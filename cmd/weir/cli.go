@@ -94,7 +94,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 
 // newParser returns a parser of the command line.
 func newParser(line *cli, options ...kong.Option) (*kong.Kong, error) {
-	return kong.New(line, append(options, kong.Name("weir"), kong.Description(description), kong.Help(printHelp), kong.WithAfterApply(refuseEmpty))...)
+	return kong.New(line, append(options, kong.Name("weir"), kong.Description(description), kong.Help(printHelp), durations(), kong.WithAfterApply(refuseEmpty))...)
 }
 
 // customary translates what people try first, such as --version, into a command of weir.
@@ -108,15 +108,17 @@ func customary(args []string) []string {
 	return args
 }
 
-// Kong's messages for a flag without a value, and for a value that looks like a flag.
+// Kong's messages for a flag without a value, for a negative number, and for a value that looks like a flag.
 var (
 	noValue   = regexp.MustCompile(`^(--?\S+): expected .*value but got "EOL" \(<EOL>\)$`)
+	negative  = regexp.MustCompile(`^unknown flag (-[0-9.]\S*?)(, did you mean .*)?$`)
 	flagValue = regexp.MustCompile(`^(--?\S+): expected .*value but got "(.*)" \(\w+ flag\); perhaps try .*$`)
 )
 
 // unparsed words an error of the parser.
 func unparsed(err error) string {
 	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
+	text = negative.ReplaceAllString(text, "unknown flag $1: if it is meant as a value, values of this command are not negative")
 	return flagValue.ReplaceAllString(text, `$1 needs a value, and "$2" looks like a flag: write $1="$2" if you mean it as the value`)
 }
 

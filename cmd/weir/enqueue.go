@@ -35,6 +35,7 @@ type enqueueCmd struct {
 	Until     string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
 	Within    time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
 	Replace   bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`
+	Wait      bool          `help:"With --unique: first wait for transactions that have asked for the same with --wait, so that there is always one answer."`
 }
 
 func (enqueueCmd) Help() string {
@@ -126,10 +127,10 @@ func areOthers(n int64) string {
 
 // unique returns what the flags say about duplicates; nil: nothing.
 func (c *enqueueCmd) unique() *weir.Unique {
-	if !c.Unique && c.UniqueKey == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace {
+	if !c.Unique && c.UniqueKey == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace && !c.Wait {
 		return nil
 	}
-	return &weir.Unique{Key: c.UniqueKey, Fields: c.Fields, Until: weir.Until(c.Until), Within: c.Within, Replace: c.Replace}
+	return &weir.Unique{Key: c.UniqueKey, Fields: c.Fields, Until: weir.Until(c.Until), Within: c.Within, Replace: c.Replace, Wait: c.Wait}
 }
 
 // check validates the flags before any input is read.
@@ -285,7 +286,7 @@ func badLine(number int64, err error) error {
 type moment struct{ time.Time }
 
 func (m *moment) UnmarshalText(text []byte) (err error) {
-	if after, err := time.ParseDuration(string(text)); err == nil {
+	if after, err := parseDuration(string(text)); err == nil {
 		if after < 0 {
 			return fmt.Errorf("%q is in the past: omit the flag to start immediately, or give a future time such as %s", text, text[1:])
 		}
@@ -293,7 +294,7 @@ func (m *moment) UnmarshalText(text []byte) (err error) {
 		return nil
 	}
 	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is not a valid time: write it as %s, or as a duration from now such as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
+		return fmt.Errorf("%q is not a valid time: write it as %s, or as a duration from now such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ type whereFlags struct {
 	Meta           string   `placeholder:"JSON" help:"Jobs whose meta contains this JSON object."`
 	Priority       int      `placeholder:"N" help:"Jobs of this priority, 1 to 4."`
 	Key            string   `help:"Jobs with this key."`
-	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m or 24h."`
+	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m, 24h or 7d."`
 	EnqueuedBefore past     `placeholder:"TIME" help:"Jobs enqueued before that time. 0s selects all jobs."`
 	DryRun         bool     `help:"Change nothing; show the first jobs that match."`
 }
@@ -32,12 +32,12 @@ type errorFlag struct {
 type past struct{ time.Time }
 
 func (p *past) UnmarshalText(text []byte) (err error) {
-	if ago, err := time.ParseDuration(string(text)); err == nil {
+	if ago, err := parseDuration(string(text)); err == nil {
 		p.Time = time.Now().Add(-ago)
 		return nil
 	}
 	if p.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is not a valid time: write it as %s, or as how long ago it was, such as 90s, 10m or 24h", text, time.Now().Format(time.RFC3339))
+		return fmt.Errorf("%q is not a valid time: write it as %s, or as how long ago it was, such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func unitOf(per time.Duration) string {
 	case time.Hour:
 		return "h"
 	}
-	return per.String()
+	return durationText(per)
 }
 
 // runningOf returns the number of running attempts, with the limit, if there is one.
@@ -167,7 +167,7 @@ func parseRate(text string) (starts float64, per time.Duration, err error) {
 		unit = "1" + unit
 	}
 	if err == nil {
-		per, err = time.ParseDuration(unit)
+		per, err = parseDuration(unit)
 	}
 	if err != nil || !found || !(starts > 0) || per <= 0 {
 		return 0, 0, fmt.Errorf("--rate: %q is not a rate: write a number and a time, such as 100/s, 30/m or 1/10s", text)

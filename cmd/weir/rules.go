@@ -42,7 +42,7 @@ func (c *rulesListCmd) Run(ctx context.Context, s *streams, db *database) error 
 		if d == nil {
 			return "-"
 		}
-		return d.String()
+		return durationText(*d)
 	}
 	rows := make([][]string, len(rules))
 	for i, r := range rules {

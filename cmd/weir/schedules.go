@@ -104,7 +104,7 @@ func (c *schedulesShowCmd) Run(ctx context.Context, s *streams, db *database) er
 	line("time zone", k.TimeZone)
 	line("missed", string(k.Missed))
 	if k.Jitter > 0 {
-		line("jitter", (time.Duration(k.Jitter * float64(time.Second))).String())
+		line("jitter", durationText(time.Duration(k.Jitter*float64(time.Second))))
 	}
 	line("next", when(k.NextAt))
 	line("last", when(k.LastAt))
