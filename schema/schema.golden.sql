@@ -8362,6 +8362,7 @@ BEGIN
   ELSIF jsonb_array_length(given) > 10000 THEN
     RAISE EXCEPTION 'weir: record takes at most 10000 ends at once, got %', jsonb_array_length(given) USING ERRCODE = '22023', HINT = 'Record them in several calls.';
   END IF;
+  PERFORM weir._check_worker(record.worker);  -- again under its lock below, from where an error would carry the whole statement as its context
   RETURN QUERY SELECT e.value ->> 'token', 'invalid', weir._wrong_with(e.value) FROM jsonb_array_elements(given) e WHERE weir._wrong_with(e.value) IS NOT NULL;
   RETURN QUERY
   WITH ends AS MATERIALIZED (

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -372,6 +373,10 @@ func TestStopHandsBackWhatIsHeld(t *testing.T) {
 	wantCode(t, "take after stop", err, "WR001")
 	_, err = conn.Exec(t.Context(), `SELECT weir.record($1, $2)`, worker, fmt.Sprintf(`[{"token": %q}]`, held[1].Token))
 	wantCode(t, "record after stop", err, "WR001")
+	var refused *pgconn.PgError // drivers of other languages show its context
+	if !errors.As(err, &refused) || len(refused.Where) > 300 {
+		t.Errorf("the context of %v is long:\n%s", err, refused.Where)
+	}
 	_, err = conn.Exec(t.Context(), `SELECT weir.stop(12345)`)
 	wantCode(t, "stop of an unknown worker", err, "WR001")
 }
