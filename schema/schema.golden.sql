@@ -4585,7 +4585,7 @@ $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
 AS $$
 DECLARE
-  given  text := lower(btrim(regexp_replace(schedule, '[[:space:]]+', ' ', 'g')));
+  given  text := lower(btrim(regexp_replace(schedule, '[[:space:]]+', ' ', 'g')) COLLATE "C");  -- in Turkish, FRI would become something else
   fields text[];
   part   text[];
   every  interval;
@@ -4596,10 +4596,15 @@ BEGIN
   END IF;
   part := regexp_match(given, '^@?every (.+?)(?: from (.+))?$');
   IF part IS NOT NULL THEN
+    -- PostgreSQL drops an offset that it finds in a timestamp, and takes words like tomorrow, which would mean another time whenever it is declared.
+    IF part[2] !~ '^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([t ][0-9]{1,2}:[0-9]{2}(:[0-9]{2}([.]0+)?)?( ?(z|[+-][0-9]{1,2}(:?[0-9]{2})?))?)?$' THEN
+      RAISE EXCEPTION 'weir: % is not a time from which an interval can be counted', quote_literal(left(part[2], 100)) USING ERRCODE = '22023',
+        HINT = 'Write it as 2026-01-05 09:00, in the schedule''s time zone, or with an offset, as 2026-01-05 09:00+01:00.';
+    END IF;
     BEGIN
       every := part[1]::interval;
       anchor := CASE WHEN part[2] IS NULL THEN 'epoch'::timestamptz
-                     WHEN part[2] ~ '(z|[+-][0-9]{2}(:?[0-9]{2})?)$' AND part[2] ~ ':' THEN part[2]::timestamptz
+                     WHEN part[2] ~ ':.*[z+-]' THEN part[2]::timestamptz
                      ELSE part[2]::timestamp AT TIME ZONE time_zone END;
     EXCEPTION WHEN data_exception THEN
       RAISE EXCEPTION 'weir: % is not an interval: %', quote_literal(schedule), SQLERRM USING ERRCODE = '22023',
@@ -4609,8 +4614,8 @@ BEGIN
        OR extract(epoch FROM every) NOT BETWEEN 1 AND 366 * 86400 THEN
       RAISE EXCEPTION 'weir: the interval % of a schedule is not in 1 second to 366 days, in whole seconds and without months', every USING ERRCODE = '22023',
         HINT = 'For months use a cron expression: 0 0 1 * * is the first day of each month.';
-    ELSIF NOT isfinite(anchor) OR anchor NOT BETWEEN '1900-01-01 00:00:00+00' AND '9999-01-01 00:00:00+00' OR anchor <> date_trunc('second', anchor) THEN
-      RAISE EXCEPTION 'weir: an interval must be counted from a whole second of the years 1900 to 9998, got %', part[2] USING ERRCODE = '22023';
+    ELSIF anchor NOT BETWEEN '1900-01-01 00:00:00+00' AND '9999-01-01 00:00:00+00' THEN
+      RAISE EXCEPTION 'weir: an interval must be counted from a time in the years 1900 to 9998, got %', part[2] USING ERRCODE = '22023';
     END IF;
     RETURN ARRAY['every', extract(epoch FROM every)::bigint::text, extract(epoch FROM anchor)::bigint::text];
   END IF;
@@ -6227,7 +6232,7 @@ $$;
 CREATE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
-         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone) = lower(b.time_zone)
+         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone COLLATE "C") = lower(b.time_zone COLLATE "C")
 $$;
 CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -6922,7 +6927,7 @@ BEGIN
   IF name = 'UTC' OR EXISTS (SELECT FROM weir.schedule s WHERE s.time_zone = _time_zone.name) THEN
     RETURN name;
   END IF;
-  SELECT z.name INTO found_name FROM pg_timezone_names z WHERE lower(z.name) = lower(_time_zone.name) AND z.name !~ '^(posix|right)/' LIMIT 1;
+  SELECT z.name INTO found_name FROM pg_timezone_names z WHERE lower(z.name COLLATE "C") = lower(_time_zone.name COLLATE "C") AND z.name !~ '^(posix|right)/' LIMIT 1;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'weir: unknown time zone %', coalesce(quote_literal(name), 'null') USING ERRCODE = '22023',
       HINT = 'Use a name like Europe/Berlin; SELECT name FROM pg_timezone_names lists them.';

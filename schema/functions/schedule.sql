@@ -121,7 +121,7 @@ BEGIN
   IF name = 'UTC' OR EXISTS (SELECT FROM weir.schedule s WHERE s.time_zone = _time_zone.name) THEN
     RETURN name;
   END IF;
-  SELECT z.name INTO found_name FROM pg_timezone_names z WHERE lower(z.name) = lower(_time_zone.name) AND z.name !~ '^(posix|right)/' LIMIT 1;
+  SELECT z.name INTO found_name FROM pg_timezone_names z WHERE lower(z.name COLLATE "C") = lower(_time_zone.name COLLATE "C") AND z.name !~ '^(posix|right)/' LIMIT 1;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'weir: unknown time zone %', coalesce(quote_literal(name), 'null') USING ERRCODE = '22023',
       HINT = 'Use a name like Europe/Berlin; SELECT name FROM pg_timezone_names lists them.';
@@ -228,7 +228,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
-         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone) = lower(b.time_zone)
+         (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone COLLATE "C") = lower(b.time_zone COLLATE "C")
 $$;
 COMMENT ON FUNCTION weir._same_schedule IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 

@@ -48,6 +48,11 @@ func TestDueTimesOfExpressions(t *testing.T) {
 		{"@every 1h30m", "UTC", "2026-01-01T00:00:00Z", "2026-01-01T01:30:00Z"},
 		{"every 2 weeks from 2026-01-05 09:00", "Europe/Berlin", "2026-03-10T00:00:00Z", "2026-03-16T08:00:00Z 2026-03-30T08:00:00Z"}, // real time: 10:00 in summer
 		{"every 1 day from 2030-01-01T12:00:00+02:00", "UTC", "2026-01-01T00:00:00Z", "2026-01-01T10:00:00Z"},                         // before its anchor, too
+		{"every 1 day from 2026-01-05 09:00 -5", "Europe/Berlin", "2026-01-05T00:00:00Z", "2026-01-05T14:00:00Z"},
+		{"every 1 day from 2026-01-05 09:00-05:30", "Europe/Berlin", "2026-01-05T00:00:00Z", "2026-01-05T14:30:00Z"},
+		{"every 1 day from 2026-1-5 9:00 +0530", "Europe/Berlin", "2026-01-05T00:00:00Z", "2026-01-05T03:30:00Z"},
+		{"every 1 day from 2026-01-05T09:00:30Z", "Europe/Berlin", "2026-01-05T00:00:00Z", "2026-01-05T09:00:30Z"},
+		{"every 1 day from 2026-01-05", "Europe/Berlin", "2026-01-05T00:00:00Z", "2026-01-05T23:00:00Z"},
 	} {
 		after, err := time.Parse(time.RFC3339Nano, c.after)
 		if err != nil {
@@ -102,8 +107,16 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 		{"every 1 month", "UTC", "without months"},
 		{"every -1 day", "UTC", "is not in 1 second to 366 days"},
 		{"every blue moon", "UTC", "'every blue moon' is not an interval"},
-		{"every 1 day from noon", "UTC", "'every 1 day from noon' is not an interval"},
-		{"every 1 day from infinity", "UTC", "got infinity"},
+		{"every 1 day from noon", "UTC", "'noon' is not a time from which"},
+		{"every 1 day from infinity", "UTC", "'infinity' is not a time from which"},
+		{"every 1 day from tomorrow", "UTC", "'tomorrow' is not a time from which"}, // which would be another day whenever it is declared
+		{"every 1 day from 2026-01-05 09:00 UTC", "Europe/Berlin", "'2026-01-05 09:00 utc' is not a time from which"},
+		{"every 1 day from 2026-01-05 09:00 America/New_York", "UTC", "'2026-01-05 09:00 america/new_york' is not a time from which"},
+		{"every 1 day from 2026-01-05 -5", "UTC", "'2026-01-05 -5' is not a time from which"},
+		{"every 1 day from 2026-01-05 09:00:00.5", "UTC", "is not a time from which"},
+		{"every 1 day from 2026-13-05 09:00", "UTC", "out of range"},
+		{"every 1 day from 2026-01-05 09:00+24", "UTC", "out of range"},
+		{"every 1 day from 1899-12-31 09:00", "UTC", "years 1900 to 9998"},
 		{"* * * * *", "Europe/Berlni", "unknown time zone 'Europe/Berlni'"},
 		{"* * * * *", "UTC+1", "unknown time zone 'UTC+1'"},
 		{"* * * * *", "Europe/Berlin+1", "unknown time zone 'Europe/Berlin+1'"},
