@@ -72,11 +72,10 @@ func (c *Client) Set(ctx context.Context, name, value string) error {
 
 // SetQueue changes a setting of a queue: backoff, the delay after a job's first failure; backoff_limit, the longest delay (both are
 // intervals); backoff_form, how the delay grows with each further failure: exponential (the default), linear or fixed; or ageing, the
-// time after which a job may start ahead of those of the priority before its own, an interval too (see docs/priorities.md). It returns
-// ErrNotFound if the queue does not exist.
+// time after which a job may start ahead of those of the priority before its own, an interval too (see docs/priorities.md). The queue need
+// not have been used yet.
 func (c *Client) SetQueue(ctx context.Context, queue, name, value string) error {
-	found, err := c.store.SetQueue(ctx, queue, name, value)
-	return wrap("set "+name, orNotFound(found, err, "queue", queue), "weir_operate")
+	return wrap("set "+name, c.store.SetQueue(ctx, queue, name, value), "weir_operate")
 }
 
 func wrap(what string, err error, role string) error {

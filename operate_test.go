@@ -27,7 +27,6 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 		"retry":   func() error { _, err := r.client.RetryJob(t.Context(), 7); return err },
 		"pause":   func() error { return r.client.PauseQueue(t.Context(), "none") },
 		"resume":  func() error { return r.client.ResumeQueue(t.Context(), "none") },
-		"set":     func() error { return r.client.SetQueue(t.Context(), "none", "backoff", "1 s") },
 	} {
 		if err := call(); !errors.Is(err, weir.ErrNotFound) {
 			t.Errorf("%s: %v", what, err)

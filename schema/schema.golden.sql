@@ -8769,26 +8769,34 @@ CREATE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean LANG
 AS $$
 DECLARE
   chosen interval;
+  known  boolean;
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
+  ELSIF coalesce(set.queue, '') = '' OR length(set.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: set needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(set.queue, 200)), 'null') USING ERRCODE = '22023';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff(NULL, NULL, coalesce(set.value, 'null'));
-    UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
-    RETURN FOUND;
   ELSIF set.value IS NULL THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
+  ELSE
+    chosen := weir._interval_of(set.name, set.value);
   END IF;
-  chosen := weir._interval_of(set.name, set.value);
+  known := EXISTS (SELECT FROM weir.queue q WHERE q.name = set.queue);
+  IF NOT known THEN
+    PERFORM weir._queue_id(set.queue);
+  END IF;
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
+  ELSIF set.name = 'backoff_form' THEN
+    UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
   ELSIF set.name = 'ageing' THEN
     UPDATE weir.queue q SET ageing = nullif(chosen, '0') WHERE q.name = set.queue;
   ELSE
     UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
-  RETURN FOUND;
+  RETURN known;
 END
 $$;
 CREATE FUNCTION weir.settings() RETURNS TABLE(queue text, name text, value text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -9343,7 +9351,7 @@ COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with tim
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
-COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue, which need not have been used yet: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if no queue had this name, and creates it. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interval,text) IS 'Creates the retry rule of that name, or replaces it. It says what follows an attempt that failed in a queue, of a kind, with an error that a regular expression matches (NULL: any), unless the worker has said so itself, by a delay or a final outcome. action: retry (the default) after a backoff, as long as attempts are left; fail, without a further attempt; cancel; or snooze, which uses up no attempt, for backoff each time. backoff, backoff_limit and backoff_form are as for weir.set; NULL: the queue''s, except that a snooze is fixed. Of the rules that match, one with an error precedes one without, then one with a kind, then one with a queue, then the first by name. The expression (up to 1000 characters, as of the operator ~, without back references and lookaround) is matched with the first and the last 2000 characters of the error. At most 100 rules. Errors: 22023. Locks: SHARE ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/weir-pg/weir"
 )
 
 type settingsCmd struct {
@@ -76,12 +73,13 @@ func (c *settingsSetCmd) Run(ctx context.Context, s *streams, db *database) erro
 	} else {
 		err = client.SetQueue(ctx, c.Queue, c.Name, c.Value)
 	}
-	if errors.Is(err, weir.ErrNotFound) {
-		return noQueue(c.Queue)
-	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "set %s to %s\n", c.Name, printable(c.Value))
+	of := ""
+	if c.Queue != "" {
+		of = " of queue " + printable(c.Queue)
+	}
+	fmt.Fprintf(s.out, "set %s%s to %s\n", c.Name, of, printable(c.Value))
 	return nil
 }

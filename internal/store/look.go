@@ -167,8 +167,8 @@ func (s *Store) Set(ctx context.Context, name, value string) error {
 	return s.exec(ctx, sqlSet, name, value)
 }
 
-// SetQueue changes a setting of a queue; false: the queue does not exist.
-func (s *Store) SetQueue(ctx context.Context, queue, name, value string) (found bool, err error) {
-	err = s.row(ctx, sqlSetQueue, []any{queue, name, value}, &found)
-	return found, err
+// SetQueue changes a setting of a queue, which is created if the name is new.
+func (s *Store) SetQueue(ctx context.Context, queue, name, value string) error {
+	var known bool
+	return s.row(ctx, sqlSetQueue, []any{queue, name, value}, &known)
 }

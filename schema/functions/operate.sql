@@ -248,30 +248,38 @@ SET jit = off
 AS $$
 DECLARE
   chosen interval;
+  known  boolean;
 BEGIN
   IF set.name IS NULL OR set.name NOT IN ('backoff', 'backoff_limit', 'backoff_form', 'ageing') THEN
     RAISE EXCEPTION 'weir: queues have no setting %', coalesce(left(set.name, 100), 'null') USING ERRCODE = '22023', HINT = 'The settings of a queue are backoff, backoff_limit and ageing (intervals), and backoff_form.';
+  ELSIF coalesce(set.queue, '') = '' OR length(set.queue) > 128 THEN
+    RAISE EXCEPTION 'weir: set needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(set.queue, 200)), 'null') USING ERRCODE = '22023';
   ELSIF set.name = 'backoff_form' THEN
     PERFORM weir._check_backoff(NULL, NULL, coalesce(set.value, 'null'));
-    UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
-    RETURN FOUND;
   ELSIF set.value IS NULL THEN
     RAISE EXCEPTION 'weir: % must be 0 to 1 year, got null', set.name USING ERRCODE = '22023';
+  ELSE
+    chosen := weir._interval_of(set.name, set.value);
   END IF;
-  chosen := weir._interval_of(set.name, set.value);
+  known := EXISTS (SELECT FROM weir.queue q WHERE q.name = set.queue);
+  IF NOT known THEN
+    PERFORM weir._queue_id(set.queue);
+  END IF;
   -- It changes all twins of the name.
   IF set.name = 'backoff' THEN
     UPDATE weir.queue q SET backoff = chosen WHERE q.name = set.queue;
+  ELSIF set.name = 'backoff_form' THEN
+    UPDATE weir.queue q SET backoff_form = set.value WHERE q.name = set.queue;
   ELSIF set.name = 'ageing' THEN
     UPDATE weir.queue q SET ageing = nullif(chosen, '0') WHERE q.name = set.queue;
   ELSE
     UPDATE weir.queue q SET backoff_limit = chosen WHERE q.name = set.queue;
   END IF;
-  RETURN FOUND;
+  RETURN known;
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text, text) IS
-  'Changes a setting of a queue: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if the queue does not exist. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
+  'Changes a setting of a queue, which need not have been used yet: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if no queue had this name, and creates it. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text)
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -324,13 +324,16 @@ func TestJobsOfOtherKindsAreHandedBack(t *testing.T) {
 	}
 }
 
-// TestAQueueHasABackoffOfItsOwn: a queue's backoff doubles after each failure, up to its limit.
+// TestAQueueHasABackoffOfItsOwn: a queue's backoff doubles after each failure, up to its limit; it can be set before the queue is used.
 func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := value[int32](t, conn, `SELECT weir.start('w', ARRAY['q'])`)
-	if !value[bool](t, conn, `SELECT weir.set('q', 'backoff', '10 minutes') AND weir.set('q', 'backoff_limit', '30 minutes') AND NOT weir.set('none', 'backoff', '1 s')`) {
-		t.Error("set does not return whether the queue exists")
+	if !value[bool](t, conn, `SELECT weir.set('q', 'backoff', '10 minutes') AND weir.set('q', 'backoff_limit', '30 minutes') AND NOT weir.set('none', 'backoff', '2 s') AND weir.set('none', 'backoff_form', 'fixed')`) {
+		t.Error("set does not return whether the queue existed")
+	}
+	if got := column[string](t, conn, `SELECT value FROM weir.settings() WHERE queue = 'none' AND name = 'backoff'`); !slices.Equal(got, []string{"00:00:02"}) {
+		t.Errorf("the setting of a queue that was not used yet is %v", got)
 	}
 	id := enqueueN(t, conn, "q", 1)[0]
 	for _, minutes := range []float64{10, 20, 30, 30} {
@@ -345,9 +348,13 @@ func TestAQueueHasABackoffOfItsOwn(t *testing.T) {
 			return strings.HasPrefix(stateOf(t, conn, id), "available")
 		})
 	}
-	for _, sql := range []string{`SELECT weir.set('q', 'colour', 'red')`, `SELECT weir.set('q', 'backoff', '-1 s')`, `SELECT weir.set('q', 'backoff', NULL)`} {
+	for _, sql := range []string{`SELECT weir.set('q', 'colour', 'red')`, `SELECT weir.set('q', 'backoff', '-1 s')`, `SELECT weir.set('q', 'backoff', NULL)`, `SELECT weir.set('', 'backoff', '1 s')`,
+		`SELECT weir.set(repeat('x', 129), 'backoff', '1 s')`, `SELECT weir.set('unborn', 'backoff', '-1 s')`} {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, sql, err, "22023")
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.queue WHERE name NOT IN ('q', 'none')`); n != 0 {
+		t.Errorf("%d queues were created by what was refused", n)
 	}
 }
 
