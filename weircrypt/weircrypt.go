@@ -66,14 +66,15 @@ func New(first Key, others ...Key) (*Codec, error) {
 }
 
 // Parse returns the codec of a text such as an environment variable holds: keys separated by spaces, commas or line breaks, each an id, a
-// colon and the secret in base64. The first key encrypts. Errors do not contain secrets.
+// colon and the secret in base64, after the last colon. The first key encrypts. Errors do not contain secrets.
 func Parse(text string) (*Codec, error) {
 	var keys []Key
 	for i, field := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) }) {
-		id, secret, ok := strings.Cut(field, ":")
-		if !ok {
+		colon := strings.LastIndexByte(field, ':') // ids may have some, base64 has none
+		if colon < 0 {
 			return nil, fmt.Errorf("weircrypt: key %d has no colon: write it as id:secret, with the secret in base64", i+1)
 		}
+		id, secret := field[:colon], field[colon+1:]
 		decoded, err := base64.StdEncoding.DecodeString(secret)
 		if err != nil {
 			return nil, fmt.Errorf("weircrypt: the secret of key %q is not base64", id)

@@ -138,6 +138,18 @@ func TestAKeyThatCannotBeUsedIsSaidAndNotShown(t *testing.T) {
 	}
 }
 
+// TestTheIDOfAKeyMayHaveColons: as New accepts it, Parse does.
+func TestTheIDOfAKeyMayHaveColons(t *testing.T) {
+	t.Parallel()
+	codec, err := weircrypt.Parse("aws:kms:1/2:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, _, err := codec.Encode(t.Context(), []byte("x"), nil); err != nil || key != "aws:kms:1/2" {
+		t.Errorf("the id of the key is %q, %v", key, err)
+	}
+}
+
 // TestNoTwoTextsAreEncryptedAlike: nonces are random, and what is encrypted with one codec decrypts with another that has the key.
 func TestNoTwoTextsAreEncryptedAlike(t *testing.T) {
 	t.Parallel()
