@@ -1152,9 +1152,9 @@ AS $$
 BEGIN
   IF _check_backoff.backoff_form <> ALL (ARRAY['exponential', 'linear', 'fixed']) THEN
     RAISE EXCEPTION 'weir: backoff_form must be exponential, linear or fixed, got %', quote_literal(left(_check_backoff.backoff_form, 100)) USING ERRCODE = '22023';
-  ELSIF _check_backoff.backoff NOT BETWEEN interval '0' AND interval '1 year' THEN
+  ELSIF _check_backoff.backoff NOT BETWEEN interval '0' AND interval '366 days' THEN
     RAISE EXCEPTION 'weir: backoff must be 0 to 1 year, got %', _check_backoff.backoff USING ERRCODE = '22023';
-  ELSIF _check_backoff.backoff_limit NOT BETWEEN interval '0' AND interval '1 year' THEN
+  ELSIF _check_backoff.backoff_limit NOT BETWEEN interval '0' AND interval '366 days' THEN
     RAISE EXCEPTION 'weir: backoff_limit must be 0 to 1 year, got %', _check_backoff.backoff_limit USING ERRCODE = '22023';
   END IF;
 END
@@ -1313,7 +1313,7 @@ BEGIN
     RAISE EXCEPTION 'weir: enqueue_unique got both a unique_key and fields' USING ERRCODE = '22023', HINT = 'A unique_key alone decides which jobs are duplicates: leave out fields.';
   ELSIF _check_unique.until NOT IN ('finished', 'started') THEN
     RAISE EXCEPTION 'weir: until must be finished or started, got %', left(_check_unique.until, 100) USING ERRCODE = '22023';
-  ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '1 year' THEN
+  ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '366 days' THEN
     RAISE EXCEPTION 'weir: within must be more than 0 and at most 1 year, got %', _check_unique.within USING ERRCODE = '22023';
   ELSIF _check_unique.within IS NOT NULL AND _check_unique.until IS NOT NULL THEN
     RAISE EXCEPTION 'weir: enqueue_unique got both until (%) and within (%)', _check_unique.until, _check_unique.within USING ERRCODE = '22023', HINT = 'Pass one of them.';
@@ -3469,7 +3469,7 @@ BEGIN
     RETURN QUERY
     SELECT _judged.places[o.nr], r.name, CASE r.action WHEN 'fail' THEN 'failed' WHEN 'cancel' THEN 'cancelled' WHEN 'snooze' THEN 'snoozed' ELSE 'retried' END,
            CASE r.action
-             WHEN 'snooze' THEN weir._next_try(r.backoff, coalesce(r.backoff_limit, interval '1 year'), coalesce(r.backoff_form, 'fixed'), jobs.put_offs[o.nr] + 1)
+             WHEN 'snooze' THEN weir._next_try(r.backoff, coalesce(r.backoff_limit, interval '366 days'), coalesce(r.backoff_form, 'fixed'), jobs.put_offs[o.nr] + 1)
              WHEN 'retry' THEN weir._next_try(coalesce(r.backoff, jobs.backoffs[o.nr]), coalesce(r.backoff_limit, jobs.limits[o.nr]), coalesce(r.backoff_form, jobs.forms[o.nr]), jobs.attempts[o.nr]) END
     FROM unnest(matched) o(nr);
     open := ARRAY(SELECT unnest(open) EXCEPT SELECT unnest(matched));

@@ -128,7 +128,7 @@ func TestARuleThatCannotBeUsedIsRefusedWhenItIsSet(t *testing.T) {
 			t.Errorf("%s: %v does not say %q", call, err, want)
 		}
 	}
-	exec(t, conn, `SELECT weir.set_retry_rule('good', error => E'a\\(?=b|\\\\\\\\1|^x{2,3}$')`)
+	exec(t, conn, `SELECT weir.set_retry_rule('good', error => E'a\\(?=b|\\\\\\\\1|^x{2,3}$', backoff => '365 days', backoff_limit => '366 days')`)
 }
 
 // TestABadRuleStopsNoRecording: a rule that fails, or takes long, leaves attempts to the other rules and to the queue's backoff.

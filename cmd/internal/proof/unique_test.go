@@ -133,6 +133,7 @@ func TestWhatMakesJobsUnique(t *testing.T) {
 	}{
 		{`'q', 'a', '{"x": 1, "y": 2}'`, `'q', 'a', '{"y": 2, "x": 1}'`, true},
 		{`'q', 'b', '{"x": 1}'`, `'q', 'b', '{"x": 2}'`, false},
+		{`'q', 'n', '{"x": 1}'`, `'q', 'n', '{"x": 1.0}'`, false}, // as docs/unique.md says
 		{`'q', 'c'`, `'q', 'c', NULL`, true},
 		{`'q', 'c'`, `'r', 'c'`, false},
 		{`'q', 'd'`, `'q', 'e'`, false},
@@ -164,7 +165,7 @@ func TestUniqueJobsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`fields => array_fill('f'::text, ARRAY[101])`, "at most 100 fields, got 101"},
 		{`until => 'done'`, "got done"},
 		{`within => '0'`, "within must be more than 0"},
-		{`within => '400 days'`, "400 days"},
+		{`within => '367 days'`, "367 days"},
 		{`within => '1 hour', until => 'started'`, "both until (started) and within (01:00:00)"},
 		{`replace => true, until => 'finished'`, "got until finished"},
 		{`replace => true, within => '1 hour'`, "got within 01:00:00"},
@@ -176,6 +177,7 @@ func TestUniqueJobsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 			t.Errorf("enqueue_unique with %s: %v, want 22023 that says %q", c.args, err, c.says)
 		}
 	}
+	exec(t, conn, `SELECT weir.enqueue_unique('q', 'k', within => '365 days'), weir.enqueue_unique('q', 'k', within => '1 year')`) // for PostgreSQL, a year has 360 days when intervals are compared
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
