@@ -64,12 +64,25 @@ func (s *session) fetch(ctx context.Context) error {
 		if ctx.Err() != nil || !s.hasRoom() { // comparing may take long
 			continue
 		}
-		wanted, full := 0, false
+		select {
+		case <-s.released: // the claim sees what was recorded before it
+			s.lookEverywhere()
+		default:
+		}
+		now, wanted, full := time.Now(), 0, false
 		for i, q := range s.queues {
 			free := q.free()
+			full = full || free == 0
+			if now.Before(q.lookAt) {
+				free = 0
+			}
 			limits[i] = int32(free)
 			wanted += free
-			full = full || free == 0
+		}
+		if wanted == 0 { // limits withhold all that it could claim
+			s.Health.claims.Rest()
+			s.sleepOr(ctx, min(time.Until(s.nextLook()), s.Lease/4), s.room, s.released)
+			continue
 		}
 		began := time.Now()
 		got, more, withheld, err := s.claim(ctx, limits, hint)
@@ -98,6 +111,7 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
+			s.owes = false
 			reconciler.claims++
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
@@ -114,10 +128,14 @@ func (s *session) fetch(ctx context.Context) error {
 			continue
 		}
 		s.Health.claims.Rest()
-		if len(withheld) == 0 && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
+		if s.owes = s.owes && soon(withheld); s.owes {
+			s.sleepOr(ctx, sleep.Jitter(gather), nil, nil)
 			continue
 		}
-		if moved, err = s.rest(ctx, watch, full, busy, s.due(withheld)); err != nil && ctx.Err() == nil {
+		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
+			continue
+		}
+		if moved, err = s.rest(ctx, watch, full, busy, earlier(s.due(withheld), s.nextLook())); err != nil && ctx.Err() == nil {
 			moved = true
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: poll for work: %w", err)
@@ -136,10 +154,6 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	select {
-	case <-s.released: // the claim sees what was recorded before it
-	default:
-	}
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
 	defer func() { h.end(limits, byQueue, withheld, more, err) }()
@@ -162,7 +176,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	if err != nil {
 		return 0, false, nil, err
 	}
-	s.limited.Store(slices.ContainsFunc(withheld, func(w store.Withheld) bool { return w.For == nil }))
+	s.lookLater(withheld)
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
 	}
@@ -288,6 +302,53 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 	return false, nil
 }
 
+// lookLater notes from which queues limits have withheld jobs. Whoever ends one of their jobs claims the next: if all others claimed, too, whenever a slot
+// becomes free, a large fleet would do little else. They look together once in slowly, in case nobody does.
+func (s *session) lookLater(withheld []store.Withheld) {
+	limited, now := false, time.Now()
+	for _, w := range withheld {
+		if w.For == nil {
+			limited = true
+			if s.sharing.Load() > 1 {
+				s.byName[w.Queue].lookAt = now.Add(s.slow(s.Poll))
+			}
+		}
+	}
+	s.limited.Store(limited || !s.nextLook().IsZero())
+}
+
+// soon reports whether a claim is to be tried again at once: others were before it.
+func soon(withheld []store.Withheld) bool {
+	return slices.ContainsFunc(withheld, func(w store.Withheld) bool { return w.For != nil && *w.For <= gather })
+}
+
+// lookEverywhere lets the next claim look at all queues: ends of this worker's attempts were recorded. It tries until it has its turn.
+func (s *session) lookEverywhere() {
+	s.owes = true
+	for _, q := range s.queues {
+		q.lookAt = time.Time{}
+	}
+}
+
+// nextLook returns when to claim again from a queue whose limits withhold jobs; zero: there is none.
+func (s *session) nextLook() (at time.Time) {
+	now := time.Now()
+	for _, q := range s.queues {
+		if now.Before(q.lookAt) {
+			at = earlier(at, q.lookAt)
+		}
+	}
+	return at
+}
+
+// earlier returns the earlier of two times that are not zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // slotsFreed signals that ends of this worker's attempts were recorded since its last claim began, if limits withheld jobs from that claim; else nil.
 // Only this worker can know at once: in a large fleet, most of the others sleep.
 func (s *session) slotsFreed() <-chan struct{} {
@@ -307,6 +368,7 @@ func (s *session) sleepOr(ctx context.Context, d time.Duration, room, freed <-ch
 	case <-room:
 		return false
 	case <-freed:
+		s.lookEverywhere()
 		return false
 	case <-ctx.Done():
 		return false

@@ -2,10 +2,16 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -93,3 +99,66 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 		})
 	}
 }
+
+// TestWorkersThatHaveNoSlotLeaveTheQueueAlone: of many workers that share a limit, those that end jobs claim the next ones, and the others look now and then.
+func TestWorkersThatHaveNoSlotLeaveTheQueueAlone(t *testing.T) {
+	t.Parallel()
+	const workers, limit, jobs = 16, 2, 200
+	url := pgtest.Database(t)
+	for _, sql := range []string{fmt.Sprintf(`SELECT weir.set_limit('q', running => %d)`, limit), fmt.Sprintf(`SELECT weir.enqueue('q', 'k') FROM generate_series(1, %d)`, jobs)} {
+		if _, err := pgtest.Pool(t, url).Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := &counter{what: "weir._claim("}
+	config.ConnConfig.Tracer = claims
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	ctx, stop := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer stop()
+	quiet := slog.New(slog.DiscardHandler)
+	var ran atomic.Int64
+	var all sync.WaitGroup
+	begin := time.Now()
+	for range workers {
+		st := store.New(pool, 0)
+		w := New(Config{Store: st, Keep: st, Name: "w", Queues: map[string]int{"q": 1}, Lease: 6 * time.Second, StopTimeout: time.Second,
+			Poll: 3500 * time.Microsecond, Log: quiet, Outage: outage.New(quiet), Handler: func(_ context.Context, task *Task, r *Result) {
+				<-time.After(5 * time.Millisecond) // part of the plan: others look meanwhile
+				if ran.Add(1) == jobs {
+					stop()
+				}
+				r.Outcome = store.Completed
+			}})
+		all.Go(func() { _ = w.Run(ctx) })
+	}
+	all.Wait()
+	took := time.Since(begin)
+	// Each takes one claim, and all others together make one in 50 ms.
+	t.Logf("%d jobs took %v and %d claims", ran.Load(), took, claims.n.Load())
+	if most := 2*jobs + 4*workers + int64(took/(slowly/2)); ran.Load() < jobs || claims.n.Load() > most {
+		t.Errorf("%d of %d jobs ran, with %d claims in %v, want at most %d", ran.Load(), jobs, claims.n.Load(), took, most)
+	}
+}
+
+// counter counts the statements that contain a text.
+type counter struct {
+	what string
+	n    atomic.Int64
+}
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, c.what) {
+		c.n.Add(1)
+	}
+	return ctx
+}
+
+func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

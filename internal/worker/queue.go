@@ -27,6 +27,7 @@ type queue struct {
 	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
 	average     atomic.Uint64 // duration of a job, in ns, as float bits
+	lookAt      time.Time     // limits withheld its jobs: when to claim some again, unless this worker makes room before; the fetcher's
 
 	mu      sync.Mutex
 	ready   []*Task // claimed tasks; those from head on have not started
