@@ -75,7 +75,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.progress IS
-  'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 131072 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally at and level). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
+  'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 131072 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally level, INFO by default, and at, a time in the form of RFC 3339, by default when it is stored). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._wrong_with_entry(given jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -201,8 +201,11 @@ BEGIN
   END IF;
   SELECT r.percent, r.message INTO percent, message FROM weir.report r WHERE r.job_id = _reported.job_id ORDER BY r.claim DESC, r.no DESC LIMIT 1;
   IF FOUND AND with_log THEN
-    log := (SELECT jsonb_agg(l.line || jsonb_build_object('attempt', l.attempt) ORDER BY l.claim, l.no, l.nr)
-            FROM (SELECT e.line, e.nr, r.claim, r.no, r.attempt
+    -- A line that does not say when it was written was stored then. Clients read the time as one in RFC 3339.
+    log := (SELECT jsonb_agg(l.line || jsonb_build_object('attempt', l.attempt, 'level', coalesce(l.line ->> 'level', 'INFO'),
+                               'at', CASE WHEN l.line ->> 'at' ~ '^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$' THEN l.line -> 'at' ELSE to_jsonb(l.at) END)
+                             ORDER BY l.claim, l.no, l.nr)
+            FROM (SELECT e.line, e.nr, r.claim, r.no, r.attempt, r.at
                   FROM weir.report r CROSS JOIN LATERAL jsonb_array_elements(r.lines) WITH ORDINALITY e(line, nr)
                   WHERE r.job_id = _reported.job_id AND r.lines IS NOT NULL
                   ORDER BY r.claim DESC, r.no DESC, e.nr DESC LIMIT 1000) l);

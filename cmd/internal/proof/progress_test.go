@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -204,5 +205,34 @@ func TestReportsAreCarriedInBoundedSteps(t *testing.T) {
 	}
 	if n := value[int](t, conn, `SELECT count(DISTINCT r.job_id) FROM weir.report r WHERE r.segment <> 1 AND r.checkpoint = to_jsonb(r.job_id)`); n != len(ids) {
 		t.Errorf("%d of %d checkpoints were carried", n, len(ids))
+	}
+}
+
+// TestALineWithoutTimeAndLevelHasThem: in place of what a line of a log leaves out, or of a time that is none, is when it was stored, and INFO.
+func TestALineWithoutTimeAndLevelHasThem(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	a := take(t, conn, worker, atOnce(1))[0]
+	began := value[time.Time](t, conn, `SELECT clock_timestamp()`)
+	exec(t, conn, `SELECT weir.progress($1, $2)`, worker, fmt.Sprintf(`[{"token": %q, "log": [{"text": "a"}, {"text": "b", "at": null, "level": null}, {"text": "c", "at": "yesterday", "level": 30},
+		{"text": "d", "at": 17}, {"text": "e", "at": "2026-11-22T10:00:00", "level": "WARN"}, {"text": "f", "at": "2026-11-22T10:00:00.5+01:00", "level": "WARN"}]}]`, a.Token))
+	var lines []struct {
+		Attempt     int
+		At          time.Time
+		Level, Text string
+	}
+	if err := json.Unmarshal([]byte(value[string](t, conn, `SELECT log::text FROM weir.job_info($1)`, a.ID)), &lines); err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != 6 {
+		t.Fatalf("the log is %+v", lines)
+	}
+	for i, level := range []string{"INFO", "INFO", "30", "INFO", "WARN", "WARN"} {
+		at := lines[i].At
+		if given := i == 5; lines[i].Level != level || lines[i].Attempt != 1 || given != at.Before(began) || given && !at.Equal(time.Date(2026, 11, 22, 9, 0, 0, 5e8, time.UTC)) {
+			t.Errorf("line %d is %+v", i, lines[i])
+		}
 	}
 }
