@@ -27,7 +27,7 @@ type enqueueCmd struct {
 	MaxAttempts int    `default:"25" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
-	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\"} as JSON."`
+	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\", \"replaced\"} as JSON."`
 
 	Unique    bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
 	UniqueKey string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
@@ -57,6 +57,7 @@ type enqueued struct {
 	Last  int64 `json:"last,omitzero"`
 
 	Duplicates int64 `json:"duplicates,omitzero"` // jobs that were not enqueued: an earlier one is there already
+	Replaced   int64 `json:"replaced,omitzero"`   // jobs that were enqueued in place of an earlier one that waits
 }
 
 // add counts the answers for some jobs.
@@ -69,6 +70,9 @@ func (e *enqueued) add(all []weir.Enqueued, replaced bool) {
 			}
 			e.First, e.Last = job.ID, job.ID // of one job, the id is that of the earlier one
 			continue
+		}
+		if job.Duplicate {
+			e.Replaced++
 		}
 		if e.Count == 0 {
 			e.First = job.ID

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -206,6 +208,28 @@ func TestWhatARuleDecidesIsReturned(t *testing.T) {
 			worker, got[0].Lane, got[0].Seq, got[0].ID, got[1].ID)
 		if answer != want {
 			t.Errorf("the answer is %q, want %q", answer, want)
+		}
+	}
+}
+
+// TestTheRuleOfTheGuideMatchesErrorsOfCommands: they begin with how the command ended, before what it wrote to its standard error, one line or a traceback.
+func TestTheRuleOfTheGuideMatchesErrorsOfCommands(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../../docs/failures.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile(`error => '([^']*NotFound[^']*)'`).FindSubmatch(guide)
+	if rule == nil {
+		t.Fatal("the guide has no rule for NotFound")
+	}
+	conn := connect(t, pgtest.Database(t))
+	for text, want := range map[string]bool{
+		"NotFound: 7": true, "exit status 1: NotFound: 7": true, "exit status 1: Traceback (most recent call last):\n  File x\nGone: 7": true,
+		"exit status 1: FileNotFound: 7": false, "exit status 1": false,
+	} {
+		if got := value[bool](t, conn, `SELECT $1::text ~ $2::text`, text, string(rule[1])); got != want {
+			t.Errorf("the rule %s matches %q: %t", rule[1], text, got)
 		}
 	}
 }
