@@ -3414,14 +3414,22 @@ $$;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
+  BEGIN
+    RETURN given::jsonb;
+  EXCEPTION WHEN untranslatable_character OR invalid_text_representation OR numeric_value_out_of_range THEN
+    -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. Without lookbehind, which would make it
+    -- quadratic: escaped backslashes are written in another way, so that each backslash begins an escape; then whole pairs also get a U+FFFD,
+    -- and lose it again.
+    given := regexp_replace(regexp_replace(replace(given, E'\\\\', E'\\u005c'),
+      E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g'),
+      E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g');
+  END;
   RETURN given::jsonb;
-EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. Without lookbehind, which would make it
-  -- quadratic: escaped backslashes are written in another way, so that each backslash begins an escape; then whole pairs also get a U+FFFD,
-  -- and lose it again.
-  RETURN regexp_replace(regexp_replace(replace(given, E'\\\\', E'\\u005c'),
-    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g'),
-    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g')::jsonb;
+EXCEPTION WHEN numeric_value_out_of_range OR invalid_text_representation THEN  -- JSON has numbers that PostgreSQL's jsonb has not, such as 1e400000: they spoil one entry, not all
+  IF json_typeof(given::json) = 'array' THEN
+    RETURN (SELECT jsonb_agg(weir._jsonb_of(e::text)) FROM json_array_elements(given::json) e);
+  END IF;
+  RETURN jsonb_build_object('token', given::json ->> 'token', 'invalid', SQLERRM);
 END
 $$;
 CREATE FUNCTION weir._judged(places integer[], lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[]) RETURNS TABLE(place integer, rule text, outcome text, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
@@ -7224,6 +7232,7 @@ CREATE FUNCTION weir._wrong_with_entry(given jsonb) RETURNS text LANGUAGE sql IM
 AS $$
   SELECT CASE
     WHEN jsonb_typeof(given) <> 'object' THEN format('an entry must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN jsonb_typeof(given -> 'invalid') = 'string' THEN format('it has a number that PostgreSQL does not take: %s', left(given ->> 'invalid', 100))
     WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
     WHEN jsonb_typeof(given -> 'percent') NOT IN ('number', 'null') OR (given ->> 'percent')::numeric NOT BETWEEN 0 AND 100
       THEN format('percent must be a number from 0 to 100, got %s', left((given -> 'percent')::text, 100))
@@ -7244,6 +7253,7 @@ CREATE FUNCTION weir._wrong_with(given jsonb) RETURNS text LANGUAGE sql IMMUTABL
 AS $$
   SELECT CASE
     WHEN jsonb_typeof(given) <> 'object' THEN format('an end must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN jsonb_typeof(given -> 'invalid') = 'string' THEN format('it has a number that PostgreSQL does not take: %s', left(given ->> 'invalid', 100))
     WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
     WHEN given ->> 'outcome' <> ALL (ARRAY['completed', 'failed', 'cancelled', 'snoozed', 'released'])
       THEN format('outcome must be completed, failed, cancelled, snoozed or released, got %s', left(given ->> 'outcome', 100))
@@ -9184,7 +9194,7 @@ COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction o
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
-COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';

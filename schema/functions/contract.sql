@@ -300,18 +300,26 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
+  BEGIN
+    RETURN given::jsonb;
+  EXCEPTION WHEN untranslatable_character OR invalid_text_representation OR numeric_value_out_of_range THEN
+    -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. Without lookbehind, which would make it
+    -- quadratic: escaped backslashes are written in another way, so that each backslash begins an escape; then whole pairs also get a U+FFFD,
+    -- and lose it again.
+    given := regexp_replace(regexp_replace(replace(given, E'\\\\', E'\\u005c'),
+      E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g'),
+      E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g');
+  END;
   RETURN given::jsonb;
-EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-  -- NUL, and halves of surrogate pairs: JSON can escape them, but PostgreSQL's text can't contain them. Without lookbehind, which would make it
-  -- quadratic: escaped backslashes are written in another way, so that each backslash begins an escape; then whole pairs also get a U+FFFD,
-  -- and lose it again.
-  RETURN regexp_replace(regexp_replace(replace(given, E'\\\\', E'\\u005c'),
-    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', E'\\1\\\\ufffd', 'g'),
-    E'(\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})\\\\ufffd', E'\\1', 'g')::jsonb;
+EXCEPTION WHEN numeric_value_out_of_range OR invalid_text_representation THEN  -- JSON has numbers that PostgreSQL's jsonb has not, such as 1e400000: they spoil one entry, not all
+  IF json_typeof(given::json) = 'array' THEN
+    RETURN (SELECT jsonb_agg(weir._jsonb_of(e::text)) FROM json_array_elements(given::json) e);
+  END IF;
+  RETURN jsonb_build_object('token', given::json ->> 'token', 'invalid', SQLERRM);
 END
 $$;
 COMMENT ON FUNCTION weir._jsonb_of IS
-  'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Errors: 22P02. Locks: none. Isolation: any.';
+  'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._wrong_with(given jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -320,6 +328,7 @@ SET jit = off
 AS $$
   SELECT CASE
     WHEN jsonb_typeof(given) <> 'object' THEN format('an end must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN jsonb_typeof(given -> 'invalid') = 'string' THEN format('it has a number that PostgreSQL does not take: %s', left(given ->> 'invalid', 100))
     WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
     WHEN given ->> 'outcome' <> ALL (ARRAY['completed', 'failed', 'cancelled', 'snoozed', 'released'])
       THEN format('outcome must be completed, failed, cancelled, snoozed or released, got %s', left(given ->> 'outcome', 100))

@@ -84,6 +84,7 @@ SET jit = off
 AS $$
   SELECT CASE
     WHEN jsonb_typeof(given) <> 'object' THEN format('an entry must be a JSON object, got a JSON %s', jsonb_typeof(given))
+    WHEN jsonb_typeof(given -> 'invalid') = 'string' THEN format('it has a number that PostgreSQL does not take: %s', left(given ->> 'invalid', 100))
     WHEN weir._is_token(given ->> 'token') IS NOT TRUE THEN format('%s is not a token: pass it unchanged, as weir.take returned it', coalesce(left((given -> 'token')::text, 100), 'null'))
     WHEN jsonb_typeof(given -> 'percent') NOT IN ('number', 'null') OR (given ->> 'percent')::numeric NOT BETWEEN 0 AND 100
       THEN format('percent must be a number from 0 to 100, got %s', left((given -> 'percent')::text, 100))

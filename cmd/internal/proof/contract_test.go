@@ -133,12 +133,13 @@ func TestEachEndIsJudgedByItself(t *testing.T) {
 	text := fmt.Sprintf(`[
 		{"token": %q, "outcome": "failed", "error": "a \u0000 b \ud800 c \\u0000 d \ud83d\ude00 \udc00"},
 		{"token": %q, "outcome": "finished"}, {"token": %[2]q, "delay": -1}, {"token": %[2]q, "delay": "soon"}, {"token": %[2]q, "final": 1}, {"token": %[2]q, "errors": []},
+		{"token": %[2]q, "delay": 1e400000}, {"token": %[2]q, "output": [1e400000, "\u0000"]}, {"token": 1e400000}, 1e99999999999, [1e400000],
 		{"token": %[1]q, "delay": 1e-400},
 		{"token": "1.1.1"}, {"token": "x"}, {"token": 7}, {"token": "9223372036854775808.1.1"}, {}, 7, null,
 		{"token": %[2]q, "output": {"a": 1}}]`, tokens[0], tokens[1])
 	refused := column[string](t, conn, `SELECT refusal FROM weir.record($1, $2)`, worker, text)
 	slices.Sort(refused)
-	if got := strings.Join(refused, " "); got != "ended "+strings.Repeat("invalid ", 11)+"lost" {
+	if got := strings.Join(refused, " "); got != "ended "+strings.Repeat("invalid ", 16)+"lost" {
 		t.Errorf("refused: %s", got)
 	}
 	if is := value[string](t, conn, `SELECT error FROM weir.job_info($1)`, ids[0]); is != "a \uFFFD b \uFFFD c \\u0000 d 😀 \uFFFD" {

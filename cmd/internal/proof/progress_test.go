@@ -83,7 +83,9 @@ func TestWhatIsWrongWithAReportIsSaid(t *testing.T) {
 		`"log": [{}]`:          "each line of log must be an object with a text",
 		`"log": [{"text": 1}]`: "each line of log must be an object with a text",
 		`"log": [` + strings.Repeat(`{"text": ""},`, 200) + `{"text": ""}]`: "log has 201 lines, at most 200",
-		`"progress": 1`: `unknown field progress`,
+		`"progress": 1`:                 `unknown field progress`,
+		`"invalid": null`:               `unknown field invalid`,
+		`"checkpoint": {"n": 1e400000}`: "it has a number that PostgreSQL does not take: value overflows numeric format",
 	} {
 		got := column[string](t, conn, `SELECT refusal || ': ' || detail FROM weir.progress($1, $2)`, worker, fmt.Sprintf(`[{"token": %q, %s}]`, a.token(), fields))
 		if len(got) != 1 || !strings.HasPrefix(got[0], "invalid: ") || !strings.Contains(got[0], want) {
@@ -91,9 +93,9 @@ func TestWhatIsWrongWithAReportIsSaid(t *testing.T) {
 		}
 	}
 	got := column[string](t, conn, `SELECT coalesce(token, '?') || ' ' || refusal FROM weir.progress($1, $2)`, worker,
-		fmt.Sprintf(`[1, {"token": "x"}, {"percent": 1}, {"token": %q, "percent": 5, "message": "a\u0000", "checkpoint": null, "log": [{"text": "l", "level": "INFO"}]}]`, a.token()))
-	if !slices.Equal(got, []string{"? invalid", "x invalid", "? invalid"}) {
-		t.Errorf("of four, one valid, these were refused: %v", got)
+		fmt.Sprintf(`[1, {"token": "x"}, {"percent": 1}, {"token": "y", "checkpoint": 1e400000}, {"token": %q, "percent": 5, "message": "a\u0000", "checkpoint": null, "log": [{"text": "l", "level": "INFO"}]}]`, a.token()))
+	if !slices.Equal(got, []string{"? invalid", "x invalid", "? invalid", "y invalid"}) {
+		t.Errorf("of five, one valid, these were refused: %v", got)
 	}
 	wantReported(t, conn, "in the end", id, "5", "none")
 	if log := value[string](t, conn, `SELECT log::text || message FROM weir.job_info($1)`, id); log != `[{"text": "l", "level": "INFO", "attempt": 1}]a`+"\uFFFD" {
