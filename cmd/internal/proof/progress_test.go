@@ -98,7 +98,7 @@ func TestWhatIsWrongWithAReportIsSaid(t *testing.T) {
 		t.Errorf("of five, one valid, these were refused: %v", got)
 	}
 	wantReported(t, conn, "in the end", id, "5", "none")
-	if log := value[string](t, conn, `SELECT log::text || message FROM weir.job_info($1)`, id); log != `[{"text": "l", "level": "INFO", "attempt": 1}]a`+"\uFFFD" {
+	if log := value[string](t, conn, `SELECT (log #- '{0,at}')::text || message FROM weir.job_info($1)`, id); log != `[{"text": "l", "level": "INFO", "attempt": 1}]a`+"\uFFFD" {
 		t.Errorf("log and message are %s", log)
 	}
 	for what, text := range map[string]string{"no array": "{}", "too many": "[" + strings.Repeat("1,", 1000) + "1]", "too long": strings.Repeat(" ", 16<<20+1)} {
