@@ -75,12 +75,7 @@ func (l *load) converse(talk *talk, d time.Duration, disturb func()) {
 		disturb()
 	}
 	l.pause(d / 2)
-	for range 20 { // on a busy machine it takes longer until there is enough to prove anything
-		if drawn := l.drawn(); drawn >= minMessages*2 || l.ctx.Err() != nil {
-			break
-		}
-		l.pause(d / 4)
-	}
+	l.await(func() bool { return l.drawn() >= minMessages*2 }) // on a busy machine it takes longer until there is enough to prove anything
 	if disturb == nil {
 		l.await(func() bool { return l.has("opened") })
 	}

@@ -47,20 +47,44 @@ type model struct {
 	ids    map[string]map[int64]bool // of a key
 	keys   map[int64]map[string]bool // of an id
 	claims map[int64]map[step][]*evidence
+	began  map[string]time.Time // when the transaction of a key was begun
+	synced []acknowledged
 	count  int
 }
 
+// acknowledged is a transaction of which the client knows that it is on disk, with everything that was committed before it.
+type acknowledged struct{ began, answered time.Time }
+
 func newModel() *model {
-	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[step][]*evidence{}}
+	return &model{jobs: map[string]fate{}, ids: map[string]map[int64]bool{}, keys: map[int64]map[string]bool{}, claims: map[int64]map[step][]*evidence{}, began: map[string]time.Time{}}
 }
 
 // enqueued records the fate of jobs. It is called with uncertain before anything is sent.
 func (m *model) enqueued(f fate, keys ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := time.Now()
 	for _, k := range keys {
 		m.jobs[k] = f
+		switch f {
+		case uncertain:
+			m.began[k] = now
+		case committed:
+			if n := len(m.synced); n == 0 || m.synced[n-1].began.Before(m.began[k]) {
+				m.synced = append(m.synced, acknowledged{m.began[k], now})
+			}
+		}
 	}
+}
+
+// survived returns a time before which everything that was committed has survived a kill.
+func (m *model) survived(killed time.Time) (upto time.Time) {
+	for _, a := range m.synced {
+		if a.answered.Before(killed) {
+			upto = a.began
+		}
+	}
+	return upto
 }
 
 // claimed records a claim.
@@ -115,12 +139,13 @@ func (m *model) has(id int64, t step) bool {
 	return len(m.claims[id][t]) > 0
 }
 
-// problems compares the evidence with what must be true. Claims commit asynchronously, so a claim made in the seconds
-// before the server was killed may be lost, and its attempts claimed again.
+// problems compares the evidence with what must be true. Claims commit asynchronously, so a claim made after the last transaction that is known to be on
+// disk may be lost when the server is killed, and its attempts claimed again.
 func (m *model) problems(killed time.Time) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []string
+	survived := m.survived(killed)
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	for key, f := range m.jobs {
 		n := len(m.ids[key])
@@ -151,7 +176,7 @@ func (m *model) problems(killed time.Time) []string {
 			before = k
 			slices.SortFunc(claims, func(a, b *evidence) int { return a.at.Compare(b.at) })
 			for _, e := range claims[:len(claims)-1] {
-				if e.answered() || e.at.After(killed) || e.at.Before(killed.Add(-2*time.Second)) {
+				if e.answered() || e.at.After(killed) || e.at.Before(survived) {
 					say("job %d attempt %v was claimed twice: %s, then %s", id, k, describe(e), describe(claims[len(claims)-1]))
 				}
 			}
