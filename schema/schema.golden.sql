@@ -3854,6 +3854,22 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._log_time(given text) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  at timestamptz;
+BEGIN
+  IF given ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})? ?([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' THEN
+    at := given;
+    RETURN CASE WHEN at NOT BETWEEN '2000-01-01 00:00:00+00' AND '9998-12-31 00:00:00+00' THEN NULL  -- to_jsonb writes some of these times as RFC 3339 does not
+                WHEN given ~ 'T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$' THEN to_jsonb(given)
+                ELSE to_jsonb(at) END;
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END
+$$;
 CREATE FUNCTION weir._login_secret(OUT secret text, OUT iterations integer) RETURNS record LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT s.value, coalesce(current_setting('scram_iterations', true)::integer, 4096) FROM weir.setting s WHERE s.name = 'message_login_secret'
@@ -5642,7 +5658,7 @@ BEGIN
   IF FOUND AND with_log THEN
     -- A line that does not say when it was written was stored then. Clients read the time as one in RFC 3339.
     log := (SELECT jsonb_agg(l.line || jsonb_build_object('attempt', l.attempt, 'level', coalesce(l.line ->> 'level', 'INFO'),
-                               'at', CASE WHEN l.line ->> 'at' ~ '^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$' THEN l.line -> 'at' ELSE to_jsonb(l.at) END)
+                               'at', coalesce(weir._log_time(l.line ->> 'at'), to_jsonb(l.at)))
                              ORDER BY l.claim, l.no, l.nr)
             FROM (SELECT e.line, e.nr, r.claim, r.no, r.attempt, r.at
                   FROM weir.report r CROSS JOIN LATERAL jsonb_array_elements(r.lines) WITH ORDINALITY e(line, nr)
@@ -9216,6 +9232,7 @@ COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules again
 COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
+COMMENT ON ROUTINE weir._log_time(text) IS 'The time of a line of a log, in the form of RFC 3339, also if it was given with a space in place of the T, as languages print it; NULL: it is no time with a time zone. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';

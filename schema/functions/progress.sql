@@ -204,7 +204,7 @@ BEGIN
   IF FOUND AND with_log THEN
     -- A line that does not say when it was written was stored then. Clients read the time as one in RFC 3339.
     log := (SELECT jsonb_agg(l.line || jsonb_build_object('attempt', l.attempt, 'level', coalesce(l.line ->> 'level', 'INFO'),
-                               'at', CASE WHEN l.line ->> 'at' ~ '^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$' THEN l.line -> 'at' ELSE to_jsonb(l.at) END)
+                               'at', coalesce(weir._log_time(l.line ->> 'at'), to_jsonb(l.at)))
                              ORDER BY l.claim, l.no, l.nr)
             FROM (SELECT e.line, e.nr, r.claim, r.no, r.attempt, r.at
                   FROM weir.report r CROSS JOIN LATERAL jsonb_array_elements(r.lines) WITH ORDINALITY e(line, nr)
@@ -215,6 +215,28 @@ END
 $$;
 COMMENT ON FUNCTION weir._reported IS
   'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
+
+CREATE OR REPLACE FUNCTION weir._log_time(given text) RETURNS jsonb
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  at timestamptz;
+BEGIN
+  IF given ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})? ?([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' THEN
+    at := given;
+    RETURN CASE WHEN at NOT BETWEEN '2000-01-01 00:00:00+00' AND '9998-12-31 00:00:00+00' THEN NULL  -- to_jsonb writes some of these times as RFC 3339 does not
+                WHEN given ~ 'T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$' THEN to_jsonb(given)
+                ELSE to_jsonb(at) END;
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION weir._log_time IS
+  'The time of a line of a log, in the form of RFC 3339, also if it was given with a space in place of the T, as languages print it; NULL: it is no time with a time zone. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_reports() RETURNS text
 LANGUAGE plpgsql VOLATILE

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -219,7 +220,13 @@ func TestALineWithoutTimeAndLevelHasThem(t *testing.T) {
 	a := take(t, conn, worker, atOnce(1))[0]
 	began := value[time.Time](t, conn, `SELECT clock_timestamp()`)
 	exec(t, conn, `SELECT weir.progress($1, $2)`, worker, fmt.Sprintf(`[{"token": %q, "log": [{"text": "a"}, {"text": "b", "at": null, "level": null}, {"text": "c", "at": "yesterday", "level": 30},
-		{"text": "d", "at": 17}, {"text": "e", "at": "2026-11-22T10:00:00", "level": "WARN"}, {"text": "f", "at": "2026-11-22T10:00:00.5+01:00", "level": "WARN"}]}]`, a.Token))
+		{"text": "d", "at": 17}, {"text": "e", "at": "2026-11-22T10:00:00", "level": "WARN"}, {"text": "f", "at": "2026-11-22T10:00:00.5+01:00", "level": "WARN"},
+		{"text": "g", "at": "2026-11-22 10:00:00.500000+01:00"}, {"text": "h", "at": "2026-11-22 09:00:00.5Z"}, {"text": "i", "at": "2026-02-30T10:00:00Z"}, {"text": "j", "at": "9999-12-31T23:59:59-15:00"},
+		{"text": "k", "at": "2026-11-22T10:00:00+99:00"}, {"text": "l", "at": "2026-11-21T24:00:00Z"}, {"text": "m", "at": "0001-01-01T00:00:00+15:00"}, {"text": "n", "at": "2026-13-41T61:00:00Z"}]}]`, a.Token))
+	given := map[int]time.Time{11: time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)}
+	for _, i := range []int{5, 6, 7} { // as Python prints it, too
+		given[i] = time.Date(2026, 11, 22, 9, 0, 0, 5e8, time.UTC)
+	}
 	var lines []struct {
 		Attempt     int
 		At          time.Time
@@ -228,12 +235,12 @@ func TestALineWithoutTimeAndLevelHasThem(t *testing.T) {
 	if err := json.Unmarshal([]byte(value[string](t, conn, `SELECT log::text FROM weir.job_info($1)`, a.ID)), &lines); err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) != 6 {
+	if len(lines) != 14 {
 		t.Fatalf("the log is %+v", lines)
 	}
-	for i, level := range []string{"INFO", "INFO", "30", "INFO", "WARN", "WARN"} {
-		at := lines[i].At
-		if given := i == 5; lines[i].Level != level || lines[i].Attempt != 1 || given != at.Before(began) || given && !at.Equal(time.Date(2026, 11, 22, 9, 0, 0, 5e8, time.UTC)) {
+	levels := map[int]string{2: "30", 4: "WARN", 5: "WARN"}
+	for i, line := range lines {
+		if want, ok := given[i]; line.Level != cmp.Or(levels[i], "INFO") || line.Attempt != 1 || ok && !line.At.Equal(want) || !ok && line.At.Before(began) {
 			t.Errorf("line %d is %+v", i, lines[i])
 		}
 	}
