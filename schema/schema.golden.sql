@@ -7349,21 +7349,19 @@ $$;
 CREATE FUNCTION weir.cancel(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  now_is text;
+  job weir.job_info;
 BEGIN
-  now_is := (SELECT i.state FROM weir.job_info(job_id) i);
-  IF now_is IN ('available', 'scheduled', 'running') THEN
+  SELECT i.* INTO job FROM weir.job_info(job_id) i;
+  IF job.state IN ('available', 'scheduled', 'running') THEN
     INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
     -- In order, the next job of its key waits for it no more.
-    PERFORM weir._free_slots(ARRAY[l.gate], ARRAY[0], ARRAY[k.lane])
-    FROM unnest(CASE WHEN EXISTS (SELECT FROM weir.queue_limit l WHERE l.in_order) THEN weir._lanes_of(ARRAY[job_id]) END) k(lane)
-    JOIN weir.queue q ON q.id = (k.lane >> 39)::integer JOIN weir.queue_limit l ON l.name = q.name
-    WHERE l.in_order AND k.lane & 549755813880 <> 0;
-    RETURN CASE now_is WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
+    PERFORM weir._free_slots(ARRAY[l.gate], ARRAY[0], ARRAY[weir._key_bits(job.key)]) FROM weir.queue_limit l
+    WHERE l.name = job.queue AND l.in_order AND job.key IS NOT NULL;
+    RETURN CASE job.state WHEN 'running' THEN 'requested' ELSE 'cancelled' END;
   END IF;
-  RETURN now_is;
+  RETURN job.state;
 END
 $$;
 CREATE FUNCTION weir.checkpoint(job_id bigint) RETURNS jsonb LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
