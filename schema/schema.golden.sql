@@ -1596,7 +1596,7 @@ BEGIN
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
     WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
-    IF upto > 0 AND NOT is_ring AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+    IF upto > 0 AND NOT is_ring AND weir._skip_ended(_claim.worker, ready.lane, filters, false) THEN
       is_cut := true;
       CONTINUE;
     END IF;
@@ -1758,22 +1758,18 @@ BEGIN
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;
-    IF is_ring AND ready.gate IS NOT NULL AND (upto > 0 OR last.keyed) THEN
-      -- What it has ended itself makes room, too.
-      INSERT INTO weir.release (gate, ring, xid, n, lanes)
-      SELECT ready.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, f.lanes
-      FROM (SELECT array_agg(k.lane) AS lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
-            JOIN weir.result r ON r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids)
-            WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
-      is_cut := is_cut OR FOUND;
+    IF is_ring AND (upto > 0 OR last.keyed) THEN
+      is_cut := weir._pass_ended(_claim.worker, ready.name, ready.lane, this_seq, filters, last.keyed) OR is_cut;
     END IF;
     IF is_ring AND taken BETWEEN 1 AND quota - 1 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
       is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring AND taken < quota THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
-    ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
-      is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
+    ELSIF (upto > 0 OR last.keyed) AND taken < quota
+          AND (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken THEN
+      is_cut := true;  -- it has ended some, so others may wait behind them
+      PERFORM weir._skip_ended(_claim.worker, ready.lane, filters, true) WHERE last.keyed;
     END IF;
   END LOOP;
   IF has_keys AND EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL) THEN
@@ -2530,6 +2526,27 @@ BEGIN
   IF FOUND THEN
     outcome := r.outcome; worker := r.worker; finished_at := r.finished_at; error := r.error; output := r.output;
   END IF;
+END
+$$;
+CREATE FUNCTION weir._ended_among(filters weir.cancellation_where[], to_judge boolean, ids bigint[], xids xid8[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamp with time zone[]) RETURNS TABLE(nr bigint, id bigint, reason text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_nestloop=off SET enable_hashjoin=on
+AS $$
+#variable_conflict use_column
+DECLARE
+  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities) END;
+  judged    bigint[];
+  reasons   text[];
+BEGIN
+  IF to_judge THEN
+    SELECT array_agg(g.id), array_agg(g.reason) INTO judged, reasons
+    FROM (SELECT array_agg(u.id) AS ids, array_agg(u.xid) AS xids, array_agg(u.key) AS keys, array_agg(u.no) AS nos, array_agg(coalesce(u.until, 'infinity')) AS untils, array_agg(u.at) AS times
+          FROM unnest(_ended_among.ids, xids, unique_keys, nos, untils, enqueued) u(id, xid, key, no, until, at) WHERE u.key IS NOT NULL) u
+    CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+    WHERE u.ids IS NOT NULL AND g.fate = 'dropped';
+  END IF;
+  RETURN QUERY
+  SELECT u.nr, u.id, coalesce(j.reason, '') FROM unnest(_ended_among.ids) WITH ORDINALITY u(id, nr)
+  LEFT JOIN unnest(cancelled) c(id) ON c.id = u.id LEFT JOIN unnest(judged, reasons) j(id, reason) ON j.id = u.id
+  WHERE c.id IS NOT NULL OR j.id IS NOT NULL;
 END
 $$;
 CREATE FUNCTION weir._ended_since(since pg_snapshot, snapshot pg_snapshot) RETURNS TABLE(low xid8, high xid8) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
@@ -4667,6 +4684,142 @@ BEGIN
     CASE WHEN '*' IN (left(fields[1], 1), left(fields[2], 1), left(fields[3], 1)) THEN 'real' ELSE 'fixed' END];
 END
 $$;
+CREATE FUNCTION weir._pass_ended(worker integer, name text, lane bigint, seq bigint, filters weir.cancellation_where[], keyed boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rounds CONSTANT integer := 20;
+  max_jobs   CONSTANT integer := 9600;  -- in one call
+  max_size   CONSTANT integer := 960;   -- of a batch, as in a claim
+  max_skip   CONSTANT integer := 4;
+  last_id    CONSTANT bigint  := 9223372036854775807;
+  key_mask   CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
+  began      timestamptz := clock_timestamp();
+  active     smallint    := pg_sequence_last_value('weir.active_job');
+  lim        weir.queue_limit;
+  ring       weir.ring;
+  top        xid8;
+  skip       xid8[];
+  lanes      bigint[];     -- those of the jobs that it has ended
+  states     weir.turn[];  -- where these stand
+  this       weir.turn[];  -- those of a round
+  places     integer;      -- how many they are at most
+  size       integer := CASE WHEN keyed THEN 30 ELSE max_size END;
+  this_seq   bigint  := seq;
+  passed     integer := 0;
+  next       record;
+  fates      record;
+  written    record;
+BEGIN
+  SELECT array_agg(k.lane) INTO lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+  WHERE b.lane = _pass_ended.lane AND b.seq = _pass_ended.seq AND EXISTS (SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids));
+  IF lanes IS NULL THEN
+    RETURN false;
+  END IF;
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _pass_ended.name;
+  ring := weir._ring_of(name);
+  -- They have taken no slot.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT lim.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, lanes WHERE lim.key_running IS NOT NULL;
+  IF lim.key_rate IS NOT NULL THEN
+    -- And no start of the rate: what it keeps from one, on any lane of these keys, is looked at again.
+    this_seq := this_seq + 1;
+    INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+    SELECT t.lane, this_seq, t.pos_xid, t.pos_id, t.tag, active, t.waits, t.parked, t.pending, t.pending_after, t.open,
+           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * lim.key_per / lim.key_rate ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN began END
+    FROM (SELECT l.lane & key_mask AS bits, count(*) AS n FROM unnest(lanes) l(lane) GROUP BY l.lane & key_mask) k
+    CROSS JOIN weir.queue q CROSS JOIN generate_series(0, 7) f(form)
+    CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = (q.id::bigint << 39) + k.bits + f.form ORDER BY t.seq DESC LIMIT 1) t
+    WHERE q.name = _pass_ended.name AND (t.seq = _pass_ended.seq OR t.again_at IS NOT NULL);
+    ring.seq := this_seq;
+    INSERT INTO weir.ring SELECT (ring).*;
+  END IF;
+
+  -- Others like them often come next in their lanes.
+  lanes := ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
+  states := ARRAY(SELECT t FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t);
+  top := pg_snapshot_xmax(ring.arrived);
+  skip := ARRAY(SELECT x FROM pg_snapshot_xip(ring.arrived) x ORDER BY x LIMIT max_skip);
+  FOR round IN 1..max_rounds LOOP
+    -- Unique jobs are judged one lane after the other, so that what is ended in one is known in the next.
+    places := CASE WHEN keyed THEN 1 ELSE 100 END;
+    this := states[: places];
+    EXIT WHEN this = '{}';
+    SELECT array_agg(f.nr) AS nrs, array_agg(f.is_late) AS lates, array_agg((f.job).segment) AS segments, array_agg((f.job).xid) AS xids, array_agg((f.job).id) AS ids,
+           array_agg((f.job).attempt) AS attempts, array_agg((f.job).kind) AS kinds, array_agg((f.job).meta) AS metas, array_agg((f.job).enqueued_at) AS enqueued,
+           array_agg((f.job).key) AS keys, array_agg(((f.job).lane & 3)::integer + 1) AS priorities,
+           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils INTO next
+    FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
+    CROSS JOIN LATERAL (
+      -- As in a turn.
+      SELECT t.nr, true AS is_late, j.job FROM (SELECT p.* FROM unnest(t.pending, t.pending_after) p(xid, after) WHERE t.pending IS NOT NULL ORDER BY p.xid OFFSET 0) p
+      CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT greatest(1, size / cardinality(this))) j
+      UNION ALL
+      (SELECT t.nr, false, j.job FROM (SELECT width_bucket(t.pos_xid, skip) AS below OFFSET 0) s
+       CROSS JOIN LATERAL generate_series(s.below, cardinality(skip)) i
+       CROSS JOIN LATERAL (
+         SELECT j AS job FROM weir.job j
+         WHERE j.lane = t.lane AND j.xid < coalesce(skip[i + 1], top)
+           AND (j.xid, j.id) > (CASE WHEN i > s.below THEN skip[i] ELSE t.pos_xid END, CASE WHEN i > s.below THEN last_id ELSE t.pos_id END)
+           AND pg_visible_in_snapshot(j.xid, ring.arrived)
+         ORDER BY j.xid, j.id LIMIT greatest(1, size / cardinality(this))) j
+       LIMIT greatest(1, size / cardinality(this)))
+      LIMIT greatest(1, size / cardinality(this))) f;
+    SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons, array_agg(e.nr ORDER BY e.nr) AS nrs INTO fates
+    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils) e;
+    this_seq := this_seq + 1;
+    WITH prefix AS MATERIALIZED (  -- of each lane, the rows up to the first one that is not ended
+      SELECT u.* FROM (
+        SELECT u.*, e.reason, bool_and(e.nr IS NOT NULL) OVER (PARTITION BY u.nr ORDER BY u.place) AS is_ended
+        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids) WITH ORDINALITY u(nr, is_late, segment, xid, id, place)
+        LEFT JOIN LATERAL (SELECT width_bucket(u.place, fates.nrs) AS at OFFSET 0) w ON fates.nrs IS NOT NULL
+        LEFT JOIN LATERAL (SELECT fates.nrs[w.at] AS nr, fates.reasons[w.at] AS reason WHERE fates.nrs[w.at] = u.place) e ON true) u
+      WHERE u.is_ended
+    ), reach AS MATERIALIZED (
+      SELECT p.nr, count(*) AS n, count(*) FILTER (WHERE p.is_late) AS n_late, (array_agg(p.xid ORDER BY p.place DESC))[1] AS xid, (array_agg(p.id ORDER BY p.place DESC))[1] AS id FROM prefix p GROUP BY p.nr
+    ), made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes)
+      SELECT _pass_ended.lane, s.segment, s.segment, _pass_ended.worker, this_seq, a.xids[1], a.xids[cardinality(a.xids)], '0', 0,
+             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes
+      FROM (SELECT nextval('weir.batch_no') AS no OFFSET 0) o, (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM prefix p) a,
+           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes FROM prefix p GROUP BY p.segment) s
+    ), ended AS (
+      INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
+      SELECT _pass_ended.lane, p.segment, _pass_ended.worker, this_seq, clock_timestamp(), 'cancelled', array_agg(p.id ORDER BY p.place),
+             CASE WHEN max(p.reason) <> '' THEN array_agg(nullif(p.reason, '') ORDER BY p.place) END
+      FROM prefix p GROUP BY p.segment
+    ), stands AS (
+      INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+      SELECT t.lane, this_seq, CASE WHEN r.n > r.n_late THEN r.xid ELSE t.pos_xid END, CASE WHEN r.n > r.n_late THEN r.id ELSE t.pos_id END,
+             t.tag, active, t.waits AND NOT w.is_empty, t.parked AND NOT w.is_empty, p.xids, p.afters, t.open, t.next_start, CASE WHEN NOT w.is_empty THEN t.again_at END
+      FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
+      JOIN reach r ON r.nr = t.nr
+      CROSS JOIN LATERAL (SELECT r.n < greatest(1, size / cardinality(this)) AND r.n = (SELECT count(*) FROM unnest(next.nrs) n WHERE n = t.nr) AS is_empty OFFSET 0) w
+      CROSS JOIN LATERAL (
+        -- Of those that it has not passed: from the last transaction that was read on.
+        SELECT array_agg(p.xid ORDER BY p.xid) AS xids, array_agg(CASE WHEN p.xid = r.xid THEN r.id ELSE p.after END ORDER BY p.xid) AS afters
+        FROM unnest(t.pending, t.pending_after) p(xid, after) WHERE r.n = r.n_late AND p.xid >= r.xid) p
+      RETURNING *
+    )
+    SELECT coalesce((SELECT sum(r.n) FROM reach r), 0) AS n,
+           ARRAY(SELECT ROW(s.*)::weir.turn FROM stands s JOIN unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr) ON t.lane = s.lane
+                 JOIN reach r ON r.nr = t.nr WHERE r.n >= greatest(1, size / cardinality(this)) ORDER BY t.nr) AS again INTO written;
+    IF written.n > 0 THEN
+      ring.seq := this_seq;
+      INSERT INTO weir.ring SELECT (ring).*;
+    ELSE
+      this_seq := this_seq - 1;
+    END IF;
+    passed := passed + written.n;
+    states := written.again || states[places + 1 :];
+    EXIT WHEN passed >= max_jobs OR keyed AND clock_timestamp() - began > interval '100 ms';
+    IF keyed AND written.again <> '{}' THEN
+      size := least(2 * size, max_size);
+    END IF;
+  END LOOP;
+  RETURN lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL OR states <> '{}';
+END
+$$;
 CREATE FUNCTION weir._pass_moved(lane bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -6401,14 +6554,15 @@ BEGIN
   RETURN btrim(line);
 END
 $$;
-CREATE FUNCTION weir._skip_cancelled(worker integer, lane bigint, filters weir.cancellation_where[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._skip_ended(worker integer, lane bigint, filters weir.cancellation_where[], to_judge boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
   max_batches CONSTANT integer := 10;   -- in one call
-  size        CONSTANT integer := 960;  -- as in a claim
+  max_size    CONSTANT integer := 960;  -- as in a claim
   max_skip    CONSTANT integer := 64;
   last_id     CONSTANT bigint := 9223372036854775807;
+  size        integer := CASE WHEN to_judge THEN 30 ELSE max_size END;
   snapshot    pg_snapshot;
   top         xid8;
   running     xid8[];
@@ -6416,17 +6570,17 @@ DECLARE
   below       integer;
   last        record;
   next        record;
-  gone        bigint[];
-  length      integer;  -- of the run of cancelled jobs at the head
+  fates       record;   -- of those that are ended: ids and reasons
+  length      integer;  -- of the run of jobs at the head that are ended
   this_seq    bigint;
 BEGIN
   FOR batch IN 1..max_batches LOOP
-    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_cancelled.lane ORDER BY b.seq DESC LIMIT 1;
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_ended.lane ORDER BY b.seq DESC LIMIT 1;
     IF NOT FOUND THEN
       SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending INTO last;
     END IF;
     snapshot := pg_current_snapshot();
-    top := pg_snapshot_xmax(snapshot);
+    top := least(pg_snapshot_xmax(snapshot), pg_current_xact_id_if_assigned());  -- what this transaction logs must not lie before the position
     running := ARRAY(SELECT pg_snapshot_xip(snapshot));
     below := width_bucket(last.pos_xid, running);
     IF last.pos_xid >= top OR last.pending <> running[1 : below] THEN
@@ -6434,36 +6588,40 @@ BEGIN
     END IF;
     skip := running[below + 1 : below + max_skip];
     SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
-           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued INTO next
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils INTO next
     FROM (
       SELECT j.* FROM generate_series(0, cardinality(skip)) i
       CROSS JOIN LATERAL (
-        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at FROM weir.job j
-        WHERE j.lane = _skip_cancelled.lane AND j.xid < coalesce(skip[i + 1], top)
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until FROM weir.job j
+        WHERE j.lane = _skip_ended.lane AND j.xid < coalesce(skip[i + 1], top)
           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
         ORDER BY j.xid, j.id LIMIT size) j
       LIMIT size) p;
-    gone := weir._cancelled_of(_skip_cancelled.filters, next.ids, next.attempts, next.kinds, next.metas, next.enqueued);
-    -- The rows up to the first one that is not cancelled.
-    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, gone) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
+    SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons INTO fates
+    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils) e;
+    -- The rows up to the first one that is not ended.
+    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, fates.ids) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
     IF coalesce(length, 0) = 0 THEN
       RETURN false;
     END IF;
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
     WITH made AS (
       INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
-      SELECT _skip_cancelled.lane, s.segment, s.segment, _skip_cancelled.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
+      SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
              o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
       CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
       RETURNING segment, ids
     )
-    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-    SELECT _skip_cancelled.lane, m.segment, _skip_cancelled.worker, this_seq, clock_timestamp(), 'cancelled', m.ids FROM made m;
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
+    SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
+           CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
+    FROM made m;
     IF length < size THEN
       RETURN false;
     END IF;
+    size := least(2 * size, max_size);
   END LOOP;
   RETURN true;
 END
@@ -6837,7 +6995,8 @@ BEGIN
            CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
                   CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
            CASE WHEN lim.key_rate IS NOT NULL THEN
-             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at, n.n) ELSE n.next_start END END,
+             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at,
+               (SELECT sum(o.n)::integer FROM next o WHERE o.lane & key_mask = n.lane & key_mask)) ELSE n.next_start END END,
            CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
     FROM next n
     CROSS JOIN LATERAL (
@@ -9168,6 +9327,7 @@ COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
+COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';
@@ -9258,6 +9418,7 @@ COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far th
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
@@ -9299,7 +9460,7 @@ COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],tex
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._skip_cancelled(integer,bigint,weir.cancellation_where[]) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
+COMMENT ON ROUTINE weir._skip_ended(integer,bigint,weir.cancellation_where[],boolean) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';

@@ -132,7 +132,7 @@ $$;
 COMMENT ON FUNCTION weir._drop IS
   'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 
-CREATE OR REPLACE FUNCTION weir._skip_cancelled(worker integer, lane bigint, filters weir.cancellation_where[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._skip_ended(worker integer, lane bigint, filters weir.cancellation_where[], to_judge boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -144,9 +144,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_batches CONSTANT integer := 10;   -- in one call
-  size        CONSTANT integer := 960;  -- as in a claim
+  max_size    CONSTANT integer := 960;  -- as in a claim
   max_skip    CONSTANT integer := 64;
   last_id     CONSTANT bigint := 9223372036854775807;
+  size        integer := CASE WHEN to_judge THEN 30 ELSE max_size END;
   snapshot    pg_snapshot;
   top         xid8;
   running     xid8[];
@@ -154,17 +155,17 @@ DECLARE
   below       integer;
   last        record;
   next        record;
-  gone        bigint[];
-  length      integer;  -- of the run of cancelled jobs at the head
+  fates       record;   -- of those that are ended: ids and reasons
+  length      integer;  -- of the run of jobs at the head that are ended
   this_seq    bigint;
 BEGIN
   FOR batch IN 1..max_batches LOOP
-    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_cancelled.lane ORDER BY b.seq DESC LIMIT 1;
+    SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending INTO last FROM weir.batch b WHERE b.lane = _skip_ended.lane ORDER BY b.seq DESC LIMIT 1;
     IF NOT FOUND THEN
       SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending INTO last;
     END IF;
     snapshot := pg_current_snapshot();
-    top := pg_snapshot_xmax(snapshot);
+    top := least(pg_snapshot_xmax(snapshot), pg_current_xact_id_if_assigned());  -- what this transaction logs must not lie before the position
     running := ARRAY(SELECT pg_snapshot_xip(snapshot));
     below := width_bucket(last.pos_xid, running);
     IF last.pos_xid >= top OR last.pending <> running[1 : below] THEN
@@ -172,42 +173,79 @@ BEGIN
     END IF;
     skip := running[below + 1 : below + max_skip];
     SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
-           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued INTO next
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils INTO next
     FROM (
       SELECT j.* FROM generate_series(0, cardinality(skip)) i
       CROSS JOIN LATERAL (
-        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at FROM weir.job j
-        WHERE j.lane = _skip_cancelled.lane AND j.xid < coalesce(skip[i + 1], top)
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until FROM weir.job j
+        WHERE j.lane = _skip_ended.lane AND j.xid < coalesce(skip[i + 1], top)
           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
         ORDER BY j.xid, j.id LIMIT size) j
       LIMIT size) p;
-    gone := weir._cancelled_of(_skip_cancelled.filters, next.ids, next.attempts, next.kinds, next.metas, next.enqueued);
-    -- The rows up to the first one that is not cancelled.
-    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, gone) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
+    SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons INTO fates
+    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils) e;
+    -- The rows up to the first one that is not ended.
+    length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, fates.ids) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
     IF coalesce(length, 0) = 0 THEN
       RETURN false;
     END IF;
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
     WITH made AS (
       INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
-      SELECT _skip_cancelled.lane, s.segment, s.segment, _skip_cancelled.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
+      SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
              o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
       CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
       RETURNING segment, ids
     )
-    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-    SELECT _skip_cancelled.lane, m.segment, _skip_cancelled.worker, this_seq, clock_timestamp(), 'cancelled', m.ids FROM made m;
+    INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
+    SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
+           CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
+    FROM made m;
     IF length < size THEN
       RETURN false;
     END IF;
+    size := least(2 * size, max_size);
   END LOOP;
   RETURN true;
 END
 $$;
-COMMENT ON FUNCTION weir._skip_cancelled IS
-  'Ends the jobs at the head of a lane that are cancelled by one of these filters, up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock.';
+COMMENT ON FUNCTION weir._skip_ended IS
+  'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
+
+CREATE OR REPLACE FUNCTION weir._ended_among(filters weir.cancellation_where[], to_judge boolean, ids bigint[], xids xid8[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[],
+                                             keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamptz[]) RETURNS TABLE (nr bigint, id bigint, reason text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_nestloop = off  -- both sides have hundreds of rows, which no planner knows; and callers have turned hash joins off
+SET enable_hashjoin = on
+AS $$
+#variable_conflict use_column
+DECLARE
+  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities) END;
+  judged    bigint[];
+  reasons   text[];
+BEGIN
+  IF to_judge THEN
+    SELECT array_agg(g.id), array_agg(g.reason) INTO judged, reasons
+    FROM (SELECT array_agg(u.id) AS ids, array_agg(u.xid) AS xids, array_agg(u.key) AS keys, array_agg(u.no) AS nos, array_agg(coalesce(u.until, 'infinity')) AS untils, array_agg(u.at) AS times
+          FROM unnest(_ended_among.ids, xids, unique_keys, nos, untils, enqueued) u(id, xid, key, no, until, at) WHERE u.key IS NOT NULL) u
+    CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
+    WHERE u.ids IS NOT NULL AND g.fate = 'dropped';
+  END IF;
+  RETURN QUERY
+  SELECT u.nr, u.id, coalesce(j.reason, '') FROM unnest(_ended_among.ids) WITH ORDINALITY u(id, nr)
+  LEFT JOIN unnest(cancelled) c(id) ON c.id = u.id LEFT JOIN unnest(judged, reasons) j(id, reason) ON j.id = u.id
+  WHERE c.id IS NOT NULL OR j.id IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION weir._ended_among IS
+  'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 
 CREATE OR REPLACE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE

@@ -265,7 +265,7 @@ BEGIN
     has_lanes := true;
     SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
     WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
-    IF upto > 0 AND NOT is_ring AND weir._skip_cancelled(_claim.worker, ready.lane, filters) THEN
+    IF upto > 0 AND NOT is_ring AND weir._skip_ended(_claim.worker, ready.lane, filters, false) THEN
       is_cut := true;
       CONTINUE;
     END IF;
@@ -427,22 +427,18 @@ BEGIN
       -- If the claim were lost in a crash, its jobs might run without being counted.
       PERFORM set_config('synchronous_commit', CASE commits WHEN 'off' THEN 'on' ELSE commits END, true);
     END IF;
-    IF is_ring AND ready.gate IS NOT NULL AND (upto > 0 OR last.keyed) THEN
-      -- What it has ended itself makes room, too.
-      INSERT INTO weir.release (gate, ring, xid, n, lanes)
-      SELECT ready.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, f.lanes
-      FROM (SELECT array_agg(k.lane) AS lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
-            JOIN weir.result r ON r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids)
-            WHERE b.lane = ready.lane AND b.seq = this_seq) f WHERE f.lanes IS NOT NULL;
-      is_cut := is_cut OR FOUND;
+    IF is_ring AND (upto > 0 OR last.keyed) THEN
+      is_cut := weir._pass_ended(_claim.worker, ready.name, ready.lane, this_seq, filters, last.keyed) OR is_cut;
     END IF;
     IF is_ring AND taken BETWEEN 1 AND quota - 1 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
       is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring AND taken < quota THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
-    ELSIF (upto > 0 OR last.keyed) AND taken < quota THEN  -- it has ended some, so others may wait behind them
-      is_cut := is_cut OR (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken;
+    ELSIF (upto > 0 OR last.keyed) AND taken < quota
+          AND (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken THEN
+      is_cut := true;  -- it has ended some, so others may wait behind them
+      PERFORM weir._skip_ended(_claim.worker, ready.lane, filters, true) WHERE last.keyed;
     END IF;
   END LOOP;
   IF has_keys AND EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL) THEN

@@ -344,7 +344,8 @@ BEGIN
            CASE WHEN lim.key_running IS NOT NULL THEN n.open || (SELECT array_agg(v.v ORDER BY u.ordinality, v.nr) FROM unnest(n.jobs[: n.n]) WITH ORDINALITY u
                   CROSS JOIN LATERAL (VALUES (1, n.seq), (2, u.id)) v(nr, v)) END,
            CASE WHEN lim.key_rate IS NOT NULL THEN
-             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at, n.n) ELSE n.next_start END END,
+             CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at,
+               (SELECT sum(o.n)::integer FROM next o WHERE o.lane & key_mask = n.lane & key_mask)) ELSE n.next_start END END,
            CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
     FROM next n
     CROSS JOIN LATERAL (

@@ -1,0 +1,149 @@
+-- What a claim from keys does if it has ended some of the jobs that it has picked, because they are cancelled by a filter or are duplicates of others.
+
+CREATE OR REPLACE FUNCTION weir._pass_ended(worker integer, name text, lane bigint, seq bigint, filters weir.cancellation_where[], keyed boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_rounds CONSTANT integer := 20;
+  max_jobs   CONSTANT integer := 9600;  -- in one call
+  max_size   CONSTANT integer := 960;   -- of a batch, as in a claim
+  max_skip   CONSTANT integer := 4;
+  last_id    CONSTANT bigint  := 9223372036854775807;
+  key_mask   CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
+  began      timestamptz := clock_timestamp();
+  active     smallint    := pg_sequence_last_value('weir.active_job');
+  lim        weir.queue_limit;
+  ring       weir.ring;
+  top        xid8;
+  skip       xid8[];
+  lanes      bigint[];     -- those of the jobs that it has ended
+  states     weir.turn[];  -- where these stand
+  this       weir.turn[];  -- those of a round
+  places     integer;      -- how many they are at most
+  size       integer := CASE WHEN keyed THEN 30 ELSE max_size END;
+  this_seq   bigint  := seq;
+  passed     integer := 0;
+  next       record;
+  fates      record;
+  written    record;
+BEGIN
+  SELECT array_agg(k.lane) INTO lanes FROM weir.batch b CROSS JOIN LATERAL unnest(b.ids, b.lanes) k(id, lane)
+  WHERE b.lane = _pass_ended.lane AND b.seq = _pass_ended.seq AND EXISTS (SELECT FROM weir.result r WHERE r.lane = b.lane AND r.seq = b.seq AND k.id = ANY (r.ids));
+  IF lanes IS NULL THEN
+    RETURN false;
+  END IF;
+  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _pass_ended.name;
+  ring := weir._ring_of(name);
+  -- They have taken no slot.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT lim.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, lanes WHERE lim.key_running IS NOT NULL;
+  IF lim.key_rate IS NOT NULL THEN
+    -- And no start of the rate: what it keeps from one, on any lane of these keys, is looked at again.
+    this_seq := this_seq + 1;
+    INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+    SELECT t.lane, this_seq, t.pos_xid, t.pos_id, t.tag, active, t.waits, t.parked, t.pending, t.pending_after, t.open,
+           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * lim.key_per / lim.key_rate ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN began END
+    FROM (SELECT l.lane & key_mask AS bits, count(*) AS n FROM unnest(lanes) l(lane) GROUP BY l.lane & key_mask) k
+    CROSS JOIN weir.queue q CROSS JOIN generate_series(0, 7) f(form)
+    CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = (q.id::bigint << 39) + k.bits + f.form ORDER BY t.seq DESC LIMIT 1) t
+    WHERE q.name = _pass_ended.name AND (t.seq = _pass_ended.seq OR t.again_at IS NOT NULL);
+    ring.seq := this_seq;
+    INSERT INTO weir.ring SELECT (ring).*;
+  END IF;
+
+  -- Others like them often come next in their lanes.
+  lanes := ARRAY(SELECT DISTINCT l FROM unnest(lanes) l);
+  states := ARRAY(SELECT t FROM unnest(lanes) l(lane) CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = l.lane ORDER BY t.seq DESC LIMIT 1) t);
+  top := pg_snapshot_xmax(ring.arrived);
+  skip := ARRAY(SELECT x FROM pg_snapshot_xip(ring.arrived) x ORDER BY x LIMIT max_skip);
+  FOR round IN 1..max_rounds LOOP
+    -- Unique jobs are judged one lane after the other, so that what is ended in one is known in the next.
+    places := CASE WHEN keyed THEN 1 ELSE 100 END;
+    this := states[: places];
+    EXIT WHEN this = '{}';
+    SELECT array_agg(f.nr) AS nrs, array_agg(f.is_late) AS lates, array_agg((f.job).segment) AS segments, array_agg((f.job).xid) AS xids, array_agg((f.job).id) AS ids,
+           array_agg((f.job).attempt) AS attempts, array_agg((f.job).kind) AS kinds, array_agg((f.job).meta) AS metas, array_agg((f.job).enqueued_at) AS enqueued,
+           array_agg((f.job).key) AS keys, array_agg(((f.job).lane & 3)::integer + 1) AS priorities,
+           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils INTO next
+    FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
+    CROSS JOIN LATERAL (
+      -- As in a turn.
+      SELECT t.nr, true AS is_late, j.job FROM (SELECT p.* FROM unnest(t.pending, t.pending_after) p(xid, after) WHERE t.pending IS NOT NULL ORDER BY p.xid OFFSET 0) p
+      CROSS JOIN LATERAL (SELECT j AS job FROM weir.job j WHERE j.lane = t.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT greatest(1, size / cardinality(this))) j
+      UNION ALL
+      (SELECT t.nr, false, j.job FROM (SELECT width_bucket(t.pos_xid, skip) AS below OFFSET 0) s
+       CROSS JOIN LATERAL generate_series(s.below, cardinality(skip)) i
+       CROSS JOIN LATERAL (
+         SELECT j AS job FROM weir.job j
+         WHERE j.lane = t.lane AND j.xid < coalesce(skip[i + 1], top)
+           AND (j.xid, j.id) > (CASE WHEN i > s.below THEN skip[i] ELSE t.pos_xid END, CASE WHEN i > s.below THEN last_id ELSE t.pos_id END)
+           AND pg_visible_in_snapshot(j.xid, ring.arrived)
+         ORDER BY j.xid, j.id LIMIT greatest(1, size / cardinality(this))) j
+       LIMIT greatest(1, size / cardinality(this)))
+      LIMIT greatest(1, size / cardinality(this))) f;
+    SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons, array_agg(e.nr ORDER BY e.nr) AS nrs INTO fates
+    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils) e;
+    this_seq := this_seq + 1;
+    WITH prefix AS MATERIALIZED (  -- of each lane, the rows up to the first one that is not ended
+      SELECT u.* FROM (
+        SELECT u.*, e.reason, bool_and(e.nr IS NOT NULL) OVER (PARTITION BY u.nr ORDER BY u.place) AS is_ended
+        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids) WITH ORDINALITY u(nr, is_late, segment, xid, id, place)
+        LEFT JOIN LATERAL (SELECT width_bucket(u.place, fates.nrs) AS at OFFSET 0) w ON fates.nrs IS NOT NULL
+        LEFT JOIN LATERAL (SELECT fates.nrs[w.at] AS nr, fates.reasons[w.at] AS reason WHERE fates.nrs[w.at] = u.place) e ON true) u
+      WHERE u.is_ended
+    ), reach AS MATERIALIZED (
+      SELECT p.nr, count(*) AS n, count(*) FILTER (WHERE p.is_late) AS n_late, (array_agg(p.xid ORDER BY p.place DESC))[1] AS xid, (array_agg(p.id ORDER BY p.place DESC))[1] AS id FROM prefix p GROUP BY p.nr
+    ), made AS (
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes)
+      SELECT _pass_ended.lane, s.segment, s.segment, _pass_ended.worker, this_seq, a.xids[1], a.xids[cardinality(a.xids)], '0', 0,
+             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes
+      FROM (SELECT nextval('weir.batch_no') AS no OFFSET 0) o, (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM prefix p) a,
+           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes FROM prefix p GROUP BY p.segment) s
+    ), ended AS (
+      INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
+      SELECT _pass_ended.lane, p.segment, _pass_ended.worker, this_seq, clock_timestamp(), 'cancelled', array_agg(p.id ORDER BY p.place),
+             CASE WHEN max(p.reason) <> '' THEN array_agg(nullif(p.reason, '') ORDER BY p.place) END
+      FROM prefix p GROUP BY p.segment
+    ), stands AS (
+      INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+      SELECT t.lane, this_seq, CASE WHEN r.n > r.n_late THEN r.xid ELSE t.pos_xid END, CASE WHEN r.n > r.n_late THEN r.id ELSE t.pos_id END,
+             t.tag, active, t.waits AND NOT w.is_empty, t.parked AND NOT w.is_empty, p.xids, p.afters, t.open, t.next_start, CASE WHEN NOT w.is_empty THEN t.again_at END
+      FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
+      JOIN reach r ON r.nr = t.nr
+      CROSS JOIN LATERAL (SELECT r.n < greatest(1, size / cardinality(this)) AND r.n = (SELECT count(*) FROM unnest(next.nrs) n WHERE n = t.nr) AS is_empty OFFSET 0) w
+      CROSS JOIN LATERAL (
+        -- Of those that it has not passed: from the last transaction that was read on.
+        SELECT array_agg(p.xid ORDER BY p.xid) AS xids, array_agg(CASE WHEN p.xid = r.xid THEN r.id ELSE p.after END ORDER BY p.xid) AS afters
+        FROM unnest(t.pending, t.pending_after) p(xid, after) WHERE r.n = r.n_late AND p.xid >= r.xid) p
+      RETURNING *
+    )
+    SELECT coalesce((SELECT sum(r.n) FROM reach r), 0) AS n,
+           ARRAY(SELECT ROW(s.*)::weir.turn FROM stands s JOIN unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr) ON t.lane = s.lane
+                 JOIN reach r ON r.nr = t.nr WHERE r.n >= greatest(1, size / cardinality(this)) ORDER BY t.nr) AS again INTO written;
+    IF written.n > 0 THEN
+      ring.seq := this_seq;
+      INSERT INTO weir.ring SELECT (ring).*;
+    ELSE
+      this_seq := this_seq - 1;
+    END IF;
+    passed := passed + written.n;
+    states := written.again || states[places + 1 :];
+    EXIT WHEN passed >= max_jobs OR keyed AND clock_timestamp() - began > interval '100 ms';
+    IF keyed AND written.again <> '{}' THEN
+      size := least(2 * size, max_size);
+    END IF;
+  END LOOP;
+  RETURN lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL OR states <> '{}';
+END
+$$;
+COMMENT ON FUNCTION weir._pass_ended IS
+  'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
