@@ -22,13 +22,15 @@ func TestLooksLeaveNoLockBehind(t *testing.T) {
 	ids := enqueueN(t, conn, "q", 6)
 	claimed := mustClaim(t, conn, worker, "q", 2)
 	mustComplete(t, conn, worker, claimed)
+	exec(t, conn, `SELECT weir.set_limit('o', per_key => true, in_order => true)`)
+	ordered := value[int64](t, conn, `SELECT weir.enqueue('o', 'k', key => 'a')`)
 	exec(t, reader, `BEGIN`)
 	for _, query := range []string{
 		fmt.Sprintf(`SELECT * FROM weir.job_info(%d)`, ids[0]),
 		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.completed_jobs`,
 		`SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('scheduled')`,
 		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('cancelled')`, `SELECT * FROM weir.jobs('completed', 'q')`,
-		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
+		fmt.Sprintf(`SELECT weir.cancel(%d)`, ids[5]), fmt.Sprintf(`SELECT weir.cancel(%d)`, ordered), fmt.Sprintf(`SELECT weir.retry(%d)`, ids[0]),
 	} {
 		exec(t, reader, query)
 		// A retry logs into the active segment, so it may hold that one.
