@@ -205,7 +205,7 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 	}
 	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
 	runSessions(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)"))
+	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)")) // a worker makes one claim at a time
 	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
 	r := examine(t, url, 2*time.Second)
 	if len(r.Findings) > 0 {
