@@ -4008,13 +4008,9 @@ BEGIN
   END LOOP;
   PERFORM weir._pass_moved(k.lane) FROM unnest(left_) k(lane) WHERE k.lane & 549755813880 = 0;
   -- In order, the next job of a key may have waited for one of these.
-  INSERT INTO weir.release (gate, ring, xid, n, lanes)
-  SELECT m.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, array_agg(k.lane)
+  PERFORM weir._free_slots(array_agg(m.gate), array_agg(0), array_agg(k.lane))
   FROM unnest(keys) k(lane) JOIN weir.queue q ON q.id = (k.lane >> 39)::integer JOIN weir.queue_limit m ON m.name = q.name
-  WHERE m.in_order GROUP BY m.gate;
-  IF FOUND THEN
-    PERFORM nextval('weir.job_id');
-  END IF;
+  WHERE m.in_order;
   RETURN moved;
 END
 $$;
