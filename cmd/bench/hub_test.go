@@ -140,8 +140,10 @@ func TestStormServesEverybody(t *testing.T) {
 func TestStormIsLargerThanHubsTakeFromOneAddress(t *testing.T) {
 	t.Parallel()
 	_, ways := hubReport(t, pgtest.Database(t), "storm", "--clients", "3000", "--postgres", "10", "--rounds", "1")
-	if w := ways["hub"]; len(w) != 1 || w[0].Clients != 3000 || *w[0].Refused != 0 {
+	if w := ways["hub"]; len(w) != 1 || w[0].Clients != 3000 {
 		t.Errorf("%+v", w)
+	} else if *w[0].Refused != 0 {
+		t.Errorf("%d of %d clients were refused", *w[0].Refused, w[0].Clients)
 	}
 }
 

@@ -27,6 +27,7 @@ func report(t *testing.T, url string, args ...string) (load.Report, map[string]a
 	if err := run(t.Context(), append(args, "--json", "--database", url), &streams{out: &out, errs: &errs}); err != nil {
 		t.Fatalf("bench %s: %v\n%s", strings.Join(args, " "), err, errs.String())
 	}
+	t.Log(errs.String())
 	var report load.Report
 	var fields map[string]any
 	for _, into := range []any{&report, &fields} {

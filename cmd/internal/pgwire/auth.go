@@ -102,17 +102,14 @@ func (c *conn) authenticate(ctx context.Context) error {
 	if err := c.password(&last); err != nil {
 		return err
 	}
-	attempt, err := c.turn()
+	proof, right, err := exchange.last(last.Data)
+	if err := c.turn(err == nil && right); err != nil {
+		return err
+	}
 	if err != nil {
 		return err
 	}
-	proof, ok, err := exchange.last(last.Data)
-	if err != nil {
-		return err
-	}
-	if ok {
-		attempt.right()
-	} else {
+	if !right {
 		return errorf(badPassword, "password authentication failed for user \"%s\"", cut(c.user, 64))
 	}
 	c.send(&pgproto3.AuthenticationSASLFinal{Data: proof})

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// throttle limits how fast passwords can be guessed. An attempt is charged before its password is checked, and refunded if that is right, so
-// a wrong password can't be distinguished from a delayed one, and clients that know the password pay nothing.
+// throttle limits how fast passwords can be guessed. A wrong password is charged; a right one is not, but waits as a wrong one would, so that the two
+// can't be told apart before the wait is over. Clients that know the password never hold each other up, however many log in at once.
 //
-// An attempt is charged to its address, beyond whose limit it waits and finally is refused; and to its user, beyond whose limit it waits
+// A guess is charged to its address, beyond whose limit it waits and finally is refused; and to its user, beyond whose limit it waits
 // for a few seconds only, because attempts from elsewhere must not lock a user out. An address from which a user has logged in before is charged
 // for that user separately: neighbours behind the same address, and guesses from elsewhere, do not delay the user there.
 type throttle struct {
@@ -27,51 +27,30 @@ const (
 	maxRemembered = 10_000                 // addresses and users; the least recently used are forgotten
 )
 
-// attempt is one password check.
-type attempt struct {
-	throttle *throttle
-	who      guesser
-	charged  []*bucket
-}
-
 type guesser struct {
 	address netip.Addr
 	user    string
 }
 
-// attempt charges an attempt and returns how long it has to wait; false: it is refused.
-func (t *throttle) attempt(address netip.Addr, user string, now time.Time) (a attempt, wait time.Duration, ok bool) {
+// attempt charges an attempt, unless its password is right, and returns how long it has to wait; false: it is refused.
+func (t *throttle) attempt(who guesser, right bool, now time.Time) (wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a = attempt{throttle: t, who: guesser{address, user}}
-	strict := t.proven.get(a.who, false)
-	if strict != nil {
-		wait, ok = strict.take(now, maxTurn)
-		a.charged = []*bucket{strict}
-		return a, wait, ok
+	if proven := t.proven.get(who, false); proven != nil {
+		return proven.take(now, maxTurn, right)
 	}
-	strict = t.guesses.get(guesser{address: address}, true)
-	if wait, ok = strict.take(now, maxTurn); !ok {
-		return a, wait, false
+	if wait, ok = t.guesses.get(guesser{address: who.address}, true).take(now, maxTurn, right); !ok {
+		return wait, false
 	}
-	a.charged = []*bucket{strict}
-	lenient := t.guesses.get(guesser{user: user}, true)
-	delay, ok := lenient.take(now, maxDelay)
-	if ok {
-		a.charged = append(a.charged, lenient)
-	}
-	return a, max(wait, min(delay, maxDelay)), true
+	delay, _ := t.guesses.get(guesser{user: who.user}, true).take(now, maxDelay, right)
+	return max(wait, min(delay, maxDelay)), true
 }
 
-// right refunds the attempt, because its password was right.
-func (a attempt) right() {
-	t := a.throttle
+// loggedIn remembers from where a user has logged in.
+func (t *throttle) loggedIn(who guesser) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, b := range a.charged {
-		b.free = b.free.Add(-guessEvery)
-	}
-	t.proven.get(a.who, true)
+	t.proven.get(who, true)
 }
 
 // bucket counts guesses, as the time at which all of them have been worked off.
@@ -80,8 +59,8 @@ type bucket struct {
 	free time.Time
 }
 
-// take charges a guess and returns how long it has to wait, unless that exceeds the limit.
-func (b *bucket) take(now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
+// take returns how long a guess has to wait, and charges it, unless it is right, or would wait longer than the limit.
+func (b *bucket) take(now time.Time, limit time.Duration, right bool) (wait time.Duration, ok bool) {
 	free := now.Add(-guessesAtOnce * guessEvery)
 	if b.free.After(free) {
 		free = b.free
@@ -90,7 +69,9 @@ func (b *bucket) take(now time.Time, limit time.Duration) (wait time.Duration, o
 	if wait = free.Sub(now); wait > limit {
 		return wait, false
 	}
-	b.free = free
+	if !right {
+		b.free = free
+	}
 	return max(wait, 0), true
 }
 
@@ -122,18 +103,22 @@ func (r *recent) get(who guesser, create bool) *bucket {
 
 const stillThere = 200 * time.Millisecond // interval at which a waiting client's connection is checked
 
-// turn waits until the client's password can be checked.
-func (c *conn) turn() (attempt, error) {
-	a, wait, ok := c.server.throttle.attempt(origin(c.raw.RemoteAddr()), c.user, time.Now())
+// turn waits until the client may know whether its password is right.
+func (c *conn) turn(right bool) error {
+	who := guesser{origin(c.raw.RemoteAddr()), c.user}
+	wait, ok := c.server.throttle.attempt(who, right, time.Now())
 	if !ok {
-		return a, errorf(badAuthorization, "too many failed logins from this address").
+		return errorf(badAuthorization, "too many failed logins from this address").
 			hint("Try again in a minute, with the right password.")
 	}
 	for until := time.Now().Add(wait); wait > 0; wait = time.Until(until) {
 		time.Sleep(min(wait, stillThere))
 		if c.shed.Load() || c.server.stopping.Load() {
-			return a, errEnding
+			return errEnding
 		}
 	}
-	return a, nil
+	if right {
+		c.server.throttle.loggedIn(who)
+	}
+	return nil
 }

@@ -15,9 +15,9 @@ func TestGuessingIsBounded(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	here, there, elsewhere := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
 	try := func(at netip.Addr, user string, right bool) (time.Duration, bool) {
-		a, wait, ok := throttle.attempt(at, user, now)
+		wait, ok := throttle.attempt(guesser{at, user}, right, now)
 		if ok && right {
-			a.right()
+			throttle.loggedIn(guesser{at, user})
 		}
 		return wait, ok
 	}
@@ -25,6 +25,11 @@ func TestGuessingIsBounded(t *testing.T) {
 		t.Helper()
 		if w, k := try(at, user, right); k != ok || k && w != wait {
 			t.Errorf("%s: waits %v, %v; want %v, %v", what, w, k, wait, ok)
+		}
+	}
+	for range 10 * guessesAtOnce { // all are checked at the same time: none has logged in yet
+		if wait, ok := throttle.attempt(guesser{there, "app"}, true, now); wait != 0 || !ok {
+			t.Fatalf("one of many who know the password waits %v, %v", wait, ok)
 		}
 	}
 	for range 10 * guessesAtOnce {

@@ -32,6 +32,7 @@ type stormWay struct {
 	seconds []float64 // for each round: until the last client was served
 	served  int
 	refused int
+	refusal error // the first
 	h       load.Histogram
 }
 
@@ -62,6 +63,9 @@ func Storm(ctx context.Context, d *load.Database, e load.Engine, c StormConfig) 
 				return nil, fmt.Errorf("bench: %s: %w", w.name, err)
 			}
 			d.Say("storm, round %d of %d, %s: %d clients, the last served after %.2f s", round+1, c.Rounds, w.name, w.clients, w.seconds[round])
+			if w.refused > 0 {
+				d.Say("storm, %s: %d clients were refused, the first by: %v", w.name, w.refused, w.refusal)
+			}
 		}
 	}
 	for _, w := range ways {
@@ -115,6 +119,7 @@ func (w *stormWay) turn(ctx context.Context, d *load.Database, c StormConfig) (e
 			w.served++
 		case refusedBy(k.err):
 			w.refused++
+			w.refusal = cmp.Or(w.refusal, k.err)
 		default:
 			return fmt.Errorf("client %d: %w", i+1, k.err)
 		}
