@@ -99,6 +99,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -302,13 +303,10 @@ func send(ctx context.Context, tx Tx, jobs []store.Job) ([]Enqueued, error) {
 		id, err := store.Enqueue(ctx, tx, jobs[0])
 		return []Enqueued{{ID: id}}, err
 	}
-	var plain, unique []store.Job
-	for _, j := range jobs {
-		if j.Unique == nil {
-			plain = append(plain, j)
-		} else {
-			unique = append(unique, j)
-		}
+	plain, unique := jobs, []store.Job(nil)
+	if isUnique := func(j store.Job) bool { return j.Unique != nil }; slices.ContainsFunc(jobs, isUnique) {
+		unique = slices.DeleteFunc(slices.Clone(jobs), func(j store.Job) bool { return !isUnique(j) })
+		plain = slices.DeleteFunc(slices.Clone(jobs), isUnique)
 	}
 	var ids []int64
 	var answers []store.UniqueAnswer

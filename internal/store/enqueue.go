@@ -78,17 +78,16 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)
 		priorities[i], attempts[i] = int32(j.Priority), int32(j.MaxAttempts)
 		if !j.RunAt.IsZero() {
-			runAts[i] = &j.RunAt
+			runAts[i] = new(j.RunAt)
 		}
 		if j.Meta != nil {
-			meta := string(j.Meta)
-			metas[i] = &meta
+			metas[i] = new(string(j.Meta))
 		}
 		if j.Key != "" {
 			if keys == nil {
 				keys = make([]*string, n)
 			}
-			keys[i] = &j.Key
+			keys[i] = new(j.Key) // a pointer to the field would move each job to the heap
 		}
 	}
 	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas, keys).Scan(&ids)

@@ -102,7 +102,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, coalesce(key, '') FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, key FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
@@ -139,9 +139,9 @@ func (s *Store) Heartbeat(ctx context.Context, worker int32, running int) (fence
 func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits []int32, since *string, backlog []string, add func(Claim)) (more bool, withheld []Withheld, err error) {
 	err = s.query(ctx, sqlClaim, []any{worker, queues, limits, since, backlog}, func(r pgx.Rows) error {
 		var c Claim
-		var queue, kind repeated
+		var queue, kind, key repeated
 		defer r.Close()
-		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &c.Key}
+		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &key}
 		for r.Next() {
 			if values := r.RawValues(); values[0] == nil {
 				more = true
@@ -160,7 +160,7 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 			if err := r.Scan(into...); err != nil {
 				return err
 			}
-			c.Queue, c.Kind = string(queue), string(kind)
+			c.Queue, c.Kind, c.Key = string(queue), string(kind), string(key)
 			add(c)
 		}
 		return r.Err()

@@ -49,7 +49,7 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  has_keys    boolean := EXISTS (SELECT FROM weir.with_keys);
+  has_keys    boolean;                      -- there are queues with turns
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
   ring        weir.ring;                    -- its state
   ring_seq    bigint;                       -- before the lock
@@ -93,7 +93,7 @@ BEGIN
   END IF;
 
   -- A backend never changes its cluster, so it checks once for each cluster that the log names; the log may be replaced.
-  SELECT s.value INTO cluster FROM weir.setting s WHERE s.name = 'cluster';
+  SELECT s.value, EXISTS (SELECT FROM weir.with_keys) INTO cluster, has_keys FROM weir.setting s WHERE s.name = 'cluster';
   IF cluster IS DISTINCT FROM current_setting('weir.cluster', true) THEN
     PERFORM weir._check_cluster(), set_config('weir.cluster', cluster, false);
   END IF;
@@ -128,6 +128,7 @@ BEGIN
 
   -- The first lanes that have jobs, read without their locks. They are in the order of lanes, so that two claims that
   -- lock several lanes can't deadlock; within a queue this is the order of priorities.
+  <<lanes>>
   FOR ready IN
     SELECT r.lane, r.ord, r.name, r.gate, r.ageing, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = r.name) AS keyed FROM (
       SELECT l.lane, l.ord, l.name, n.gate, n.ageing
@@ -263,19 +264,22 @@ BEGIN
       CONTINUE;
     END IF;
     has_lanes := true;
-    SELECT array_agg(w), coalesce(max(w.upto), 0) INTO filters, upto FROM weir.cancellation_where w
-    WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1);
-    IF upto > 0 AND NOT is_ring AND weir._skip_ended(_claim.worker, ready.lane, filters, false) THEN
-      is_cut := true;
-      CONTINUE;
-    END IF;
-
     -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
     -- sees are left alone.
-    SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
-           b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed INTO last
-    FROM (SELECT) one
-    LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) b ON true;
+    FOR again IN 0..1 LOOP
+      SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
+             b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, f.filters, f.upto INTO last
+      FROM (SELECT array_agg(w) AS filters, coalesce(max(w.upto), 0) AS upto FROM weir.cancellation_where w
+            WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1)) f
+      LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) b ON true;
+      filters := last.filters;
+      upto := last.upto;
+      EXIT WHEN upto = 0 OR is_ring OR again = 1;
+      IF weir._skip_ended(_claim.worker, ready.lane, filters, false) THEN
+        is_cut := true;
+        CONTINUE lanes;
+      END IF;
+    END LOOP;
     IF last.keyed AND queue_hash IS NULL THEN  -- the queue's first unique jobs have just been committed
       is_cut := true;
       CONTINUE;
@@ -340,14 +344,15 @@ BEGIN
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
              (p.lane & 3)::integer + 1, p.key
       FROM picked p
-      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+      WHERE p.id > upto AND p.unique_key IS NULL
+         OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
         SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
     ELSE
       RETURN QUERY
       WITH late AS MATERIALIZED (
-        SELECT p.ord AS pending_ord, j.*
+        SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, p.ord AS pending_ord
         FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
         CROSS JOIN LATERAL (
           SELECT j.* FROM weir.job j
@@ -357,7 +362,7 @@ BEGIN
       ), picked AS MATERIALIZED (
         SELECT late.* FROM late
         UNION ALL
-        (SELECT NULL::bigint, j.* FROM generate_series(0, cardinality(skip)) i
+        (SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, NULL::bigint FROM generate_series(0, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j.* FROM weir.job j
            WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
@@ -405,7 +410,8 @@ BEGIN
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
              (p.lane & 3)::integer + 1, p.key
       FROM picked p
-      WHERE CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
+      WHERE p.id > upto AND p.unique_key IS NULL
+         OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
         SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
@@ -430,18 +436,21 @@ BEGIN
     IF is_ring AND (upto > 0 OR last.keyed) THEN
       is_cut := weir._pass_ended(_claim.worker, ready.name, ready.lane, this_seq, filters, last.keyed) OR is_cut;
     END IF;
-    IF is_ring AND taken BETWEEN 1 AND quota - 1 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
+    IF taken >= quota THEN
+      NULL;
+    ELSIF is_ring AND taken > 0 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
       is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
-    ELSIF is_ring AND taken < quota THEN  -- it has ended some
+    ELSIF is_ring THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
-    ELSIF (upto > 0 OR last.keyed) AND taken < quota
-          AND (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken THEN
-      is_cut := true;  -- it has ended some, so others may wait behind them
-      PERFORM weir._skip_ended(_claim.worker, ready.lane, filters, true) WHERE last.keyed;
+    ELSIF upto > 0 OR last.keyed THEN
+      IF (SELECT b.total FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) > last.total + taken THEN
+        is_cut := true;  -- it has ended some, so others may wait behind them
+        PERFORM weir._skip_ended(_claim.worker, ready.lane, filters, true) WHERE last.keyed;
+      END IF;
     END IF;
   END LOOP;
-  IF has_keys AND EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL) THEN
+  IF has_keys THEN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
@@ -450,7 +459,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
         WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT 1) a
-      WHERE u.quota > 0 AND u.name <> ALL (withheld)
+      WHERE u.quota > 0 AND u.name <> ALL (withheld) AND (l.key_running IS NOT NULL OR l.key_rate IS NOT NULL)
     LOOP
       withheld := withheld || ready.name;
       again_at := again_at || ready.again_at;
@@ -462,7 +471,10 @@ BEGIN
     ready_at := again_at[i];
     RETURN NEXT;
   END LOOP;
-  IF visited = max_lanes OR is_cut OR EXISTS (SELECT FROM unnest(shortened) o WHERE limits[o] > 0) THEN
+  IF shortened <> '{}' THEN
+    is_cut := is_cut OR EXISTS (SELECT FROM unnest(shortened) o WHERE limits[o] > 0);
+  END IF;
+  IF visited = max_lanes OR is_cut THEN
     queue := NULL;
     enqueued_at := NULL;
     ready_at := NULL;
