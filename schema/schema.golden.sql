@@ -466,7 +466,8 @@ CREATE TABLE weir.ring (
   forms integer NOT NULL,
   version bigint NOT NULL,
   arrived pg_snapshot NOT NULL,
-  newcomers bigint[] NOT NULL
+  newcomers bigint[] NOT NULL,
+  due timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.role_channel (
   role text NOT NULL,
@@ -1785,9 +1786,10 @@ BEGIN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
+      CROSS JOIN LATERAL (SELECT CASE WHEN r.due <= clock_timestamp() THEN r.due ELSE '-infinity' END AS due FROM weir._ring_of(l.name) r OFFSET 0) d
       CROSS JOIN LATERAL (
         SELECT t.again_at FROM weir.queue q
-        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at >= d.due ORDER BY t.again_at OFFSET 0) t
         WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT 1) a
       WHERE u.quota > 0 AND u.name <> ALL (withheld) AND (l.key_running IS NOT NULL OR l.key_rate IS NOT NULL)
@@ -3144,6 +3146,8 @@ DECLARE
   max_rows CONSTANT integer := 200;
   ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
   ring     weir.ring := weir._ring_of(name);
+  at       timestamptz := clock_timestamp();
+  due_from timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
   lim      weir.queue_limit;
   found    record;
 BEGIN
@@ -3164,7 +3168,7 @@ BEGIN
   END IF;
   RETURN EXISTS (
       SELECT FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= clock_timestamp() OFFSET 0) t
+      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at OFFSET 0) t
       WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
     OR EXISTS (
       SELECT FROM weir._ended_since(ring.arrived, snapshot) e
@@ -4734,7 +4738,7 @@ BEGIN
     this_seq := this_seq + 1;
     INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
     SELECT t.lane, this_seq, t.pos_xid, t.pos_id, t.tag, active, t.waits, t.parked, t.pending, t.pending_after, t.open,
-           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * lim.key_per / lim.key_rate ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN began END
+           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * extract(epoch FROM lim.key_per) / lim.key_rate * interval '1 second' ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN greatest(began, ring.due) END
     FROM (SELECT l.lane & key_mask AS bits, count(*) AS n FROM unnest(lanes) l(lane) GROUP BY l.lane & key_mask) k
     CROSS JOIN weir.queue q CROSS JOIN generate_series(0, 7) f(form)
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = (q.id::bigint << 39) + k.bits + f.form ORDER BY t.seq DESC LIMIT 1) t
@@ -6135,6 +6139,7 @@ BEGIN
     ring.forms := 0;
     ring.version := 0;
     ring.newcomers := '{}';
+    ring.due := '-infinity';
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
   RETURN ring;
@@ -6799,7 +6804,7 @@ AS $$
 DECLARE
   unit      CONSTANT bigint  := 1048576;  -- of virtual time: a job's, at a weight of 1
   max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
-  max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction
+  max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction, and these at once: see crowd
   max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
@@ -6807,6 +6812,9 @@ DECLARE
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
+  due       bigint[];       -- the keys whose rate may allow a turn now, as lanes
+  due_from  timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
+  due_upto  timestamptz;    -- at, or the time of the last one, if there are more
   lim       weir.queue_limit;
   seen      pg_snapshot := weir._snapshot_of_others(snapshot);
   top       xid8;
@@ -6814,6 +6822,8 @@ DECLARE
   lanes     bigint[];       -- with news: of each, and of each transaction, one
   xids      xid8[];
   read_upto xid8;           -- the last transaction that was read
+  crowd     xid8;           -- the same, if more than max_rows of its rows lead: their lanes wait for their turns without being looked at one by one
+  n_crowd   bigint := 0;    -- how many they are
   freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
   forms     integer[];
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
@@ -6849,10 +6859,13 @@ BEGIN
                      WHERE n.n > max_lanes ORDER BY n.nr LIMIT 1), read_upto) INTO read_upto;
   END IF;
   IF read_upto IS NOT NULL THEN
+    IF (SELECT count(*) > max_rows FROM (SELECT FROM weir.job j WHERE j.leads AND j.xid = read_upto LIMIT max_rows + 1) j) THEN
+      crowd := read_upto;
+    END IF;
     SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
     FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
           UNION ALL
-          SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
+          SELECT j.lane, j.xid FROM weir.job j WHERE crowd IS NULL AND j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
     seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
   END IF;
   top := pg_snapshot_xmax(seen);
@@ -6874,6 +6887,13 @@ BEGIN
                           UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
   END IF;
 
+  -- Rows that others follow count no more.
+  SELECT array_agg(t.lane ORDER BY t.again_at), CASE WHEN count(*) = max_rows THEN max(t.again_at) ELSE at END INTO due, due_upto
+  FROM (SELECT t.lane, t.again_at FROM unnest(ids) q(id)
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at ORDER BY t.again_at OFFSET 0) t
+        WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+        LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_rows END) t;
+
   -- Who may have a turn, in the order of the turns.
   WITH news AS MATERIALIZED (
     SELECT u.lane, array_agg(u.xid ORDER BY u.nr) AS xids, min(u.nr) AS nr
@@ -6883,14 +6903,15 @@ BEGIN
     FROM (SELECT n.lane, n.nr, NULL::xid8[] AS xids, true AS is_news, false AS is_freed FROM unnest(ring.newcomers[: popped]) WITH ORDINALITY n(lane, nr)
           UNION ALL SELECT n.lane, popped + n.nr, n.xids, true, false FROM news n
           UNION ALL SELECT f.lane + g.form, 0, NULL, false, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
-          UNION ALL SELECT t.lane, 0, NULL, false, false FROM unnest(ids) q(id)
-                    CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at <= at ORDER BY t.again_at LIMIT max_rows) t) u
+          UNION ALL SELECT d.lane, 0, NULL, false, false FROM unnest(due) d(lane)) u
     GROUP BY u.lane
   ), stored AS MATERIALIZED (
     SELECT k.lane AS of_lane, k.nr, k.is_news, k.is_freed, t.*, n.late
     FROM touched k
     LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = k.lane ORDER BY t.seq DESC LIMIT 1) t ON true
-    CROSS JOIN LATERAL (SELECT array_agg(x ORDER BY x) AS late FROM unnest(k.xids) x WHERE x < t.pos_xid) n
+    CROSS JOIN LATERAL (
+      SELECT array_agg(x ORDER BY x) AS late
+      FROM (SELECT unnest(k.xids) AS x UNION ALL SELECT crowd WHERE EXISTS (SELECT FROM weir.job j WHERE j.lane = k.lane AND j.xid = crowd)) x WHERE x < t.pos_xid) n
   ), able AS (
     SELECT s.of_lane, s.pos_xid, s.pos_id, greatest(coalesce(s.tag, 0), ring.tag) AS tag, coalesce(s.waits, false) AS waits,
            coalesce(s.parked AND NOT s.is_freed, false) AS parked,
@@ -6901,7 +6922,7 @@ BEGIN
     FROM stored s
     WHERE s.is_news AND (s.late IS NOT NULL OR s.seq IS NULL OR NOT s.waits AND NOT s.parked AND s.again_at IS NULL) OR s.is_freed AND (s.parked OR s.again_at IS NOT NULL) OR s.again_at <= at
   ), head AS MATERIALIZED (
-    SELECT t.* FROM unnest(ids) q(id)
+    SELECT t.*, crowd < t.pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.xid = crowd) AS is_late FROM unnest(ids) q(id)
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
     WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
       AND t.lane NOT IN (SELECT a.of_lane FROM able a)
@@ -6910,8 +6931,9 @@ BEGIN
     SELECT ROW(a.of_lane, _take_turns.seq, a.pos_xid, a.pos_id, a.tag, active, a.waits, a.parked, a.pending, a.pending_after, a.open, a.next_start, a.again_at)::weir.turn AS state,
            coalesce(a.has_turn, false) AS has_turn, coalesce(a.is_changed, false) AS is_changed, a.tag, a.nr, NULL::bigint AS place FROM able a
     UNION ALL
-    SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, h.pending, h.pending_after, h.open, h.next_start, NULL)::weir.turn,
-           true, false, h.tag, NULL, row_number() OVER (ORDER BY h.tag) FROM head h
+    SELECT ROW(h.lane, _take_turns.seq, h.pos_xid, h.pos_id, h.tag, active, true, false, CASE WHEN h.is_late THEN h.pending || crowd ELSE h.pending END,
+               CASE WHEN h.is_late THEN h.pending_after || 0::bigint ELSE h.pending_after END, h.open, h.next_start, NULL)::weir.turn,
+           true, coalesce(h.is_late, false), h.tag, NULL, row_number() OVER (ORDER BY h.tag) FROM head h
   )
   SELECT array_agg(k.state ORDER BY k.rank), array_agg(k.has_turn ORDER BY k.rank), array_agg(k.is_changed ORDER BY k.rank), array_agg(k.start ORDER BY k.rank),
          array_agg(coalesce(CASE WHEN has_weights THEN (SELECT w.weight FROM weir.key_weight w WHERE w.queue = _take_turns.name AND w.bits = (k.state).lane & key_mask) END, 1) ORDER BY k.rank)
@@ -6961,6 +6983,26 @@ BEGIN
     newcomers := newcomers || leftover.new[: 10 * max_keys - cardinality(newcomers)];
   END IF;
 
+  IF crowd IS NOT NULL THEN
+    -- As the others that have no place in this call.
+    WITH waiting AS (
+      INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
+      SELECT n.lane, _take_turns.seq, coalesce(t.pos_xid, '0'), coalesce(t.pos_id, 0), greatest(coalesce(t.tag, 0), ring.tag) + CASE WHEN t.waits THEN 0 ELSE n.nr END, active,
+             coalesce(t.waits OR NOT t.parked AND t.again_at IS NULL, true), coalesce(t.parked, false),
+             CASE WHEN crowd < t.pos_xid THEN t.pending || crowd ELSE t.pending END, CASE WHEN crowd < t.pos_xid THEN t.pending_after || 0::bigint ELSE t.pending_after END,
+             t.open, t.next_start, t.again_at
+      FROM (SELECT u.lane, min(u.nr) AS nr FROM (SELECT j.lane, row_number() OVER () AS nr FROM weir.job j WHERE j.leads AND j.xid = crowd AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u
+            GROUP BY u.lane) n
+      LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = n.lane ORDER BY t.seq DESC LIMIT 1) t ON true
+      WHERE (t.lane IS NULL OR crowd < t.pos_xid OR NOT t.waits AND NOT t.parked AND t.again_at IS NULL)
+        AND n.lane NOT IN (SELECT unnest(newcomers) UNION ALL SELECT s.lane FROM unnest(states) s)
+      RETURNING lane
+    )
+    SELECT w.n, ARRAY(SELECT f FROM generate_series(0, 7) f WHERE f = ANY (forms) OR w.bits & (1 << f) <> 0) INTO n_crowd, forms
+    FROM (SELECT count(*) AS n, bit_or(1 << (w.lane & 7)::integer) AS bits FROM waiting w) w;
+    others := others + n_crowd;
+  END IF;
+
   RETURN QUERY
   WITH turn AS (
     SELECT t.*, t.room > 0 AS is_served
@@ -7005,7 +7047,7 @@ BEGIN
            CASE WHEN lim.key_rate IS NOT NULL THEN
              CASE WHEN n.n > 0 THEN weir._started(lim.key_rate / extract(epoch FROM lim.key_per), lim.key_burst, n.start_at, at,
                (SELECT sum(o.n)::integer FROM next o WHERE o.lane & key_mask = n.lane & key_mask)) ELSE n.next_start END END,
-           CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more THEN n.try_at END
+           CASE WHEN NOT n.is_served THEN CASE WHEN NOT n.may THEN n.again_at END WHEN n.is_more AND n.try_at IS NOT NULL THEN greatest(n.try_at, due_upto) END
     FROM next n
     CROSS JOIN LATERAL (
       -- Late rows that there was no room for: from the last transaction that was read on.
@@ -7015,9 +7057,10 @@ BEGIN
     WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
   ), announced AS (
     -- Virtual time is where the next turn begins, or the last one, if there is no next.
-    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers)
-    SELECT _take_turns.name, _take_turns.seq, greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))),
-           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers
+    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers, due)
+    SELECT _take_turns.name, _take_turns.seq,
+           CASE WHEN n_crowd > 0 THEN ring.tag ELSE greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))) END,
+           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers, due_upto
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
@@ -9261,6 +9304,7 @@ COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of ke
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
+COMMENT ON COLUMN weir.ring.due IS 'No key that has another turn at an earlier time than this, because of its rate, still waits for it, unless the clock was set back.';
 COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
 COMMENT ON COLUMN weir.ring.newcomers IS 'Lanes of keys with news that have not had a turn yet, in the order in which they came, and are not in the ring.';
 COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has a smaller tag.';

@@ -32,8 +32,12 @@ const (
 	gatherMost = 100 * time.Millisecond
 )
 
-// claimTimeout is how long a claim waits for its answer before it counts as failed.
-const claimTimeout = 30 * time.Second
+// claimTimeout is how long a claim waits for its answer before it counts as failed. One that follows such a failure waits longer, as long as the worker
+// passes for well: the first after a transaction with very many keys takes a while, and starts from the beginning if it is given up.
+const (
+	claimTimeout     = 30 * time.Second
+	longClaimTimeout = stuckAfter - 10*time.Second
+)
 
 // fetch claims until ctx ends.
 func (s *session) fetch(ctx context.Context) error {
@@ -152,8 +156,15 @@ func (s *session) fetch(ctx context.Context) error {
 // claim makes one claim, and passes its tasks to the runners. more: it has not visited all lanes with jobs.
 func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, more bool, withheld []store.Withheld, err error) {
 	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
 	defer cancel()
+	defer func() {
+		if err == nil {
+			s.patience = claimTimeout
+		} else if ctx.Err() != nil {
+			s.patience = longClaimTimeout
+		}
+	}()
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
 	defer func() { h.end(limits, byQueue, withheld, more, err) }()

@@ -43,6 +43,7 @@ type session struct {
 	runners   sync.WaitGroup
 	room      chan struct{} // signals the fetcher that a queue has room again; never closed
 	limited   atomic.Bool   // limits withheld jobs from the last claim: ends of this worker's attempts may make room
+	patience  time.Duration // for the next claim; the fetcher's
 	owes      bool          // this worker has freed slots, and has not looked since whether there are jobs for them; the fetcher's
 	released  chan struct{} // signals the fetcher that ends were recorded since its last claim began; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
@@ -71,6 +72,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 		heard:    make(chan struct{}, 1),
 		released: make(chan struct{}, 1),
 		fenced:   make(chan struct{}),
+		patience: claimTimeout,
 	}
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)

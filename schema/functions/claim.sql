@@ -454,9 +454,10 @@ BEGIN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
+      CROSS JOIN LATERAL (SELECT CASE WHEN r.due <= clock_timestamp() THEN r.due ELSE '-infinity' END AS due FROM weir._ring_of(l.name) r OFFSET 0) d
       CROSS JOIN LATERAL (
         SELECT t.again_at FROM weir.queue q
-        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at >= d.due ORDER BY t.again_at OFFSET 0) t
         WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT 1) a
       WHERE u.quota > 0 AND u.name <> ALL (withheld) AND (l.key_running IS NOT NULL OR l.key_rate IS NOT NULL)

@@ -51,7 +51,7 @@ BEGIN
     this_seq := this_seq + 1;
     INSERT INTO weir.turn (lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at)
     SELECT t.lane, this_seq, t.pos_xid, t.pos_id, t.tag, active, t.waits, t.parked, t.pending, t.pending_after, t.open,
-           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * lim.key_per / lim.key_rate ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN began END
+           CASE WHEN t.seq = _pass_ended.seq THEN t.next_start - k.n * extract(epoch FROM lim.key_per) / lim.key_rate * interval '1 second' ELSE t.next_start END, CASE WHEN t.again_at IS NOT NULL THEN greatest(began, ring.due) END
     FROM (SELECT l.lane & key_mask AS bits, count(*) AS n FROM unnest(lanes) l(lane) GROUP BY l.lane & key_mask) k
     CROSS JOIN weir.queue q CROSS JOIN generate_series(0, 7) f(form)
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = (q.id::bigint << 39) + k.bits + f.form ORDER BY t.seq DESC LIMIT 1) t

@@ -393,6 +393,7 @@ CREATE TABLE weir.ring (
   version bigint      NOT NULL,
   arrived pg_snapshot NOT NULL,
   newcomers bigint[]  NOT NULL,
+  due     timestamptz NOT NULL DEFAULT '-infinity',
   PRIMARY KEY (queue, seq)
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.ring IS
@@ -401,6 +402,7 @@ COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has
 COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
 COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
 COMMENT ON COLUMN weir.ring.newcomers IS 'Lanes of keys with news that have not had a turn yet, in the order in which they came, and are not in the ring.';
+COMMENT ON COLUMN weir.ring.due IS 'No key that has another turn at an earlier time than this, because of its rate, still waits for it, unless the clock was set back.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
 
 CREATE TABLE weir.key_weight (

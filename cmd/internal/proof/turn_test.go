@@ -192,6 +192,64 @@ func TestRatesOfKeysHold(t *testing.T) {
 	})
 }
 
+// TestOneTransactionWithVeryManyKeys: each job of one transaction with more keys than a claim looks at is claimed once, and of the keys that had jobs
+// before, whose positions may have passed the transaction, none is left out.
+func TestOneTransactionWithVeryManyKeys(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, large := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	const keys = 2500
+	enqueueForEach(t, conn, "q", 10)
+	if got := count(claimKeysUntil(t, conn, worker, "q", 960, 10)); len(got) != 10 {
+		t.Fatalf("%d of 10 keys are claimed", len(got))
+	}
+	exec(t, large, `BEGIN`)
+	enqueueForEach(t, large, "q", keys)
+	for range 2 { // claimed, and waiting, beyond the open transaction
+		enqueueForEach(t, conn, "q", 5)
+	}
+	want := 2*5 + keys
+	got := claimKeysUntil(t, conn, worker, "q", 7, 7)
+	exec(t, large, `COMMIT`)
+	got = append(got, claimKeysUntil(t, conn, worker, "q", 960, want)...)
+	if n := count(got); len(got) != want || len(n) != keys || n["key 1"] != 3 || n["key 6"] != 1 {
+		t.Errorf("%d jobs of %d keys are claimed, %d of one that has three, want %d of %d", len(got), len(n), n["key 1"], want, keys)
+	}
+	if more := claimKeysUntil(t, conn, worker, "q", 960, 1); len(more) != 0 {
+		t.Errorf("%v is claimed again", more)
+	}
+}
+
+// TestKeysThatHaveWaitedForTheirRateHoldUpNoOther: rows of keys that have waited for their rate, and have long had their turn, are not taken for keys
+// that wait, however many they are.
+func TestKeysThatHaveWaitedForTheirRateHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir.set_limit('q', rate => 1, per => '1 second', burst => 1, per_key => true)`)
+	const keys = 1300 // more than the 1000 that a claim looks at
+	n := 0
+	claim := func(want int) func() bool {
+		return func() bool {
+			n += len(claimKeys(t, conn, worker, "q", 960))
+			return n == want
+		}
+	}
+	for range 2 {
+		enqueueForEach(t, conn, "q", keys)
+	}
+	until(t, "all keys have had two turns", claim(2*keys))
+	if n := value[int](t, conn, `SELECT count(DISTINCT lane) FROM weir.turn WHERE again_at IS NOT NULL`); n <= 1000 {
+		t.Fatalf("%d keys have waited for their rate, want more than a claim looks at", n)
+	}
+	enqueueFor(t, conn, "q", "another", 3)
+	until(t, "another key has waited for its rate, too", claim(2*keys+3))
+	if due := value[bool](t, conn, `SELECT max(due) > max(again_at) - interval '1 second' FROM weir.turn, weir.ring`); !due {
+		t.Error("claims would read the rows of all keys that have ever waited")
+	}
+}
+
 // TestTheCostOfATurnIsFlat: what a claim reads depends neither on how many jobs a key has waiting, nor on how many keys there are, nor on how many
 // transactions are open or what they have logged.
 func TestTheCostOfATurnIsFlat(t *testing.T) {
