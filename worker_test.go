@@ -328,7 +328,8 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 		}
 		return errors.New("never works")
 	}, func(c *weir.WorkerConfig) { c.Logger = log.Logger() })
-	r.await(r.enqueue(1, &weir.Options{MaxAttempts: 2}), weir.StateFailed)
+	retried := r.enqueue(1, &weir.Options{MaxAttempts: 2})
+	r.await(retried, weir.StateFailed)
 	var bad int64
 	if err := r.pool.QueryRow(t.Context(), `SELECT weir.enqueue('default', 'number', '{"n": "seven"}', max_attempts => 1)`).Scan(&bad); err != nil {
 		t.Fatal(err)
@@ -342,7 +343,7 @@ func TestWhatFailsForGoodIsLogged(t *testing.T) {
 		return nil
 	})
 	for _, line := range []string{
-		`job=1 kind=number queue=default attempt=2 error="never works"`,
+		fmt.Sprintf(`job=%d kind=number queue=default attempt=2 error="never works"`, retried),
 		`args of a job do not decode`,
 		`attempt=1 error="panic: ouch"`,
 		`kind=number queue=default attempt=1 error="json: cannot unmarshal`,

@@ -41,6 +41,20 @@ func newTalk() *talk {
 	return &talk{fates: map[string]fate{}, said: map[string][]int{}, ticks: map[int64][]heard{}}
 }
 
+// isEnough reports whether so much was said and heard that the test proves something.
+func (k *talk) isEnough() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	fates, messages := map[fate]int{}, 0
+	for _, f := range k.fates {
+		fates[f]++
+	}
+	for _, got := range k.ticks {
+		messages += len(got)
+	}
+	return fates[committed] >= 50 && fates[rolledBack] > 0 && messages >= 20_000
+}
+
 // spoke records the fate of a transaction. It is called with uncertain before anything is sent.
 func (k *talk) spoke(s *speech, f fate) {
 	k.mu.Lock()
