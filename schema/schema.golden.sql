@@ -1381,7 +1381,7 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  has_keys    boolean;                      -- there are queues with turns
+  has_keys    boolean;                      -- there are queues with turns; in the end, with limits for each key among those that it claims from
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
   ring        weir.ring;                    -- its state
   ring_seq    bigint;                       -- before the lock
@@ -1783,6 +1783,9 @@ BEGIN
     END IF;
   END LOOP;
   IF has_keys THEN
+    has_keys := EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL);
+  END IF;
+  IF has_keys THEN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
@@ -1792,7 +1795,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at >= d.due ORDER BY t.again_at OFFSET 0) t
         WHERE q.name = l.name AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT 1) a
-      WHERE u.quota > 0 AND u.name <> ALL (withheld) AND (l.key_running IS NOT NULL OR l.key_rate IS NOT NULL)
+      WHERE u.quota > 0 AND u.name <> ALL (withheld)
     LOOP
       withheld := withheld || ready.name;
       again_at := again_at || ready.again_at;
