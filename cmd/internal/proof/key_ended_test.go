@@ -49,7 +49,7 @@ func TestJobsThatDoNotRunTakeNoStartOfTheirKey(t *testing.T) {
 			exec(t, conn, `SELECT weir.enqueue_unique('q', 'good', unique_key => 'u', replace => true, key => 'a')`)
 		},
 	} {
-		for _, limit := range []string{`rate => 2, per => '1 hour', burst => 2, per_key => true`, `rate => 2, per => '1 hour', burst => 2, running => 2, per_key => true`} {
+		for _, limit := range []string{`rate => 2, per => '1 hour', burst => 2, per_key => true`, `rate => 2, per => '1 year', burst => 2, per_key => true`, `rate => 2, per => '1 hour', burst => 2, running => 2, per_key => true`} {
 			t.Run(name+", "+limit, func(t *testing.T) {
 				t.Parallel()
 				conn := connect(t, pgtest.Database(t))
