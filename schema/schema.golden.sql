@@ -1381,7 +1381,8 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  has_keys    boolean;                      -- there are queues with turns; in the end, with limits for each key among those that it claims from
+  has_keys    boolean;                      -- there are queues with turns
+  has_limits  boolean := false;             -- among those that it claims from, there are some with limits for each key
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
   ring        weir.ring;                    -- its state
   ring_seq    bigint;                       -- before the lock
@@ -1598,7 +1599,7 @@ BEGIN
     has_lanes := true;
     -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
     -- sees are left alone.
-    FOR again IN 0..1 LOOP
+    FOR again IN 0..1 LOOP  -- a second time, if jobs at the head of the lane may have been ended
       SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
              b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, f.filters, f.upto INTO last
       FROM (SELECT array_agg(w) AS filters, coalesce(max(w.upto), 0) AS upto FROM weir.cancellation_where w
@@ -1783,13 +1784,13 @@ BEGIN
     END IF;
   END LOOP;
   IF has_keys THEN
-    has_keys := EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL);
+    has_limits := EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL);
   END IF;
-  IF has_keys THEN
+  IF has_limits THEN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
-      CROSS JOIN LATERAL (SELECT CASE WHEN r.due <= clock_timestamp() THEN r.due ELSE '-infinity' END AS due FROM weir._ring_of(l.name) r OFFSET 0) d
+      CROSS JOIN LATERAL (SELECT r.due FROM weir._ring_of(l.name) r OFFSET 0) d
       CROSS JOIN LATERAL (
         SELECT t.again_at FROM weir.queue q
         CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at >= d.due ORDER BY t.again_at OFFSET 0) t
@@ -3150,7 +3151,6 @@ DECLARE
   ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
   ring     weir.ring := weir._ring_of(name);
   at       timestamptz := clock_timestamp();
-  due_from timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
   lim      weir.queue_limit;
   found    record;
 BEGIN
@@ -3171,7 +3171,7 @@ BEGIN
   END IF;
   RETURN EXISTS (
       SELECT FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at OFFSET 0) t
+      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN ring.due AND at OFFSET 0) t
       WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
     OR EXISTS (
       SELECT FROM weir._ended_since(ring.arrived, snapshot) e
@@ -6145,6 +6145,9 @@ BEGIN
     ring.due := '-infinity';
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
+  IF ring.due > clock_timestamp() THEN  -- the clock was set back
+    ring.due := '-infinity';
+  END IF;
   RETURN ring;
 END
 $$;
@@ -6816,7 +6819,6 @@ DECLARE
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   due       bigint[];       -- the keys whose rate may allow a turn now, as lanes
-  due_from  timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
   due_upto  timestamptz;    -- at, or the time of the last one, if there are more
   lim       weir.queue_limit;
   seen      pg_snapshot := weir._snapshot_of_others(snapshot);
@@ -6893,7 +6895,7 @@ BEGIN
   -- Rows that others follow count no more.
   SELECT array_agg(t.lane ORDER BY t.again_at), CASE WHEN count(*) = max_rows THEN max(t.again_at) ELSE at END INTO due, due_upto
   FROM (SELECT t.lane, t.again_at FROM unnest(ids) q(id)
-        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at ORDER BY t.again_at OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN ring.due AND at ORDER BY t.again_at OFFSET 0) t
         WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_rows END) t;
 
@@ -9499,7 +9501,7 @@ COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues,
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';

@@ -49,7 +49,8 @@ DECLARE
   judging     integer[] := '{}';            -- the queues whose unique jobs it may judge: hashes of their names
   queue_hash  integer;
   has_lanes   boolean := false;             -- it has locked one
-  has_keys    boolean;                      -- there are queues with turns; in the end, with limits for each key among those that it claims from
+  has_keys    boolean;                      -- there are queues with turns
+  has_limits  boolean := false;             -- among those that it claims from, there are some with limits for each key
   is_ring     boolean;                      -- the lane stands for the keys of a queue: see functions/turn.sql
   ring        weir.ring;                    -- its state
   ring_seq    bigint;                       -- before the lock
@@ -266,7 +267,7 @@ BEGIN
     has_lanes := true;
     -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
     -- sees are left alone.
-    FOR again IN 0..1 LOOP
+    FOR again IN 0..1 LOOP  -- a second time, if jobs at the head of the lane may have been ended
       SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
              b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, f.filters, f.upto INTO last
       FROM (SELECT array_agg(w) AS filters, coalesce(max(w.upto), 0) AS upto FROM weir.cancellation_where w
@@ -451,13 +452,13 @@ BEGIN
     END IF;
   END LOOP;
   IF has_keys THEN
-    has_keys := EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL);
+    has_limits := EXISTS (SELECT FROM unnest(_claim.queues) u(name) JOIN weir.queue_limit l ON l.name = u.name WHERE l.key_running IS NOT NULL OR l.key_rate IS NOT NULL);
   END IF;
-  IF has_keys THEN
+  IF has_limits THEN
     -- Keys that a limit has stopped for a time: when the first of them may have another turn.
     FOR ready IN
       SELECT l.name, a.again_at FROM unnest(_claim.queues, limits) u(name, quota) JOIN weir.queue_limit l ON l.name = u.name
-      CROSS JOIN LATERAL (SELECT CASE WHEN r.due <= clock_timestamp() THEN r.due ELSE '-infinity' END AS due FROM weir._ring_of(l.name) r OFFSET 0) d
+      CROSS JOIN LATERAL (SELECT r.due FROM weir._ring_of(l.name) r OFFSET 0) d
       CROSS JOIN LATERAL (
         SELECT t.again_at FROM weir.queue q
         CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at >= d.due ORDER BY t.again_at OFFSET 0) t

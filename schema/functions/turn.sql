@@ -58,10 +58,13 @@ BEGIN
     ring.due := '-infinity';
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
+  IF ring.due > clock_timestamp() THEN  -- the clock was set back
+    ring.due := '-infinity';
+  END IF;
   RETURN ring;
 END
 $$;
-COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -78,7 +81,6 @@ DECLARE
   ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
   ring     weir.ring := weir._ring_of(name);
   at       timestamptz := clock_timestamp();
-  due_from timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
   lim      weir.queue_limit;
   found    record;
 BEGIN
@@ -99,7 +101,7 @@ BEGIN
   END IF;
   RETURN EXISTS (
       SELECT FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at OFFSET 0) t
+      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN ring.due AND at OFFSET 0) t
       WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
     OR EXISTS (
       SELECT FROM weir._ended_since(ring.arrived, snapshot) e
@@ -152,7 +154,6 @@ DECLARE
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   due       bigint[];       -- the keys whose rate may allow a turn now, as lanes
-  due_from  timestamptz := CASE WHEN ring.due <= at THEN ring.due ELSE '-infinity' END;  -- the clock may have been set back
   due_upto  timestamptz;    -- at, or the time of the last one, if there are more
   lim       weir.queue_limit;
   seen      pg_snapshot := weir._snapshot_of_others(snapshot);
@@ -229,7 +230,7 @@ BEGIN
   -- Rows that others follow count no more.
   SELECT array_agg(t.lane ORDER BY t.again_at), CASE WHEN count(*) = max_rows THEN max(t.again_at) ELSE at END INTO due, due_upto
   FROM (SELECT t.lane, t.again_at FROM unnest(ids) q(id)
-        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN due_from AND at ORDER BY t.again_at OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.lane, t.seq, t.again_at FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN ring.due AND at ORDER BY t.again_at OFFSET 0) t
         WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
         LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_rows END) t;
 

@@ -41,17 +41,23 @@ func newTalk() *talk {
 	return &talk{fates: map[string]fate{}, said: map[string][]int{}, ticks: map[int64][]heard{}}
 }
 
-// isEnough reports whether so much was said and heard that the test proves something.
-func (k *talk) isEnough() bool {
+// tally counts transactions by their fate, and the messages that were heard.
+func (k *talk) tally() (fates map[fate]int, messages int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	fates, messages := map[fate]int{}, 0
+	fates = map[fate]int{}
 	for _, f := range k.fates {
 		fates[f]++
 	}
 	for _, got := range k.ticks {
 		messages += len(got)
 	}
+	return fates, messages
+}
+
+// isEnough reports whether so much was said and heard that the test proves something.
+func (k *talk) isEnough() bool {
+	fates, messages := k.tally()
 	return fates[committed] >= 50 && fates[rolledBack] > 0 && messages >= 20_000
 }
 

@@ -116,14 +116,8 @@ func (l *load) hush(talk *talk) {
 // verifyTalk compares what listeners read with the model.
 func (l *load) verifyTalk(talk *talk) {
 	l.t.Helper()
-	fates := map[fate]int{}
-	for _, f := range talk.fates {
-		fates[f]++
-	}
-	messages, did := 0, map[string]int64{}
-	for _, got := range talk.ticks {
-		messages += len(got)
-	}
+	fates, messages := talk.tally()
+	did := map[string]int64{}
 	l.did.Range(func(k, v any) bool { did[k.(string)] = v.(*atomic.Int64).Load(); return true })
 	l.t.Logf("%d transactions committed, %d rolled back, %d uncertain; %d messages in %d ticks; %d gaps; segments: %v",
 		fates[committed], fates[rolledBack], fates[uncertain], messages, len(talk.ticks), talk.gaps.Load(), did)
