@@ -467,7 +467,9 @@ CREATE TABLE weir.ring (
   version bigint NOT NULL,
   arrived pg_snapshot NOT NULL,
   newcomers bigint[] NOT NULL,
-  due timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+  due timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
+  stopped_after bigint,
+  stopped_upto bigint
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.role_channel (
   role text NOT NULL,
@@ -689,8 +691,8 @@ CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 CREATE INDEX turn_again ON ONLY weir.turn USING btree (((lane >> 39)), again_at) WHERE (again_at IS NOT NULL);
 CREATE INDEX turn_lane ON ONLY weir.turn USING btree (lane, seq);
-CREATE INDEX turn_parked ON ONLY weir.turn USING btree (((lane >> 39))) WHERE parked;
 CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE waits;
+CREATE INDEX turn_stopped ON ONLY weir.turn USING btree (lane) WHERE (parked OR (again_at IS NOT NULL));
 CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -1356,7 +1358,7 @@ DECLARE
   max_skip    CONSTANT integer := 64;
   max_lanes   CONSTANT integer := 200;  -- to lock: the server's lock table is shared
   last_id     CONSTANT bigint  := 9223372036854775807;
-  soon        CONSTANT interval := '10 milliseconds';  -- when to try again, if two others have a queue's gate or turns
+  soon        CONSTANT interval := '10 milliseconds';  -- when to try again, if others have a queue's gate or turns
   snapshot    pg_snapshot;
   newer       pg_snapshot;
   top         xid8;     -- the snapshot's xmax: no transaction from here on has ended
@@ -1535,7 +1537,7 @@ BEGIN
           is_cut := true;
           CONTINUE;
         ELSIF gate_now.room > 0 THEN
-          IF weir._lock_behind_one(1464158558, ready.gate) THEN
+          IF weir._lock_behind_few(1464158558, ready.gate) THEN
             gates := gates || ready.gate;
           ELSE
             gate_now.room := 0;
@@ -1585,7 +1587,7 @@ BEGIN
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
-      IF NOT weir._lock_behind_one(1464158559, hashtext(ready.name)) THEN
+      IF NOT weir._lock_behind_few(1464158559, hashtext(ready.name)) THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
           again_at := again_at || clock_timestamp() + soon;
@@ -1773,7 +1775,7 @@ BEGIN
       NULL;
     ELSIF is_ring AND taken > 0 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
-      is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF upto > 0 OR last.keyed THEN
@@ -3156,7 +3158,7 @@ DECLARE
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
   IF ring.version <> coalesce(lim.version, 0)
-     OR ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
+     OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
      OR weir._has_waiting(ids, ring.tag) THEN
     RETURN true;
   END IF;
@@ -3818,14 +3820,16 @@ BEGIN
   FROM decided d;
 END
 $$;
-CREATE FUNCTION weir._lock_behind_one(what integer, key integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._lock_behind_few(what integer, key integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
-  -- Two places: one for the transaction that has the lock, one for the next.
-  IF pg_try_advisory_xact_lock(what + 2, key) OR pg_try_advisory_xact_lock(what + 2, key # 1073741824) THEN
-    PERFORM pg_advisory_xact_lock(what, key);
-    RETURN true;
-  END IF;
+  -- Four places: one for the transaction that has the lock, and three for the next.
+  FOR place IN 0..3 LOOP
+    IF pg_try_advisory_xact_lock(what + 2, key # (place << 29)) THEN
+      PERFORM pg_advisory_xact_lock(what, key);
+      RETURN true;
+    END IF;
+  END LOOP;
   RETURN false;
 END
 $$;
@@ -4511,6 +4515,35 @@ BEGIN
   RETURN CASE WHEN _next_start.next_start > _next_start.at + (_next_start.burst / _next_start.by_second + 0.01) * interval '1 second'
               THEN _next_start.at + ((_next_start.burst - 1) / _next_start.by_second) * interval '1 second'
               ELSE greatest(_next_start.next_start, _next_start.at) END;
+END
+$$;
+CREATE FUNCTION weir._next_stopped(ids bigint[], INOUT after bigint, INOUT upto bigint, most integer, OUT keys bigint[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_lane CONSTANT bigint  := 9223372036854775807;
+  to_end    CONSTANT boolean := upto <= after;
+BEGIN
+  -- From key to key, because a key has an old row for each time that it was stopped.
+  keys := ARRAY(
+    WITH RECURSIVE stopped AS (
+      SELECT _next_stopped.after - 7 AS key
+      UNION ALL
+      SELECT n.key FROM stopped s CROSS JOIN LATERAL (
+        SELECT min(t.lane) & ~ 7::bigint AS key FROM unnest(ids) q(id)
+        CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE (t.parked OR t.again_at IS NOT NULL) AND t.lane > greatest(s.key + 7, q.id << 39)
+                              AND t.lane < (q.id + 1) << 39 AND t.lane <= CASE WHEN to_end THEN last_lane ELSE _next_stopped.upto END ORDER BY t.lane LIMIT 1) t) n
+      WHERE n.key IS NOT NULL
+    )
+    SELECT s.key FROM stopped s OFFSET 1 LIMIT most);
+  IF cardinality(keys) = most AND keys[most] + 7 IS DISTINCT FROM upto THEN
+    after := keys[most] + 7;
+  ELSIF to_end AND upto > 0 THEN
+    after := 0;
+  ELSE
+    after := NULL;
+    upto := NULL;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._next_try(backoff interval, backoff_limit interval, backoff_form text, tries integer) RETURNS timestamp with time zone LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6829,7 +6862,7 @@ DECLARE
   read_upto xid8;           -- the last transaction that was read
   crowd     xid8;           -- the same, if more than max_rows of its rows lead: their lanes wait for their turns without being looked at one by one
   n_crowd   bigint := 0;    -- how many they are
-  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  freed     bigint[];       -- keys of which an attempt has ended, or that are looked at again for another reason, as lanes without their forms
   forms     integer[];
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
   may       boolean[];      -- it has a turn, if there is room
@@ -6885,11 +6918,12 @@ BEGIN
       CROSS JOIN unnest(CASE WHEN r.lanes = '{}' THEN ARRAY[NULL::bigint] ELSE r.lanes END) l(lane) CROSS JOIN unnest(ids) q(id));
   END IF;
   IF coalesce(lim.version, 0) <> ring.version OR array_position(freed, NULL) IS NOT NULL THEN
-    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again.
-    freed := ARRAY(
-      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
-                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
+    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again, some of them in each claim.
+    ring.stopped_after := coalesce(ring.stopped_after, 0);
+    ring.stopped_upto := ring.stopped_after;
+  END IF;
+  IF ring.stopped_after IS NOT NULL THEN
+    SELECT array_remove(freed, NULL) || n.keys, n.after, n.upto INTO freed, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_lanes) n;
   END IF;
 
   -- Rows that others follow count no more.
@@ -7062,10 +7096,10 @@ BEGIN
     WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
   ), announced AS (
     -- Virtual time is where the next turn begins, or the last one, if there is no next.
-    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers, due)
+    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers, due, stopped_after, stopped_upto)
     SELECT _take_turns.name, _take_turns.seq,
            CASE WHEN n_crowd > 0 THEN ring.tag ELSE greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))) END,
-           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers, due_upto
+           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers, due_upto, ring.stopped_after, ring.stopped_upto
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
@@ -7301,10 +7335,8 @@ BEGIN
         SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
-        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked LIMIT max_rows) t LIMIT max_rows) t
-      UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (
-        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at DESC LIMIT max_rows) t LIMIT max_rows) t
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE (t.parked OR t.again_at IS NOT NULL)
+          AND t.lane > q.id::bigint << 39 AND t.lane < (q.id + 1)::bigint << 39 LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
         SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
@@ -9312,6 +9344,7 @@ COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the trans
 COMMENT ON COLUMN weir.ring.due IS 'No key that has another turn at an earlier time than this, because of its rate, still waits for it, unless the clock was set back.';
 COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
 COMMENT ON COLUMN weir.ring.newcomers IS 'Lanes of keys with news that have not had a turn yet, in the order in which they came, and are not in the ring.';
+COMMENT ON COLUMN weir.ring.stopped_after IS 'Limits have changed, or a filter has cancelled jobs, and some of the keys that a limit has stopped are still to be looked at again: those in the lanes after this one, up to stopped_upto; if that does not lie after it, to the last lane, and then from the first one on. NULL: none.';
 COMMENT ON COLUMN weir.ring.tag IS 'Virtual time: no turn that has not begun has a smaller tag.';
 COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
 COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
@@ -9364,7 +9397,7 @@ COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that d
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
-COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_one), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -9442,7 +9475,7 @@ COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says;
 COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._limit_turns(weir.queue_limit,weir.turn[],integer[],bigint[],bigint[],integer[],pg_snapshot,bigint,timestamp with time zone) IS 'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._lock_behind_one(integer,integer) IS 'Takes the lock of a gate or of turns, but waits for it behind one other claim at most; false: two are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';
+COMMENT ON ROUTINE weir._lock_behind_few(integer,integer) IS 'Takes the lock of a gate or of turns, but waits for it behind three other claims at most; false: four are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';
 COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
 COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
@@ -9467,6 +9500,7 @@ COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs i
 COMMENT ON ROUTINE weir._next_of_keys(text,bigint,xid8,bigint,integer,bigint[]) IS 'Jobs with keys that wait to be claimed, in all queues, in one, or in some lanes, key by key, from a place in a lane on; no id for a cancelled one, or to show how far the search has come. See weir._next_available.';
 COMMENT ON ROUTINE weir._next_running(bigint[],jsonb,integer) IS 'Running jobs, those of the newest batches first, after a place; a row without an id shows how far the search has come. See weir._next.';
 COMMENT ON ROUTINE weir._next_start(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'next_start as it counts at a time: not before that time; and further ahead than the burst only if the clock was set back since, or the rate was another one: then one may start at once. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._next_stopped(bigint[],bigint,bigint,integer) IS 'The next keys, at most most, of those that a limit has or had stopped and that are to be looked at again, as lanes without their forms; after and upto: see weir.ring. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';

@@ -32,6 +32,10 @@ const (
 	gatherMost = 100 * time.Millisecond
 )
 
+// missedMost limits how often the pause doubles after which a worker tries again to have its turn, when others are before it; turn limits the pause. A try
+// in vain costs the server nearly as much as a claim: with short pauses, those of a large fleet would take the time of the claims that they wait for.
+const missedMost = 10
+
 // claimTimeout is how long a claim waits for its answer before it counts as failed. One that follows such a failure waits longer, as long as the worker
 // passes for well: the first after a transaction with very many keys takes a while, and starts from the beginning if it is given up.
 const (
@@ -115,7 +119,7 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
-			s.owes = false
+			s.owes, s.missed = false, max(s.missed-1, 0)
 			reconciler.claims++
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
@@ -133,9 +137,11 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		s.Health.claims.Rest()
 		if s.owes = s.owes && soon(withheld); s.owes {
-			s.sleepOr(ctx, sleep.Jitter(gather), nil, nil)
+			s.sleepOr(ctx, sleep.Jitter(min(gather<<s.missed, s.turn())), nil, nil)
+			s.missed = min(s.missed+1, missedMost)
 			continue
 		}
+		s.missed = max(s.missed-1, 0)
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
@@ -187,7 +193,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	if err != nil {
 		return 0, false, nil, err
 	}
-	s.lookLater(withheld)
+	s.lookLater(withheld, got)
 	if s.Hooks.Claimed != nil && got > 0 {
 		s.Hooks.Claimed(got, time.Since(started))
 	}
@@ -240,6 +246,9 @@ func (s *session) pause(among int32) time.Duration {
 func (s *session) slow(least time.Duration) time.Duration {
 	return sleep.Jitter(max(least, slowly*time.Duration(s.sharing.Load())))
 }
+
+// turn is the pause at which the workers that share a queue together try once in gather to have a turn.
+func (s *session) turn() time.Duration { return gather * time.Duration(s.sharing.Load()) }
 
 // drowsy lengthens the pause between the polls of a worker that has been idle for some time, up to three times after half a minute: most of
 // the cost of an idle worker is waking up to poll.
@@ -314,24 +323,29 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 }
 
 // lookLater notes from which queues limits have withheld jobs. Whoever ends one of their jobs claims the next: if all others claimed, too, whenever a slot
-// becomes free, a large fleet would do little else. They look together once in slowly, in case nobody does.
-func (s *session) lookLater(withheld []store.Withheld) {
-	limited, now := false, time.Now()
+// becomes free, a large fleet would do little else. They look together once in slowly, in case nobody does; and once in gather for jobs that they only
+// could not have because others were before them.
+func (s *session) lookLater(withheld []store.Withheld, got int) {
+	limited, now, sharing := false, time.Now(), s.sharing.Load()
 	for _, w := range withheld {
-		if w.For == nil {
+		q := s.byName[w.Queue]
+		switch {
+		case w.For == nil:
 			limited = true
-			if s.sharing.Load() > 1 {
-				s.byName[w.Queue].lookAt = now.Add(s.slow(s.Poll))
+			if sharing > 1 {
+				q.lookAt = now.Add(s.slow(s.Poll))
 			}
+		case isSoon(w) && got == 0 && !s.owes && sharing > watchers:
+			q.lookAt = now.Add(sleep.Jitter(s.turn()))
 		}
 	}
 	s.limited.Store(limited || !s.nextLook().IsZero())
 }
 
 // soon reports whether a claim is to be tried again at once: others were before it.
-func soon(withheld []store.Withheld) bool {
-	return slices.ContainsFunc(withheld, func(w store.Withheld) bool { return w.For != nil && *w.For <= gather })
-}
+func soon(withheld []store.Withheld) bool { return slices.ContainsFunc(withheld, isSoon) }
+
+func isSoon(w store.Withheld) bool { return w.For != nil && *w.For <= gather }
 
 // lookEverywhere lets the next claim look at all queues: ends of this worker's attempts were recorded. It tries until it has its turn.
 func (s *session) lookEverywhere() {

@@ -48,17 +48,19 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 			var mu sync.Mutex
 			now, most, ran := 0, 0, 0
 			byWorker := map[int32]int{}
-			quiet := slog.New(slog.DiscardHandler)
+			var starts []time.Time
+			log := slog.New(slog.NewTextHandler(t.Output(), nil))
 			var all sync.WaitGroup
 			var w *Worker
 			for range c.workers {
 				st := store.New(pool, 0)
 				w = New(Config{Store: st, Keep: st, Name: "w", Queues: map[string]int{"q": c.concurrency}, Lease: 6 * time.Second, StopTimeout: time.Second,
-					Poll: 3500 * time.Microsecond, Log: quiet, Outage: outage.New(quiet), Handler: func(_ context.Context, task *Task, r *Result) {
+					Poll: 3500 * time.Microsecond, Log: log, Outage: outage.New(log), Handler: func(_ context.Context, task *Task, r *Result) {
 						mu.Lock()
 						now++
 						most = max(most, now)
 						byWorker[task.Worker]++
+						starts = append(starts, time.Now())
 						mu.Unlock()
 						<-time.After(time.Millisecond) // part of the plan: others look meanwhile
 						mu.Lock()
@@ -87,14 +89,17 @@ func TestASlotThatAnotherWorkerFreesIsFilled(t *testing.T) {
 				sleep.For(ctx, 50*time.Millisecond)
 			}
 			all.Wait()
-			took := time.Since(begin)
-			t.Logf("%d jobs in %v, by worker %v, at most %d at a time", ran, took.Round(time.Millisecond), byWorker, most)
+			if len(starts) == 0 {
+				t.Fatalf("no job started in %v", time.Since(begin))
+			}
+			took := starts[len(starts)-1].Sub(begin)
+			t.Logf("%d jobs in %v, by worker %v, at most %d at a time; the workers have stopped after %v", ran, took.Round(time.Millisecond), byWorker, most, time.Since(begin).Round(time.Millisecond))
 			if ran != jobs || name != "rate" && most != 1 {
 				t.Errorf("%d of %d jobs ran in %v, at most %d at a time", ran, jobs, took, most)
 			}
 			// With a wake-up, each waits for some calls, which a busy machine makes slow.
 			if each := took / jobs; each > c.pause+20*call {
-				t.Errorf("%d jobs took %v, that is %v for each, where a call takes %v", jobs, took, each, call)
+				t.Errorf("%d jobs took %v, that is %v for each, where a call takes %v; they started at %v", jobs, took, each, call, starts)
 			}
 		})
 	}

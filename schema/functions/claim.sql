@@ -24,7 +24,7 @@ DECLARE
   max_skip    CONSTANT integer := 64;
   max_lanes   CONSTANT integer := 200;  -- to lock: the server's lock table is shared
   last_id     CONSTANT bigint  := 9223372036854775807;
-  soon        CONSTANT interval := '10 milliseconds';  -- when to try again, if two others have a queue's gate or turns
+  soon        CONSTANT interval := '10 milliseconds';  -- when to try again, if others have a queue's gate or turns
   snapshot    pg_snapshot;
   newer       pg_snapshot;
   top         xid8;     -- the snapshot's xmax: no transaction from here on has ended
@@ -203,7 +203,7 @@ BEGIN
           is_cut := true;
           CONTINUE;
         ELSIF gate_now.room > 0 THEN
-          IF weir._lock_behind_one(1464158558, ready.gate) THEN
+          IF weir._lock_behind_few(1464158558, ready.gate) THEN
             gates := gates || ready.gate;
           ELSE
             gate_now.room := 0;
@@ -253,7 +253,7 @@ BEGIN
     IF NOT is_ring THEN
       PERFORM pg_advisory_xact_lock(1464158546, ((ready.lane >> 39) * 4 + (ready.lane & 3))::integer);
     ELSIF NOT has_lanes THEN
-      IF NOT weir._lock_behind_one(1464158559, hashtext(ready.name)) THEN
+      IF NOT weir._lock_behind_few(1464158559, hashtext(ready.name)) THEN
         IF ready.name <> ALL (withheld) THEN
           withheld := withheld || ready.name;
           again_at := again_at || clock_timestamp() + soon;
@@ -441,7 +441,7 @@ BEGIN
       NULL;
     ELSIF is_ring AND taken > 0 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
-      is_cut := is_cut OR ring.newcomers <> '{}' OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF upto > 0 OR last.keyed THEN
@@ -488,21 +488,23 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._claim IS
-  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or two other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_one), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+  'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 
-CREATE OR REPLACE FUNCTION weir._lock_behind_one(what integer, key integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._lock_behind_few(what integer, key integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
-  -- Two places: one for the transaction that has the lock, one for the next.
-  IF pg_try_advisory_xact_lock(what + 2, key) OR pg_try_advisory_xact_lock(what + 2, key # 1073741824) THEN
-    PERFORM pg_advisory_xact_lock(what, key);
-    RETURN true;
-  END IF;
+  -- Four places: one for the transaction that has the lock, and three for the next.
+  FOR place IN 0..3 LOOP
+    IF pg_try_advisory_xact_lock(what + 2, key # (place << 29)) THEN
+      PERFORM pg_advisory_xact_lock(what, key);
+      RETURN true;
+    END IF;
+  END LOOP;
   RETURN false;
 END
 $$;
-COMMENT ON FUNCTION weir._lock_behind_one IS
-  'Takes the lock of a gate or of turns, but waits for it behind one other claim at most; false: two are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';
+COMMENT ON FUNCTION weir._lock_behind_few IS
+  'Takes the lock of a gate or of turns, but waits for it behind three other claims at most; false: four are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';

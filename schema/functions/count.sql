@@ -189,10 +189,8 @@ BEGIN
         SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
-        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked LIMIT max_rows) t LIMIT max_rows) t
-      UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (
-        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity' ORDER BY t.again_at DESC LIMIT max_rows) t LIMIT max_rows) t
+        SELECT t.lane FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE (t.parked OR t.again_at IS NOT NULL)
+          AND t.lane > q.id::bigint << 39 AND t.lane < (q.id + 1)::bigint << 39 LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
         SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e

@@ -86,7 +86,7 @@ DECLARE
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
   IF ring.version <> coalesce(lim.version, 0)
-     OR ring.newcomers <> '{}' OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
+     OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
      OR weir._has_waiting(ids, ring.tag) THEN
     RETURN true;
   END IF;
@@ -164,7 +164,7 @@ DECLARE
   read_upto xid8;           -- the last transaction that was read
   crowd     xid8;           -- the same, if more than max_rows of its rows lead: their lanes wait for their turns without being looked at one by one
   n_crowd   bigint := 0;    -- how many they are
-  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  freed     bigint[];       -- keys of which an attempt has ended, or that are looked at again for another reason, as lanes without their forms
   forms     integer[];
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
   may       boolean[];      -- it has a turn, if there is room
@@ -220,11 +220,12 @@ BEGIN
       CROSS JOIN unnest(CASE WHEN r.lanes = '{}' THEN ARRAY[NULL::bigint] ELSE r.lanes END) l(lane) CROSS JOIN unnest(ids) q(id));
   END IF;
   IF coalesce(lim.version, 0) <> ring.version OR array_position(freed, NULL) IS NOT NULL THEN
-    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again.
-    freed := ARRAY(
-      SELECT DISTINCT t.lane & ~ 7::bigint FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.parked
-                          UNION ALL SELECT t.lane FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at > '-infinity') t);
+    -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again, some of them in each claim.
+    ring.stopped_after := coalesce(ring.stopped_after, 0);
+    ring.stopped_upto := ring.stopped_after;
+  END IF;
+  IF ring.stopped_after IS NOT NULL THEN
+    SELECT array_remove(freed, NULL) || n.keys, n.after, n.upto INTO freed, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_lanes) n;
   END IF;
 
   -- Rows that others follow count no more.
@@ -397,10 +398,10 @@ BEGIN
     WHERE CASE WHEN n.is_served THEN n.n_found > 0 OR n.waits OR n.changed ELSE n.changed OR n.may AND NOT n.waits END
   ), announced AS (
     -- Virtual time is where the next turn begins, or the last one, if there is no next.
-    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers, due)
+    INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers, due, stopped_after, stopped_upto)
     SELECT _take_turns.name, _take_turns.seq,
            CASE WHEN n_crowd > 0 THEN ring.tag ELSE greatest(ring.tag, coalesce(min(n.next_tag) FILTER (WHERE n.will_wait), max(n.tag) FILTER (WHERE n.is_served))) END,
-           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers, due_upto
+           (SELECT coalesce(bit_or(1 << f), 0) FROM unnest(forms) f), coalesce(lim.version, 0), seen, newcomers, due_upto, ring.stopped_after, ring.stopped_upto
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
@@ -411,6 +412,45 @@ END
 $$;
 COMMENT ON FUNCTION weir._take_turns IS
   'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._next_stopped(ids bigint[], INOUT after bigint, INOUT upto bigint, most integer, OUT keys bigint[])
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_lane CONSTANT bigint  := 9223372036854775807;
+  to_end    CONSTANT boolean := upto <= after;
+BEGIN
+  -- From key to key, because a key has an old row for each time that it was stopped.
+  keys := ARRAY(
+    WITH RECURSIVE stopped AS (
+      SELECT _next_stopped.after - 7 AS key
+      UNION ALL
+      SELECT n.key FROM stopped s CROSS JOIN LATERAL (
+        SELECT min(t.lane) & ~ 7::bigint AS key FROM unnest(ids) q(id)
+        CROSS JOIN LATERAL (SELECT t.lane FROM weir.turn t WHERE (t.parked OR t.again_at IS NOT NULL) AND t.lane > greatest(s.key + 7, q.id << 39)
+                              AND t.lane < (q.id + 1) << 39 AND t.lane <= CASE WHEN to_end THEN last_lane ELSE _next_stopped.upto END ORDER BY t.lane LIMIT 1) t) n
+      WHERE n.key IS NOT NULL
+    )
+    SELECT s.key FROM stopped s OFFSET 1 LIMIT most);
+  IF cardinality(keys) = most AND keys[most] + 7 IS DISTINCT FROM upto THEN
+    after := keys[most] + 7;
+  ELSIF to_end AND upto > 0 THEN
+    after := 0;
+  ELSE
+    after := NULL;
+    upto := NULL;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._next_stopped IS
+  'The next keys, at most most, of those that a limit has or had stopped and that are to be looked at again, as lanes without their forms; after and upto: see weir.ring. Locks: none. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._limit_turns(
   lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamptz,

@@ -244,7 +244,7 @@ CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
 CREATE INDEX turn_lane ON weir.turn (lane, seq);
 CREATE INDEX turn_ring ON weir.turn ((lane >> 39), tag) WHERE waits;
 CREATE INDEX turn_again ON weir.turn ((lane >> 39), again_at) WHERE again_at IS NOT NULL;
-CREATE INDEX turn_parked ON weir.turn ((lane >> 39)) WHERE parked;
+CREATE INDEX turn_stopped ON weir.turn (lane) WHERE parked OR again_at IS NOT NULL;
 CREATE INDEX job_by_id ON weir.job (id, attempt, put_off);
 CREATE INDEX job_unique ON weir.job (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX batch_worker ON weir.batch (worker, no);
@@ -394,6 +394,8 @@ CREATE TABLE weir.ring (
   arrived pg_snapshot NOT NULL,
   newcomers bigint[]  NOT NULL,
   due     timestamptz NOT NULL DEFAULT '-infinity',
+  stopped_after bigint,
+  stopped_upto  bigint,
   PRIMARY KEY (queue, seq)
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.ring IS
@@ -403,6 +405,8 @@ COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys ha
 COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim has seen.';
 COMMENT ON COLUMN weir.ring.newcomers IS 'Lanes of keys with news that have not had a turn yet, in the order in which they came, and are not in the ring.';
 COMMENT ON COLUMN weir.ring.due IS 'No key that has another turn at an earlier time than this, because of its rate, still waits for it, unless the clock was set back.';
+COMMENT ON COLUMN weir.ring.stopped_after IS
+  'Limits have changed, or a filter has cancelled jobs, and some of the keys that a limit has stopped are still to be looked at again: those in the lanes after this one, up to stopped_upto; if that does not lie after it, to the last lane, and then from the first one on. NULL: none.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
 
 CREATE TABLE weir.key_weight (

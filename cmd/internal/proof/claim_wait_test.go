@@ -6,7 +6,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestFewClaimsWaitForOthers: while others have a queue's gate or its turns, two claims wait for them, and the next is told when to try again. In a fleet of
+// TestFewClaimsWaitForOthers: while others have a queue's gate or its turns, four claims wait for them, and the next is told when to try again. In a fleet of
 // hundreds, each would otherwise wait for longer than deadlock_timeout, and searching for deadlocks would take all of the server's time.
 func TestFewClaimsWaitForOthers(t *testing.T) {
 	t.Parallel()
@@ -40,17 +40,17 @@ func TestFewClaimsWaitForOthers(t *testing.T) {
 					done <- c
 				}()
 			}
-			const waiting = 2
+			const waiting = 4
 			waited, refused := make(chan claimed, waiting), make(chan claimed, 1)
 			for range waiting {
 				claim(waited)
 			}
-			pgtest.Until(t, "two claims wait", func() bool {
+			pgtest.Until(t, "four claims wait", func() bool {
 				return value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == waiting
 			})
 			claim(refused)
-			if got := pgtest.Receive(t, refused, "a third claim"); got.err != nil || got.jobs != 0 || !got.isTold {
-				t.Errorf("a third claim got %d jobs, told when to try again: %v, %v", got.jobs, got.isTold, got.err)
+			if got := pgtest.Receive(t, refused, "a fifth claim"); got.err != nil || got.jobs != 0 || !got.isTold {
+				t.Errorf("a fifth claim got %d jobs, told when to try again: %v, %v", got.jobs, got.isTold, got.err)
 			}
 			if err := holder.Rollback(t.Context()); err != nil {
 				t.Fatal(err)

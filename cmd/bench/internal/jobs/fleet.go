@@ -24,6 +24,7 @@ const (
 	fleetJobTime  = 50 * time.Millisecond // while jobs flow
 	fleetBacklog  = 1000                  // jobs more than are needed
 	fleetStarting = 10                    // workers start at the same time
+	fleetWarmUp   = 30 * time.Second      // the first calls of a connection take ten times as long: it reads the catalogue, and plans their statements
 )
 
 // Fleet lets many workers of concurrency 1 share one queue: without jobs; with jobs of which a limit lets no more start; with one slot freed at a time;
@@ -67,7 +68,7 @@ func Fleet(ctx context.Context, d *load.Database, plain, limited load.Engine, c 
 		return nil, err
 	}
 
-	flowing := int(float64(c.Limit) * c.Duration.Seconds() / fleetJobTime.Seconds())
+	flowing := int(float64(c.Limit) * (c.Duration + fleetWarmUp).Seconds() / fleetJobTime.Seconds())
 	if err := client.Fill(ctx, load.Queue, c.Limit+c.Refills+flowing+fleetBacklog); err != nil {
 		return nil, fmt.Errorf("bench: fill: %w", err)
 	}
@@ -98,7 +99,8 @@ func Fleet(ctx context.Context, d *load.Database, plain, limited load.Engine, c 
 
 	f.flows.Store(true)
 	f.open()
-	if !sleep.For(ctx, min(c.Duration, 2*time.Second)) {
+	d.Say("fleet: with jobs of %s, for %s, until its connections have planned their calls", fleetJobTime, fleetWarmUp)
+	if !sleep.For(ctx, fleetWarmUp) {
 		return nil, ctx.Err()
 	}
 	from := f.done.Load()
