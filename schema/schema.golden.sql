@@ -3973,10 +3973,46 @@ DECLARE
   moved    integer := 0;
   left_    bigint[] := '{}';
   keys     bigint[] := '{}';
+  simple   record;  -- those that are moved at once
   queue_no integer := CASE WHEN to_queue IS NOT NULL AND ids <> '{}' THEN weir._queue_id(to_queue) END;
 BEGIN
   IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(lanes) k(lane) WHERE k.lane & 549755813880 <> 0) THEN
     PERFORM weir._mark_keys(to_queue);
+  END IF;
+  -- Usually, these are jobs without keys that have not been claimed, nor cancelled. They are moved at once, in less than half of the time.
+  IF known IS NULL AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i) FROM unnest(ids) i)) THEN
+    WITH place AS MATERIALIZED (
+      SELECT k.lane, q.name, s.pos_xid, s.pos_id, s.pending, s.pending_after FROM unnest(lanes) k(lane)
+      JOIN weir.queue q ON q.id = (k.lane >> 39)::integer CROSS JOIN LATERAL weir._state_of(k.lane) s
+      WHERE k.lane & 549755813880 = 0 AND q.name = coalesce(from_queue, q.name)
+        AND (q.name <> coalesce(to_queue, q.name) OR (k.lane & 3) + 1 <> coalesce(to_priority, (k.lane & 3) + 1))
+    ), gone AS (
+      DELETE FROM weir.job d USING (
+        SELECT i.nr, n.*, p.name FROM unnest(ids) WITH ORDINALITY i(id, nr)
+        CROSS JOIN LATERAL (SELECT k.id, k.attempt, k.put_off, k.segment, k.xid, k.lane FROM weir.job k WHERE k.id = i.id ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1) n
+        JOIN place p ON p.lane = n.lane
+        WHERE weir._waits(n.xid, n.id, p.pos_xid, p.pos_id, p.pending, p.pending_after)
+          AND NOT EXISTS (SELECT FROM weir.later k WHERE k.id = n.id) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = n.id)) n
+      WHERE d.id = n.id AND d.attempt = n.attempt AND d.put_off = n.put_off AND d.segment = n.segment
+      RETURNING d.*, n.nr, to_queue <> n.name AS leaves_queue, (coalesce(queue_no, d.lane >> 39) << 39) + coalesce(to_priority - 1, d.lane & 3) AS to_lane
+    ), logged AS (
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
+      SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
+             row_number() OVER (PARTITION BY g.to_lane ORDER BY g.nr) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
+             CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_key END, CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_no END,
+             CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_until END, g.key
+      FROM gone g ORDER BY g.nr
+    )
+    SELECT array_agg(g.id) AS ids, array_agg(DISTINCT g.lane) AS lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
+    IF simple.ids IS NOT NULL THEN
+      PERFORM nextval('weir.job_id');  -- wakes idle workers
+      UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
+        SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT DISTINCT u.lane, u.xid FROM unnest(simple.lead_lanes, simple.lead_xids) u(lane, xid)) u
+        CROSS JOIN LATERAL (SELECT n.id, n.attempt, n.put_off, n.segment, n.leads FROM weir.job n WHERE n.lane = u.lane AND n.xid = u.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
+      moved := cardinality(simple.ids);
+      left_ := simple.lanes;
+      ids := ARRAY(SELECT i FROM unnest(ids) WITH ORDINALITY u(i, nr) WHERE i NOT IN (SELECT unnest(simple.ids)) ORDER BY u.nr);
+    END IF;
   END IF;
   FOREACH this IN ARRAY ids LOOP
     SELECT k.* INTO look FROM weir._read_job(this, 1) k;
@@ -5139,6 +5175,7 @@ BEGIN
       read := read + 1;
       EXIT WHEN read = ends;
     END IF;
+    EXIT WHEN j.attempt = 1 AND j.put_off = 0;  -- the first row
     -- How often an attempt was put off is unbounded: of each earlier attempt only the last row is read.
     SELECT k.* INTO j FROM weir.job k
     WHERE k.id = job_id AND (k.attempt, k.put_off) < (j.attempt, CASE WHEN e.outcome IS NULL THEN j.put_off ELSE 0 END)

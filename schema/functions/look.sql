@@ -228,6 +228,7 @@ BEGIN
       read := read + 1;
       EXIT WHEN read = ends;
     END IF;
+    EXIT WHEN j.attempt = 1 AND j.put_off = 0;  -- the first row
     -- How often an attempt was put off is unbounded: of each earlier attempt only the last row is read.
     SELECT k.* INTO j FROM weir.job k
     WHERE k.id = job_id AND (k.attempt, k.put_off) < (j.attempt, CASE WHEN e.outcome IS NULL THEN j.put_off ELSE 0 END)

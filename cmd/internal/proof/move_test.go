@@ -138,6 +138,35 @@ func TestAUniqueJobStaysUniqueInItsQueue(t *testing.T) {
 	}
 }
 
+// TestWhatAMoveLeavesAndBringsIsNews: workers that look only at what is new find the jobs that a move has left in their lane, though the first one of
+// their transaction is gone, and those that it has brought, however many more are moved on; also jobs that are moved one by one, because of a cancellation.
+func TestWhatAMoveLeavesAndBringsIsNews(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]string{"together": ``, "one by one": `SELECT weir.cancel_where('other', kinds => '{none}')`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			before := value[string](t, conn, `SELECT pg_current_snapshot()::text`)
+			exec(t, conn, `SELECT weir.enqueue_many(array_agg('q'::text), array_agg('k' || i % 3), priority => array_agg(1 + i / 6)) FROM generate_series(0, 11) i`)
+			exec(t, conn, `SELECT weir.enqueue('other', 'none')`)
+			exec(t, conn, prepare)
+			for _, move := range []string{`'q', kinds => '{k0}', to_queue => 'r'`, `'r', priority => 1, to_priority => 4`, `'q', kinds => '{k1}', to_queue => 'r', to_priority => 2`} {
+				runSteps(t, conn, "move_where", move)
+			}
+			for place, want := range map[string]int{"q 1": 2, "q 2": 2, "r 4": 2, "r 2": 6} {
+				got := value[int](t, conn, `SELECT count(*)::int FROM weir.job j JOIN weir.queue q ON q.id = j.lane >> 39 WHERE q.name || ' ' || (j.lane & 3) + 1 = $1
+					AND j.lane = ANY (weir._fresh_lanes($2::pg_snapshot, pg_current_snapshot()))`, place, before)
+				if got != want {
+					t.Errorf("%d jobs in %s are news, want %d", got, place, want)
+				}
+			}
+			if n := value[int](t, conn, `SELECT count(*)::int FROM (SELECT FROM weir.job GROUP BY xid, lane, segment HAVING NOT bool_or(leads)) j`); n != 0 {
+				t.Errorf("nothing leads to the jobs of %d transactions", n)
+			}
+		})
+	}
+}
+
 // TestNoJobIsMovedTwiceOrLost: two runs move jobs to and fro while they are enqueued, claimed, put off, promoted and carried: each job is handed out once for
 // each of its attempts.
 func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
@@ -150,6 +179,7 @@ func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
 	handed := map[int64][]step{}
 	var wg, busy sync.WaitGroup
 	over := make(chan bool)
+	claimed := make(chan bool, 3) // without pauses, moves would be faster than claims, which would never find a job where they saw it
 	busy.Go(func() {
 		c := connect(t, url)
 		for range rounds {
@@ -165,7 +195,7 @@ func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
 				select {
 				case <-over:
 					return
-				default:
+				case <-claimed:
 				}
 			}
 		})
@@ -190,6 +220,9 @@ func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
 		got, err := claim(t.Context(), conn, worker, []string{"q", "r"}, []int32{30, 30})
 		if err != nil {
 			t.Fatal(err)
+		}
+		for range cap(claimed) - len(claimed) {
+			claimed <- true
 		}
 		for i, a := range got {
 			handed[a.ID] = append(handed[a.ID], a.step())
