@@ -22,8 +22,8 @@ const examineAgain = 10 * time.Second // after a failure
 
 var (
 	doctorUp      = desc("weir_doctor_up", "1 while the doctor can examine the database.")
-	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 for each current finding. downstream_of is the finding of which it is a consequence.", []string{"code", "severity", "downstream_of"}, nil)
-	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that waited because of a finding, on average over the last report.", []string{"code"}, nil)
+	doctorFinding = prometheus.NewDesc("weir_doctor_finding", "1 while there are such findings. downstream_of is the finding of which it is a consequence.", []string{"code", "severity", "downstream_of"}, nil)
+	doctorLost    = prometheus.NewDesc("weir_doctor_lost_sessions", "Sessions that waited because of such findings, on average over the last report.", []string{"code"}, nil)
 	doctorUnseen  = desc("weir_doctor_unchecked", "What the doctor cannot examine, in number of things; the hub's log names each, and what it requires. Usually privileges.")
 	doctorWaits   = prometheus.NewDesc("weir_doctor_waiting_sessions", "Waiting sessions by class of wait, on average over the last second.", []string{"class"}, nil)
 )
@@ -73,9 +73,18 @@ func (e *examiner) Collect(out chan<- prometheus.Metric) {
 	if report != nil {
 		up = 1
 		out <- prometheus.MustNewConstMetric(doctorUnseen, prometheus.GaugeValue, float64(len(report.Unseen)))
+		// A check can find the same in several queues: one series tells of all, because a repeated one would fail the scrape.
+		type labels struct{ code, severity, downstreamOf string }
+		found, lost := map[labels]bool{}, map[string]float64{}
 		for _, f := range report.Findings {
-			out <- prometheus.MustNewConstMetric(doctorFinding, prometheus.GaugeValue, 1, string(f.Code), string(f.Severity), string(f.DownstreamOf))
-			out <- prometheus.MustNewConstMetric(doctorLost, prometheus.GaugeValue, f.Lost, string(f.Code))
+			found[labels{string(f.Code), string(f.Severity), string(f.DownstreamOf)}] = true
+			lost[string(f.Code)] += f.Lost
+		}
+		for l := range found {
+			out <- prometheus.MustNewConstMetric(doctorFinding, prometheus.GaugeValue, 1, l.code, l.severity, l.downstreamOf)
+		}
+		for code, sessions := range lost {
+			out <- prometheus.MustNewConstMetric(doctorLost, prometheus.GaugeValue, sessions, code)
 		}
 	}
 	out <- prometheus.MustNewConstMetric(doctorUp, prometheus.GaugeValue, up)

@@ -29,6 +29,20 @@ func TestDoctorExportsWhatItCannotExamine(t *testing.T) {
 	awaitMetrics(t, s, unchecked.MatchString)
 }
 
+// TestFindingsOfOneKindShareAMetric: /metrics answers while the doctor finds the same in two queues.
+func TestFindingsOfOneKindShareAMetric(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	const enqueue = `SELECT weir.enqueue(q, 'k') FROM generate_series(1, 1000), unnest('{qa,qb}'::text[]) q`
+	if _, err := pgtest.Pool(t, database).Exec(t.Context(), enqueue); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{Database: database, Doctor: true})
+	finding := regexp.MustCompile(`(?m)^weir_doctor_finding{code="lane-backlog",downstream_of="",severity="warning"} 1$`)
+	lost := regexp.MustCompile(`(?m)^weir_doctor_lost_sessions{code="lane-backlog"} 0$`)
+	awaitMetrics(t, s, func(text string) bool { return finding.MatchString(text) && lost.MatchString(text) })
+}
+
 // awaitMetrics waits until the server's metrics are as wanted.
 func awaitMetrics(t *testing.T, s *Server, wanted func(text string) bool) {
 	t.Helper()
