@@ -131,8 +131,9 @@ func (f JobFilter) where(verb string) (store.Where, error) {
 		if err != nil {
 			return w, fmt.Errorf("encode JobFilter.Meta: %w", err)
 		}
-		meta := string(text)
-		w.Meta = &meta
+		if meta := string(text); meta != "{}" {
+			w.Meta = &meta
+		}
 	}
 	if f.Priority != 0 {
 		w.Priority = &f.Priority

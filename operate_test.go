@@ -227,3 +227,49 @@ func TestARunAtOutOfRangeIsRefused(t *testing.T) {
 		t.Errorf("jobs cannot be listed: %v", err)
 	}
 }
+
+// TestEmptyFieldsOfAFilterAreNoConditions: an empty list or object is no condition, as a nil one is none, whichever way the statement is sent. Alone it is
+// no filter.
+func TestEmptyFieldsOfAFilterAreNoConditions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	db, err := sql.Open("pgx", r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	empty := weir.JobFilter{Kinds: []string{}, Meta: map[string]string{}, States: []weir.State{}}
+	ofQueue := empty
+	ofQueue.Queue = "q"
+	for name, call := range map[string]func(f weir.JobFilter) error{
+		"cancel": func(f weir.JobFilter) error { return r.client.CancelWhere(t.Context(), f) },
+		"cancel, database/sql": func(f weir.JobFilter) error {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback()
+			return r.client.CancelWhereTx(t.Context(), weir.SQLTx(tx), f)
+		},
+		"retry": func(f weir.JobFilter) error { _, err := r.client.RetryWhere(t.Context(), f, nil); return err },
+		"delete": func(f weir.JobFilter) error {
+			f.States = nil
+			_, err := r.client.DeleteWhere(t.Context(), f, nil)
+			return err
+		},
+		"move": func(f weir.JobFilter) error {
+			_, err := r.client.MoveWhere(t.Context(), f, weir.MoveTo{Priority: 1}, nil)
+			return err
+		},
+	} {
+		if _, err := r.client.Enqueue(t.Context(), number{1}, &weir.Options{Queue: "q"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := call(ofQueue); err != nil {
+			t.Errorf("%s with a queue and empty fields: %v", name, err)
+		}
+		if err := call(empty); err == nil || !strings.Contains(err.Error(), "needs a filter") {
+			t.Errorf("%s with empty fields alone: %v, want that it needs a filter", name, err)
+		}
+	}
+}

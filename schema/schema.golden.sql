@@ -1171,9 +1171,17 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, key text, is_empty boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
+DECLARE
+  empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
+  SELECT c.name INTO empty
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  WHERE c.is_empty LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';
+  END IF;
   PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds), weir._check_key(_check_filter.key);
   IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
@@ -1182,7 +1190,7 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND num_nonnulls(_check_filter.priority, _check_filter.key) = 0 THEN
+  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END
@@ -1236,7 +1244,7 @@ CREATE FUNCTION weir._check_key(key text) RETURNS void LANGUAGE plpgsql STABLE S
 AS $$
 BEGIN
   IF length(_check_key.key) NOT BETWEEN 1 AND 200 THEN
-    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'A job that is nobody''s has no key: pass NULL.';
+    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'For no key, pass NULL.';
   END IF;
 END
 $$;
@@ -1299,8 +1307,8 @@ CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb
 AS $$
 BEGIN
   PERFORM weir._check_isolation(_check_step.what);
-  PERFORM weir._check_filter(_check_step.what, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key,
-    num_nonnulls(_check_step.queue, _check_step.enqueued_after, _check_step.enqueued_before, nullif(_check_step.error, '')) = 0,
+  PERFORM weir._check_filter(_check_step.what, _check_step.queue, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key, _check_step.error,
+    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0,
     'Pass a queue, a key, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
@@ -6530,7 +6538,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, nullif(meta, '{}'), key, next, least(max_rows, on_page)) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page)) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -7596,16 +7604,16 @@ DECLARE
   this weir.cancellation_where;
   n    bigint;
 BEGIN
-  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key,
-    num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
+  PERFORM weir._check_filter('cancel_where', cancel_where.queue, cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key, NULL,
+    num_nonnulls(cancel_where.enqueued_after, cancel_where.enqueued_before) > 0,
     'Pass a queue, a key, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
   END IF;
   this.upto := coalesce(pg_sequence_last_value('weir.job_id'), 0);
   this.queue := cancel_where.queue;
-  this.kinds := CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END;
-  this.meta := nullif(cancel_where.meta, '{}');
+  this.kinds := cancel_where.kinds;
+  this.meta := cancel_where.meta;
   this.priority := cancel_where.priority;
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
@@ -7720,7 +7728,7 @@ DECLARE
 BEGIN
   PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   deleted := weir._forget_failures(ids);
 END
@@ -8774,12 +8782,14 @@ DECLARE
   ids   bigint[];
 BEGIN
   PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
-  states := CASE WHEN cardinality(states) > 0 THEN states ELSE ARRAY['failed'] END;
-  IF NOT states <@ final THEN
+  states := coalesce(states, ARRAY['failed']);
+  IF cardinality(states) = 0 THEN
+    RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
+  ELSIF NOT states <@ final THEN
     RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
   END IF;
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   -- Those that are retried first are claimed first: the oldest.
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
@@ -9036,8 +9046,8 @@ AS $$
 BEGIN
   IF coalesce(set_weight.queue, '') = '' OR length(set_weight.queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_weight needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(set_weight.queue, 200)), 'null') USING ERRCODE = '22023';
-  ELSIF set_weight.key IS NULL THEN
-    RAISE EXCEPTION 'weir: set_weight needs a key, got null' USING ERRCODE = '22023';
+  ELSIF coalesce(set_weight.key, '') = '' THEN
+    RAISE EXCEPTION 'weir: set_weight needs a key, got %', coalesce(quote_literal(set_weight.key), 'null') USING ERRCODE = '22023';
   ELSIF NOT (set_weight.weight BETWEEN 0.01 AND 1000) THEN
     RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause; NULL is the weight of other keys, 1.';
   END IF;
@@ -9424,7 +9434,7 @@ COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) 
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._check_filter(text,text[],jsonb,integer,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta, priority and key are missing. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_filter(text,text,text[],jsonb,integer,text,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
@@ -9623,7 +9633,7 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
@@ -9664,7 +9674,7 @@ COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the q
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';

@@ -28,7 +28,11 @@ type Where struct {
 }
 
 func (w Where) args(more ...any) []any {
-	return append([]any{w.Queue, w.Kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore, w.Key}, more...)
+	var kinds []string // NULL, unless there is one: an empty list is refused
+	if len(w.Kinds) > 0 {
+		kinds = w.Kinds
+	}
+	return append([]any{w.Queue, kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore, w.Key}, more...)
 }
 
 // CancelWhere returns the number of the cancellation; nil: the queue does not exist.

@@ -19,7 +19,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, nullif(meta, '{}'), key, next, least(max_rows, on_page)) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page)) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -42,8 +42,8 @@ SET jit = off
 AS $$
 BEGIN
   PERFORM weir._check_isolation(_check_step.what);
-  PERFORM weir._check_filter(_check_step.what, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key,
-    num_nonnulls(_check_step.queue, _check_step.enqueued_after, _check_step.enqueued_before, nullif(_check_step.error, '')) = 0,
+  PERFORM weir._check_filter(_check_step.what, _check_step.queue, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key, _check_step.error,
+    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0,
     'Pass a queue, a key, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
@@ -66,12 +66,14 @@ DECLARE
   ids   bigint[];
 BEGIN
   PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
-  states := CASE WHEN cardinality(states) > 0 THEN states ELSE ARRAY['failed'] END;
-  IF NOT states <@ final THEN
+  states := coalesce(states, ARRAY['failed']);
+  IF cardinality(states) = 0 THEN
+    RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
+  ELSIF NOT states <@ final THEN
     RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
   END IF;
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   -- Those that are retried first are claimed first: the oldest.
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
@@ -79,7 +81,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.retry_where IS
-  'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+  'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.delete_where(
   queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
@@ -95,7 +97,7 @@ DECLARE
 BEGIN
   PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, nullif(error, ''), after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
   PERFORM weir._lock_to_retry(ids);
   deleted := weir._forget_failures(ids);
 END

@@ -7,12 +7,20 @@
 -- transaction, that its jobs ended as cancelled. So no such job is ever held by a worker, a claim that is lost is lost as a whole, and
 -- many thousands are ended in one call, without their arguments being read by anyone.
 
-CREATE OR REPLACE FUNCTION weir._check_filter(what text, kinds text[], meta jsonb, priority integer, key text, is_empty boolean, hint text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
+DECLARE
+  empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
+  SELECT c.name INTO empty
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  WHERE c.is_empty LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';
+  END IF;
   PERFORM weir._check_array(_check_filter.what, 'kinds', _check_filter.kinds), weir._check_key(_check_filter.key);
   IF cardinality(_check_filter.kinds) > 1000 OR array_position(_check_filter.kinds, NULL) IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % takes 1 to 1000 kinds, none of them null, got % kinds', _check_filter.what, cardinality(_check_filter.kinds) USING ERRCODE = '22023';
@@ -21,12 +29,12 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF _check_filter.is_empty AND coalesce(cardinality(_check_filter.kinds), 0) = 0 AND coalesce(_check_filter.meta, '{}') = '{}' AND num_nonnulls(_check_filter.priority, _check_filter.key) = 0 THEN
+  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_filter IS 'Refuses a filter of a bulk operation that is not valid, or that has no condition. is_empty: conditions other than kinds, meta, priority and key are missing. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._check_filter IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.cancel_where(queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL,
                                              enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, key text DEFAULT NULL) RETURNS bigint
@@ -40,16 +48,16 @@ DECLARE
   this weir.cancellation_where;
   n    bigint;
 BEGIN
-  PERFORM weir._check_filter('cancel_where', cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key,
-    num_nonnulls(cancel_where.queue, cancel_where.enqueued_after, cancel_where.enqueued_before) = 0,
+  PERFORM weir._check_filter('cancel_where', cancel_where.queue, cancel_where.kinds, cancel_where.meta, cancel_where.priority, cancel_where.key, NULL,
+    num_nonnulls(cancel_where.enqueued_after, cancel_where.enqueued_before) > 0,
     'Pass a queue, a key, kinds, meta, a priority or a time. To cancel all jobs, pass enqueued_before => now().');
   IF cancel_where.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = cancel_where.queue) THEN
     RETURN NULL;
   END IF;
   this.upto := coalesce(pg_sequence_last_value('weir.job_id'), 0);
   this.queue := cancel_where.queue;
-  this.kinds := CASE WHEN cardinality(cancel_where.kinds) > 0 THEN cancel_where.kinds END;
-  this.meta := nullif(cancel_where.meta, '{}');
+  this.kinds := cancel_where.kinds;
+  this.meta := cancel_where.meta;
   this.priority := cancel_where.priority;
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
@@ -75,7 +83,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cancel_where IS
-  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
+  'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean
 LANGUAGE sql IMMUTABLE

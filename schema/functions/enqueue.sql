@@ -30,7 +30,7 @@ SET jit = off
 AS $$
 BEGIN
   IF length(_check_key.key) NOT BETWEEN 1 AND 200 THEN
-    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'A job that is nobody''s has no key: pass NULL.';
+    RAISE EXCEPTION 'weir: a key must have 1 to 200 characters, got %', length(_check_key.key) USING ERRCODE = '22023', HINT = 'For no key, pass NULL.';
   END IF;
 END
 $$;

@@ -9,8 +9,8 @@ AS $$
 BEGIN
   IF coalesce(set_weight.queue, '') = '' OR length(set_weight.queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_weight needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(set_weight.queue, 200)), 'null') USING ERRCODE = '22023';
-  ELSIF set_weight.key IS NULL THEN
-    RAISE EXCEPTION 'weir: set_weight needs a key, got null' USING ERRCODE = '22023';
+  ELSIF coalesce(set_weight.key, '') = '' THEN
+    RAISE EXCEPTION 'weir: set_weight needs a key, got %', coalesce(quote_literal(set_weight.key), 'null') USING ERRCODE = '22023';
   ELSIF NOT (set_weight.weight BETWEEN 0.01 AND 1000) THEN
     RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause; NULL is the weight of other keys, 1.';
   END IF;

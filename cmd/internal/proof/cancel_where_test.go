@@ -1,12 +1,15 @@
 package proof
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -132,6 +135,43 @@ func TestAnEmptyFilterIsRefused(t *testing.T) {
 		t.Error("a queue that does not exist was cancelled")
 	}
 	wantState(t, conn, 1, "available")
+}
+
+// TestAnEmptyConditionIsRefused: an empty value, such as that of a variable that is not set, does not widen a filter to all jobs, whatever other conditions
+// there are.
+func TestAnEmptyConditionIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	failed := deadLetters(t, conn, worker, "q", 1, "x")[0]
+	waiting := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
+	common := []string{`''`, `'q', kinds => '{}'`, `'q', meta => '{}'`, `'q', key => ''`}
+	for f, conditions := range map[string][]string{
+		"cancel_where": common,
+		"retry_where":  append([]string{`'q', error => ''`, `'q', states => '{}'`}, common...),
+		"delete_where": append([]string{`'q', error => ''`}, common...),
+		"move_where":   common,
+	} {
+		for _, args := range conditions {
+			to := ""
+			if f == "move_where" {
+				to = ", to_priority => 1"
+			}
+			_, err := conn.Exec(t.Context(), fmt.Sprintf(`SELECT weir.%s(%s%s)`, f, args, to))
+			if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "22023" || !strings.Contains(e.Hint, "Pass NULL for ") {
+				t.Errorf("%s(%s): %v, want 22023 that says to pass NULL", f, args, err)
+			}
+		}
+	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.set_weight('q', '', 2)`)
+	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "22023" || strings.Contains(e.Hint, "NULL") {
+		t.Errorf("a weight of the key '': %v, want 22023 without the advice to pass NULL", err)
+	}
+	wantState(t, conn, failed, "failed")
+	wantState(t, conn, waiting, "available")
+	if n := value[int](t, conn, `SELECT priority FROM weir.job_info($1)`, waiting); n != 2 {
+		t.Errorf("the job that waits was moved to priority %d", n)
+	}
 }
 
 // TestRunningJobsHearOfACancellationByFilter: the worker of a running job is told, as by cancel; and if the job is tried again, it does not start.
