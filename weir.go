@@ -133,7 +133,7 @@ type Options struct {
 // started, with the reason as their error. A job is never dropped for one that is rolled back.
 type Unique struct {
 	Key     string        // 1 to 1000 characters: jobs of the queue with this key are duplicates, whatever their kind and args
-	Fields  []string      // without a Key: names of the args' JSON fields that count; nil: all; empty: none
+	Fields  []string      // without a Key: names of the args' JSON fields that count, of which the args must have one; nil: all; empty: none
 	Until   Until         // up to when an earlier job counts; default UntilFinished
 	Within  time.Duration // instead of Until: an earlier job counts if it was enqueued so recently, up to a year, and not cancelled
 	Replace bool          // enqueue the job in any case, and drop those that have not started: UntilStarted, but the last one runs

@@ -31,7 +31,7 @@ type enqueueCmd struct {
 
 	Unique    bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
 	UniqueKey string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
-	Fields    []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count."`
+	Fields    []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count: names in their JSON."`
 	Until     string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
 	Within    time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
 	Replace   bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`

@@ -44,7 +44,7 @@ BEGIN
   priority := coalesce(priority, 2);
   max_attempts := coalesce(max_attempts, 25);
   replace := coalesce(replace, false);
-  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(unique_key, fields, until, within, replace), weir._check_key(key);
+  PERFORM weir._check_job(queue, kind, args, priority, max_attempts, meta), weir._check_unique(unique_key, fields, until, within, replace, args), weir._check_key(key);
   IF run_at >= '10000-01-01 00:00:00+00' THEN
     RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
   END IF;
@@ -86,9 +86,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_unique IS
-  'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
+  'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields, names of the JSON object, of which args has at least one ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 
-CREATE OR REPLACE FUNCTION weir._check_unique(key text, fields text[], until text, within interval, replace boolean) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_unique(key text, fields text[], until text, within interval, replace boolean, args jsonb) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -111,6 +111,11 @@ BEGIN
   PERFORM weir._check_array('enqueue_unique', 'fields', _check_unique.fields, true);
   IF cardinality(_check_unique.fields) > 100 THEN
     RAISE EXCEPTION 'weir: enqueue_unique takes at most 100 fields, got %', cardinality(_check_unique.fields) USING ERRCODE = '22023';
+  ELSIF cardinality(_check_unique.fields) > 0 AND NOT _check_unique.args ?| _check_unique.fields THEN
+    -- Probably they are misspelled; then all jobs of the kind would be duplicates of each other.
+    RAISE EXCEPTION 'weir: args has none of the fields that make the job unique: %', left(array_to_string(_check_unique.fields, ', '), 200)
+      USING ERRCODE = '22023', HINT = 'Fields are the names in the JSON of args, in upper and lower case as there. ' || CASE WHEN _check_unique.args = '{}' THEN 'These args are empty.' ELSE
+        'These args have: ' || left((SELECT string_agg(k, ', ') FROM jsonb_object_keys(_check_unique.args) k), 200) || '.' END;
   END IF;
 END
 $$;
@@ -128,7 +133,7 @@ AS $$
       ELSE jsonb_build_array(_unique_key.queue, _unique_key.kind, coalesce((SELECT jsonb_object_agg(f, _unique_key.args -> f) FROM unnest(_unique_key.fields) f), '{}'))
     END::text, 'UTF8')), 1, 16), 'hex')::uuid
 $$;
-COMMENT ON FUNCTION weir._unique_key IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._unique_key IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null, beside others that it has. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._newest_of_key(key uuid, below bigint, fresh boolean, after timestamptz DEFAULT NULL, before timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, no bigint, waits boolean, runs boolean, enqueued_at timestamptz, seen pg_snapshot)

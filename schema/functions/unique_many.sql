@@ -29,7 +29,7 @@ BEGIN
     RETURN;
   END IF;
   PERFORM weir._check_job(x.queue, x.kind, coalesce(x.args, '{}'), coalesce(x.priority, 2), coalesce(x.max_attempts, 25), x.meta),
-          weir._check_unique(x.unique_key, x.fields, x.until, x.within, x.replace), weir._check_key(x.key)
+          weir._check_unique(x.unique_key, x.fields, x.until, x.within, x.replace, coalesce(x.args, '{}')), weir._check_key(x.key)
   FROM jsonb_to_recordset(jobs) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, unique_key text, fields text[], until text, within interval, replace boolean,
                                     key text);
   SELECT array_agg(x.queue ORDER BY e.ord) AS queues, array_agg(x.kind ORDER BY e.ord) AS kinds, array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args,

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/schema"
@@ -186,6 +188,31 @@ func TestUniqueJobsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	wantCode(t, "wait in REPEATABLE READ", err, "WR004")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestMisspelledFieldsAreRefused: if args has none of the fields, the job is refused, in each way to enqueue it; otherwise it would be a duplicate of any
+// other. One that is missing beside another counts as null.
+func TestMisspelledFieldsAreRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, sql := range []string{
+		`SELECT weir.enqueue_unique('q', 'k', '{"account": 1}', fields => '{acount,Account}')`,
+		`SELECT weir.enqueue_unique('q', 'k', fields => '{acount}')`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "args": {"account": 1}, "unique": {"fields": ["account"]}}, {"queue": "q", "kind": "k", "args": {"account": 2}, "unique": {"fields": ["acount"]}}]'::jsonb)`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "unique": {"fields": ["acount"]}}]'::jsonb)`,
+	} {
+		_, err := conn.Exec(t.Context(), sql)
+		if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "22023" || !strings.Contains(e.Message, "acount") || !strings.Contains(e.Hint, "names in the JSON of args") {
+			t.Errorf("%s: %v, want 22023 that names the fields, and says what they are", sql, err)
+		}
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job`); n != 0 {
+		t.Errorf("%d jobs were enqueued", n)
+	}
+	if !value[bool](t, conn, `SELECT NOT a.duplicate AND b.duplicate FROM weir.enqueue_unique('q', 'k', '{"account": 1}', fields => '{account,page}') a,
+		weir.enqueue_unique('q', 'k', '{"account": 1, "page": null}', fields => '{account,page}') b`) {
+		t.Error("a field that is missing beside another does not count as null")
 	}
 }
 
