@@ -1383,6 +1383,7 @@ DECLARE
   cluster     text;
   started_for text[];
   hinted      bigint[];  -- the only lanes to check; NULL: all
+  hinted_queues integer[];  -- and those of which it has lanes
   start_at    integer;
   visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
@@ -1458,6 +1459,10 @@ BEGIN
     END IF;
   END IF;
 
+  IF has_keys THEN
+    hinted_queues := ARRAY(SELECT DISTINCT (h >> 39)::integer FROM unnest(hinted) h);
+  END IF;
+
   -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
   IF cardinality(hinted) > max_lanes THEN
     start_at := hinted[1 + floor(random() * cardinality(hinted))] >> 39;
@@ -1496,7 +1501,14 @@ BEGIN
         SELECT (q.id << 39) + 4, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
         CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
-        WHERE has_keys AND u.quota > 0 AND q.id IS NOT NULL) l
+        WHERE has_keys AND hinted IS NULL AND u.quota > 0 AND q.id IS NOT NULL
+        UNION ALL
+        -- Where keys have limits, they may have turns without anything that is new.
+        SELECT (q.id << 39) + 4, o.ord, n.name
+        FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues) UNION SELECT m.name FROM weir.queue_limit m WHERE num_nonnulls(m.key_running, m.key_rate) > 0) n
+        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, n.name) AS ord OFFSET 0) o
+        WHERE has_keys AND hinted IS NOT NULL AND _claim.limits[o.ord] > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
@@ -6229,6 +6241,10 @@ BEGIN
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
   IF ring.due > clock_timestamp() THEN  -- the clock was set back
+    IF ring.due > clock_timestamp() + interval '1 second' THEN  -- keys that have waited for their rate would have to wait for as long again
+      ring.stopped_after := coalesce(ring.stopped_after, 0);
+      ring.stopped_upto := ring.stopped_after;
+    END IF;
     ring.due := '-infinity';
   END IF;
   RETURN ring;
@@ -6895,6 +6911,7 @@ DECLARE
   max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
   max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction, and these at once: see crowd
   max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
+  max_stopped CONSTANT integer := 100;    -- that are looked at again in one call
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
@@ -6912,7 +6929,9 @@ DECLARE
   read_upto xid8;           -- the last transaction that was read
   crowd     xid8;           -- the same, if more than max_rows of its rows lead: their lanes wait for their turns without being looked at one by one
   n_crowd   bigint := 0;    -- how many they are
-  freed     bigint[];       -- keys of which an attempt has ended, or that are looked at again for another reason, as lanes without their forms
+  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  stopped   bigint[];       -- keys that are looked at again for another reason, and may have a turn
+  looked    weir.turn[];    -- their lanes
   forms     integer[];
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
   may       boolean[];      -- it has a turn, if there is room
@@ -6971,9 +6990,20 @@ BEGIN
     -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again, some of them in each claim.
     ring.stopped_after := coalesce(ring.stopped_after, 0);
     ring.stopped_upto := ring.stopped_after;
+    freed := array_remove(freed, NULL);
   END IF;
   IF ring.stopped_after IS NOT NULL THEN
-    SELECT array_remove(freed, NULL) || n.keys, n.after, n.upto INTO freed, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_lanes) n;
+    SELECT n.keys, n.after, n.upto INTO stopped, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_stopped) n;
+    IF stopped <> '{}' AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
+      -- Most may still not start any: these take no place from others.
+      looked := ARRAY(SELECT t.t FROM unnest(stopped) s(lane) CROSS JOIN unnest(forms) g(form)
+                      CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = s.lane + g.form ORDER BY t.seq DESC LIMIT 1) t WHERE (t.t).parked OR (t.t).again_at IS NOT NULL);
+      stopped := ARRAY(
+        SELECT DISTINCT k.lane & ~ 7::bigint
+        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l
+        CROSS JOIN LATERAL unnest(looked, l.allowed, l.tries) WITH ORDINALITY AS k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, allowed, try_at, nr)
+        WHERE k.allowed > 0 OR k.try_at <> coalesce(k.again_at, '-infinity'));
+    END IF;
   END IF;
 
   -- Rows that others follow count no more.
@@ -6992,7 +7022,8 @@ BEGIN
     FROM (SELECT n.lane, n.nr, NULL::xid8[] AS xids, true AS is_news, false AS is_freed FROM unnest(ring.newcomers[: popped]) WITH ORDINALITY n(lane, nr)
           UNION ALL SELECT n.lane, popped + n.nr, n.xids, true, false FROM news n
           UNION ALL SELECT f.lane + g.form, 0, NULL, false, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
-          UNION ALL SELECT d.lane, 0, NULL, false, false FROM unnest(due) d(lane)) u
+          UNION ALL SELECT d.lane, 0, NULL, false, false FROM unnest(due) d(lane)
+          UNION ALL SELECT s.lane + g.form, NULL, NULL, false, true FROM unnest(stopped) s(lane) CROSS JOIN unnest(forms) g(form)) u  -- behind new ones
     GROUP BY u.lane
   ), stored AS MATERIALIZED (
     SELECT k.lane AS of_lane, k.nr, k.is_news, k.is_freed, t.*, n.late
@@ -7084,7 +7115,7 @@ BEGIN
             GROUP BY u.lane) n
       LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = n.lane ORDER BY t.seq DESC LIMIT 1) t ON true
       WHERE (t.lane IS NULL OR crowd < t.pos_xid OR NOT t.waits AND NOT t.parked AND t.again_at IS NULL)
-        AND n.lane NOT IN (SELECT unnest(newcomers) UNION ALL SELECT s.lane FROM unnest(states) s)
+        AND (crowd < t.pos_xid OR n.lane NOT IN (SELECT unnest(newcomers))) AND n.lane NOT IN (SELECT s.lane FROM unnest(states) s)
       RETURNING lane
     )
     SELECT w.n, ARRAY(SELECT f FROM generate_series(0, 7) f WHERE f = ANY (forms) OR w.bits & (1 << f) <> 0) INTO n_crowd, forms
@@ -7376,7 +7407,7 @@ BEGIN
   IF is_whole THEN
     RETURN;
   END IF;
-  -- In all lanes of keys where jobs wait, the newest turn says so, or there are rows that are not announced yet (see functions/turn.sql).
+  -- In all lanes of keys where jobs wait, the newest turn or the ring says so, or there are rows that are not announced yet (see functions/turn.sql).
   ring := weir._ring_of(name);
   IF v.top < '18446744073709551615' AND pg_snapshot_xmax(ring.arrived) <= v.top THEN
     SELECT array_agg(DISTINCT u.lane), max(u.n) INTO lanes, n
@@ -7392,7 +7423,9 @@ BEGIN
         SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t) u
+      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, 1 FROM unnest(ring.newcomers) t(lane)) u
     WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
     IF coalesce(n, 0) < max_rows THEN
       lanes := coalesce(lanes, '{}');
@@ -9587,7 +9620,7 @@ COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues,
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';

@@ -25,6 +25,9 @@ const (
 	slowly   = 50 * time.Millisecond
 )
 
+// lookAtLeast is how often each worker of a large fleet claims from a queue whose limits withheld all jobs from its last claim.
+const lookAtLeast = 10 * time.Second
+
 // gather is how long jobs may gather after a claim that emptied the lanes, while more keep arriving: a claim of one job costs as much as
 // one of twenty. Where claims take longer, because others claim too or the server is busy, they gather for as long as the last claim took.
 const (
@@ -333,7 +336,7 @@ func (s *session) lookLater(withheld []store.Withheld, got int) {
 		case w.For == nil:
 			limited = true
 			if sharing > 1 {
-				q.lookAt = now.Add(s.slow(s.Poll))
+				q.lookAt = now.Add(min(s.slow(s.Poll), lookAtLeast)) // a limit may have been raised
 			}
 		case isSoon(w) && got == 0 && !s.owes && sharing > watchers:
 			q.lookAt = now.Add(sleep.Jitter(s.turn()))

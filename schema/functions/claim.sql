@@ -36,6 +36,7 @@ DECLARE
   cluster     text;
   started_for text[];
   hinted      bigint[];  -- the only lanes to check; NULL: all
+  hinted_queues integer[];  -- and those of which it has lanes
   start_at    integer;
   visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
@@ -111,6 +112,10 @@ BEGIN
     END IF;
   END IF;
 
+  IF has_keys THEN
+    hinted_queues := ARRAY(SELECT DISTINCT (h >> 39)::integer FROM unnest(hinted) h);
+  END IF;
+
   -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
   IF cardinality(hinted) > max_lanes THEN
     start_at := hinted[1 + floor(random() * cardinality(hinted))] >> 39;
@@ -149,7 +154,14 @@ BEGIN
         SELECT (q.id << 39) + 4, u.ord, u.name
         FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
         CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
-        WHERE has_keys AND u.quota > 0 AND q.id IS NOT NULL) l
+        WHERE has_keys AND hinted IS NULL AND u.quota > 0 AND q.id IS NOT NULL
+        UNION ALL
+        -- Where keys have limits, they may have turns without anything that is new.
+        SELECT (q.id << 39) + 4, o.ord, n.name
+        FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues) UNION SELECT m.name FROM weir.queue_limit m WHERE num_nonnulls(m.key_running, m.key_rate) > 0) n
+        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, n.name) AS ord OFFSET 0) o
+        WHERE has_keys AND hinted IS NOT NULL AND _claim.limits[o.ord] > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (

@@ -180,7 +180,7 @@ BEGIN
   IF is_whole THEN
     RETURN;
   END IF;
-  -- In all lanes of keys where jobs wait, the newest turn says so, or there are rows that are not announced yet (see functions/turn.sql).
+  -- In all lanes of keys where jobs wait, the newest turn or the ring says so, or there are rows that are not announced yet (see functions/turn.sql).
   ring := weir._ring_of(name);
   IF v.top < '18446744073709551615' AND pg_snapshot_xmax(ring.arrived) <= v.top THEN
     SELECT array_agg(DISTINCT u.lane), max(u.n) INTO lanes, n
@@ -196,7 +196,9 @@ BEGIN
         SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
         CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t) u
+      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t
+      UNION ALL
+      SELECT t.lane, 1 FROM unnest(ring.newcomers) t(lane)) u
     WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
     IF coalesce(n, 0) < max_rows THEN
       lanes := coalesce(lanes, '{}');

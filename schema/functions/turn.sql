@@ -59,12 +59,16 @@ BEGIN
     SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
   END IF;
   IF ring.due > clock_timestamp() THEN  -- the clock was set back
+    IF ring.due > clock_timestamp() + interval '1 second' THEN  -- keys that have waited for their rate would have to wait for as long again
+      ring.stopped_after := coalesce(ring.stopped_after, 0);
+      ring.stopped_upto := ring.stopped_after;
+    END IF;
     ring.due := '-infinity';
   END IF;
   RETURN ring;
 END
 $$;
-COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -147,6 +151,7 @@ DECLARE
   max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
   max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction, and these at once: see crowd
   max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
+  max_stopped CONSTANT integer := 100;    -- that are looked at again in one call
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
@@ -164,7 +169,9 @@ DECLARE
   read_upto xid8;           -- the last transaction that was read
   crowd     xid8;           -- the same, if more than max_rows of its rows lead: their lanes wait for their turns without being looked at one by one
   n_crowd   bigint := 0;    -- how many they are
-  freed     bigint[];       -- keys of which an attempt has ended, or that are looked at again for another reason, as lanes without their forms
+  freed     bigint[];       -- keys of which an attempt has ended, as lanes without their forms
+  stopped   bigint[];       -- keys that are looked at again for another reason, and may have a turn
+  looked    weir.turn[];    -- their lanes
   forms     integer[];
   states    weir.turn[];    -- of the lanes that may have a turn, as they are with what is announced now; in the order of their turns
   may       boolean[];      -- it has a turn, if there is room
@@ -223,9 +230,20 @@ BEGIN
     -- Other limits than before, or a release without lanes: all keys that a limit has stopped are looked at again, some of them in each claim.
     ring.stopped_after := coalesce(ring.stopped_after, 0);
     ring.stopped_upto := ring.stopped_after;
+    freed := array_remove(freed, NULL);
   END IF;
   IF ring.stopped_after IS NOT NULL THEN
-    SELECT array_remove(freed, NULL) || n.keys, n.after, n.upto INTO freed, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_lanes) n;
+    SELECT n.keys, n.after, n.upto INTO stopped, ring.stopped_after, ring.stopped_upto FROM weir._next_stopped(ids, ring.stopped_after, ring.stopped_upto, max_stopped) n;
+    IF stopped <> '{}' AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
+      -- Most may still not start any: these take no place from others.
+      looked := ARRAY(SELECT t.t FROM unnest(stopped) s(lane) CROSS JOIN unnest(forms) g(form)
+                      CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = s.lane + g.form ORDER BY t.seq DESC LIMIT 1) t WHERE (t.t).parked OR (t.t).again_at IS NOT NULL);
+      stopped := ARRAY(
+        SELECT DISTINCT k.lane & ~ 7::bigint
+        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l
+        CROSS JOIN LATERAL unnest(looked, l.allowed, l.tries) WITH ORDINALITY AS k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, allowed, try_at, nr)
+        WHERE k.allowed > 0 OR k.try_at <> coalesce(k.again_at, '-infinity'));
+    END IF;
   END IF;
 
   -- Rows that others follow count no more.
@@ -244,7 +262,8 @@ BEGIN
     FROM (SELECT n.lane, n.nr, NULL::xid8[] AS xids, true AS is_news, false AS is_freed FROM unnest(ring.newcomers[: popped]) WITH ORDINALITY n(lane, nr)
           UNION ALL SELECT n.lane, popped + n.nr, n.xids, true, false FROM news n
           UNION ALL SELECT f.lane + g.form, 0, NULL, false, true FROM unnest(freed) f(lane) CROSS JOIN unnest(forms) g(form)
-          UNION ALL SELECT d.lane, 0, NULL, false, false FROM unnest(due) d(lane)) u
+          UNION ALL SELECT d.lane, 0, NULL, false, false FROM unnest(due) d(lane)
+          UNION ALL SELECT s.lane + g.form, NULL, NULL, false, true FROM unnest(stopped) s(lane) CROSS JOIN unnest(forms) g(form)) u  -- behind new ones
     GROUP BY u.lane
   ), stored AS MATERIALIZED (
     SELECT k.lane AS of_lane, k.nr, k.is_news, k.is_freed, t.*, n.late
@@ -336,7 +355,7 @@ BEGIN
             GROUP BY u.lane) n
       LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = n.lane ORDER BY t.seq DESC LIMIT 1) t ON true
       WHERE (t.lane IS NULL OR crowd < t.pos_xid OR NOT t.waits AND NOT t.parked AND t.again_at IS NULL)
-        AND n.lane NOT IN (SELECT unnest(newcomers) UNION ALL SELECT s.lane FROM unnest(states) s)
+        AND (crowd < t.pos_xid OR n.lane NOT IN (SELECT unnest(newcomers))) AND n.lane NOT IN (SELECT s.lane FROM unnest(states) s)
       RETURNING lane
     )
     SELECT w.n, ARRAY(SELECT f FROM generate_series(0, 7) f WHERE f = ANY (forms) OR w.bits & (1 << f) <> 0) INTO n_crowd, forms
