@@ -91,7 +91,7 @@ type QueueInfo struct {
 	ReadySince  *time.Time `json:"ready_since,omitempty"` // when the job that has waited longest became available; nil: none is available
 	Claimed     int64      `json:"claimed"`               // attempts claimed since the queue was created
 	LastClaim   *time.Time `json:"last_claim,omitempty"`
-	Workers     int64      `json:"workers"` // workers that currently work the queue
+	Workers     int64      `json:"workers"` // workers that are alive and work the queue; none that is silent for longer than its lease
 }
 
 // WorkerInfo describes a worker.

@@ -5370,7 +5370,7 @@ BEGIN
   ), crew AS (
     SELECT u.name, count(*) AS n
     FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
-    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
+    WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced) AND w.id NOT IN (SELECT i.id FROM weir._silent() i(id))
     GROUP BY u.name
   ), sums AS (
     SELECT (l.lane >> 39)::integer AS id, sum(l.total) AS total, max(l.claimed_at) FILTER (WHERE l.total > 0) AS claimed_at FROM lane l GROUP BY (l.lane >> 39)::integer
@@ -6672,6 +6672,22 @@ BEGIN
   RETURN btrim(line);
 END
 $$;
+CREATE FUNCTION weir._silent() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT u.id
+  FROM (SELECT c.clock, pg_sequence_last_value('weir.watched') + abs((extract(epoch FROM c.clock) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS reading,
+               weir._first_look() AS first
+        -- In a long transaction, last words are those of now, or those of its snapshot.
+        FROM (SELECT CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN now() ELSE clock_timestamp() END OFFSET 0) c(clock) OFFSET 0) r
+  CROSS JOIN weir._unattended() u
+  -- A standby has none of the locks; rescuers record the workers that they miss.
+  WHERE NOT (pg_is_in_recovery() AND coalesce(u.says, 'attends') = 'attends')
+  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
+  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
+  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
+    AND greatest(r.clock - u.seen_at, u.seen_at - r.clock) > u.lease
+    AND (r.reading - greatest(u.watched, r.first)) * interval '1 ms' > u.lease + interval '2 seconds'
+$$;
 CREATE FUNCTION weir._skip_ended(worker integer, lane bigint, filters weir.cancellation_where[], to_judge boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -7301,10 +7317,10 @@ AS $$
   SELECT CASE WHEN _try_lane.lane & 549755813884 = 0 THEN pg_try_advisory_xact_lock(1464158546, ((_try_lane.lane >> 39) * 4 + (_try_lane.lane & 3))::integer)
               ELSE pg_try_advisory_xact_lock(1464158559, hashtext((SELECT q.name FROM weir.queue q WHERE q.id = (_try_lane.lane >> 39)::integer))) END
 $$;
-CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer, seen_at timestamp with time zone) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
-  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
-  FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
+  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running, coalesce(h.at, l.at)
+  FROM (SELECT w.id, w.name, w.lease, w.at FROM weir.worker w
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
@@ -9363,25 +9379,15 @@ AS $$
 $$;
 CREATE FUNCTION weir.workers() RETURNS TABLE(id integer, name text, queues text[], state text, started_at timestamp with time zone, seen_at timestamp with time zone, running integer, reason text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END,
+  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN k.attends THEN now() ELSE coalesce(h.at, w.at) END,
          CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir._prepared_for(w.id) ELSE f.name END
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
   LEFT JOIN weir._attending() a(id) ON a.id = w.id
-  CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
-                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since,
-                     weir._first_look() AS first OFFSET 0) r
+  LEFT JOIN weir._silent() s(id) ON s.id = w.id
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
-  -- A standby has none of the locks; rescuers record the workers that they miss.
   CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
-  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
-  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
-  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
-  CROSS JOIN LATERAL (SELECT k.attends, CASE
-    WHEN f.id IS NOT NULL THEN 'ended'
-    WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
-      OR (r.watched + r.since - greatest(h.watched, r.first)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
-    ELSE 'silent' END AS state) l
+  CROSS JOIN LATERAL (SELECT CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN s.id IS NULL OR k.attends THEN 'alive' ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 
@@ -9636,6 +9642,7 @@ COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],tex
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._silent() IS 'The workers that are silent past their lease and not fenced, see weir.workers. It reads the last words of those that have no session of their own.';
 COMMENT ON ROUTINE weir._skip_ended(integer,bigint,weir.cancellation_where[],boolean) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
@@ -9702,7 +9709,7 @@ COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts 
 COMMENT ON ROUTINE weir.publish(text,text,boolean) IS 'Publishes a message in the caller''s transaction: it is delivered to the channel''s subscribers after the commit, and never after a rollback, not even of a savepoint. channel: 1 to 255 bytes; payload: up to message_bytes (1048576 by default), NULL counts as empty. If a transaction publishes the same channel and payload more than once, they are delivered once, unless keep is true. Errors: 22023; WR004 (after _publish_drafts with cuts in the same transaction). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_bytes(text,bytea,boolean) IS 'Publishes a message with a binary payload; otherwise as weir.publish. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.publish_many(text[],text[],boolean) IS 'Publishes each pair of channel and payload in order, as weir.publish does, all or none; returns how many. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed; last_claim is NULL until the first. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.queues() IS 'Queues by name: how many of their jobs are available, running and scheduled, including cancelled ones that no worker has reached yet; since when the available job that has waited longest could have been claimed; and claimed, the number of attempts ever claimed; last_claim is NULL until the first; workers, how many workers that are alive work the queue, see weir.workers. Counts are exact up to about 10,000 and estimated to a few percent above that; running may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. approximate means that one of a queue''s counts is an estimate. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messages of a tick after a given id, in the order of publishing: up to max_rows; from a tick of more than 10000 messages or 8 MB, about 8 MB at most. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick has another epoch; the detail is epoch.tick of the last one to continue from), 22023. Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';

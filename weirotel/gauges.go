@@ -25,7 +25,7 @@ func (t *Telemetry) Observe(client *weir.Client) (metric.Registration, error) {
 		metric.WithDescription("Jobs of a queue, by state. Beyond about 10,000 it is an estimate."))
 	g.oldest, errs[1] = t.meter.Float64ObservableGauge("weir.queue.oldest", metric.WithUnit("s"),
 		metric.WithDescription("How long the oldest available job has been waiting; 0 if none is waiting."))
-	g.workers, errs[2] = t.meter.Int64ObservableGauge("weir.queue.workers", metric.WithUnit("{worker}"), metric.WithDescription("Workers that work a queue."))
+	g.workers, errs[2] = t.meter.Int64ObservableGauge("weir.queue.workers", metric.WithUnit("{worker}"), metric.WithDescription("Workers that are alive and work a queue."))
 	g.paused, errs[3] = t.meter.Int64ObservableGauge("weir.queue.paused", metric.WithDescription("1 for a queue that is paused."))
 	g.claimed, errs[4] = t.meter.Int64ObservableCounter("weir.queue.claimed", metric.WithUnit("{attempt}"), metric.WithDescription("Attempts claimed by workers."))
 	if err := errors.Join(errs[:]...); err != nil {

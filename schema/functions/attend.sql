@@ -69,20 +69,41 @@ $$;
 COMMENT ON FUNCTION weir._attending IS 'The workers whose attendance lock is held by a session.';
 
 CREATE OR REPLACE FUNCTION weir._unattended()
-RETURNS TABLE (id integer, name text, lease interval, no bigint, says text, watched bigint, running integer)
+RETURNS TABLE (id integer, name text, lease interval, no bigint, says text, watched bigint, running integer, seen_at timestamptz)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running
-  FROM (SELECT w.id, w.name, w.lease FROM weir.worker w
+  SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running, coalesce(h.at, l.at)
+  FROM (SELECT w.id, w.name, w.lease, w.at FROM weir.worker w
         WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)
           AND NOT EXISTS (SELECT FROM weir._attending() a(id) WHERE a.id = w.id) OFFSET 0) l
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = l.id ORDER BY h.no DESC LIMIT 1) h ON true
 $$;
 COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
+
+CREATE OR REPLACE FUNCTION weir._silent() RETURNS SETOF integer
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT u.id
+  FROM (SELECT c.clock, pg_sequence_last_value('weir.watched') + abs((extract(epoch FROM c.clock) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS reading,
+               weir._first_look() AS first
+        -- In a long transaction, last words are those of now, or those of its snapshot.
+        FROM (SELECT CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN now() ELSE clock_timestamp() END OFFSET 0) c(clock) OFFSET 0) r
+  CROSS JOIN weir._unattended() u
+  -- A standby has none of the locks; rescuers record the workers that they miss.
+  WHERE NOT (pg_is_in_recovery() AND coalesce(u.says, 'attends') = 'attends')
+  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
+  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
+  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
+    AND greatest(r.clock - u.seen_at, u.seen_at - r.clock) > u.lease
+    AND (r.reading - greatest(u.watched, r.first)) * interval '1 ms' > u.lease + interval '2 seconds'
+$$;
+COMMENT ON FUNCTION weir._silent IS 'The workers that are silent past their lease and not fenced, see weir.workers. It reads the last words of those that have no session of their own.';
 
 CREATE OR REPLACE FUNCTION weir._prepared_for(worker integer) RETURNS text
 LANGUAGE sql STABLE

@@ -287,25 +287,15 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN l.attends THEN now() ELSE coalesce(h.at, w.at) END,
+  SELECT w.id, w.name, w.queues, l.state, w.at, CASE WHEN k.attends THEN now() ELSE coalesce(h.at, w.at) END,
          CASE WHEN f.id IS NULL THEN coalesce(h.running, 0) ELSE 0 END, CASE WHEN l.state = 'silent' THEN weir._prepared_for(w.id) ELSE f.name END
   FROM weir.worker w
   LEFT JOIN weir.worker f ON f.id = w.id AND f.fenced
   LEFT JOIN weir._attending() a(id) ON a.id = w.id
-  CROSS JOIN (SELECT pg_sequence_last_value('weir.watched') AS watched,
-                     abs((extract(epoch FROM now()) * 1000)::bigint - pg_sequence_last_value('weir.watched_at')) AS since,
-                     weir._first_look() AS first OFFSET 0) r
+  LEFT JOIN weir._silent() s(id) ON s.id = w.id
   LEFT JOIN LATERAL (SELECT h.* FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1) h ON true
-  -- A standby has none of the locks; rescuers record the workers that they miss.
   CROSS JOIN LATERAL (SELECT f.id IS NULL AND (a.id IS NOT NULL OR pg_is_in_recovery() AND coalesce(h.says, 'attends') = 'attends') AS attends) k
-  -- A worker is silent if a rescuer would consider it silent: by the counter that rescuing advances. If no one rescues, the counter stands still, and the
-  -- clock is added; a clock that was set back or forward makes no worker silent, because the counter's own reading of it follows within a second if someone
-  -- rescues. From before the first reading since the server started, only the time for which the counter has stood still counts.
-  CROSS JOIN LATERAL (SELECT k.attends, CASE
-    WHEN f.id IS NOT NULL THEN 'ended'
-    WHEN k.attends OR greatest(now() - coalesce(h.at, w.at), coalesce(h.at, w.at) - now()) <= w.lease
-      OR (r.watched + r.since - greatest(h.watched, r.first)) * interval '1 ms' <= w.lease + interval '2 seconds' THEN 'alive'
-    ELSE 'silent' END AS state) l
+  CROSS JOIN LATERAL (SELECT CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN s.id IS NULL OR k.attends THEN 'alive' ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 COMMENT ON FUNCTION weir.workers IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. Locks: none that others wait for. Isolation: any.';

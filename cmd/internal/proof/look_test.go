@@ -246,6 +246,14 @@ func TestLooksWorkOnAStandby(t *testing.T) {
 		t.Errorf("the failed jobs on the standby are %v, want %d", got, failed)
 	}
 	exec(t, observer, `SELECT * FROM weir.workers()`)
+	// A standby sees no session of a worker, which writes no heartbeats.
+	attend(t, connect(t, primary.URL("postgres")), worker)
+	exec(t, conn, `UPDATE weir.last_word SET at = at - interval '1 hour' WHERE worker = $1`, worker)
+	exec(t, conn, `UPDATE weir.worker SET at = at - interval '1 hour' WHERE id = $1`, worker)
+	pgtest.Replayed(t, primary, standby)
+	if n := value[int](t, observer, `SELECT workers FROM weir.queues() WHERE name = 'q'`); n != 1 {
+		t.Errorf("%d workers work the queue on the standby, want 1", n)
+	}
 }
 
 // TestAnothersScheduleIsNotWalkedThrough: a page of a queue's scheduled jobs costs the same however many jobs of other queues are due before them,

@@ -47,7 +47,7 @@ var (
 	queuesUp     = desc("weir_queues_up", "1 while the state of the job queues can be read from the database.")
 	queueJobs    = prometheus.NewDesc("weir_queue_jobs", "Jobs of a queue, by state. An estimate above about 10,000.", []string{"queue", "state"}, nil)
 	queueOldest  = prometheus.NewDesc("weir_queue_oldest_seconds", "Waiting time of the oldest available job; 0 if there is none.", []string{"queue"}, nil)
-	queueWorkers = prometheus.NewDesc("weir_queue_workers", "Workers that work a queue.", []string{"queue"}, nil)
+	queueWorkers = prometheus.NewDesc("weir_queue_workers", "Workers that are alive and work a queue.", []string{"queue"}, nil)
 	queuePaused  = prometheus.NewDesc("weir_queue_paused", "1 for a queue that is paused.", []string{"queue"}, nil)
 	queueClaimed = prometheus.NewDesc("weir_queue_claimed_total", "Attempts claimed by workers.", []string{"queue"}, nil)
 )
