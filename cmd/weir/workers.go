@@ -15,7 +15,7 @@ type workersCmd struct {
 }
 
 func (workersCmd) Help() string {
-	return `A worker is alive, silent (past its lease, so other workers are about to take over its jobs) or ended.
+	return `A worker is alive, silent (past its lease, so other workers are about to take over its jobs) or ended. RUNNING is what it said in its last heartbeat; weir queues counts the jobs that it has claimed since too.
 
 Example:
 

@@ -298,4 +298,4 @@ AS $$
   CROSS JOIN LATERAL (SELECT CASE WHEN f.id IS NOT NULL THEN 'ended' WHEN s.id IS NULL OR k.attends THEN 'alive' ELSE 'silent' END AS state) l
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
-COMMENT ON FUNCTION weir.workers IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.workers IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';

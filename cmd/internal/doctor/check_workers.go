@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -36,12 +37,21 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 	case len(silent) == 0:
 		return healthy("Weir's %s: all alive.", many(alive, "worker"))
 	}
-	running, kept := int32(0), (*string)(nil)
-	for _, w := range silent {
-		running += w.Running
+	var kept *string
+	ids := make([]int32, len(silent))
+	for i, w := range silent {
+		ids[i] = w.ID
 		if kept == nil {
 			kept = w.Reason
 		}
+	}
+	held, err := readHeld(ctx, l.session, ids)
+	if r, ok, err := unless(err, "jobs of silent workers", "the role weir_work"); !ok {
+		return r, err
+	}
+	all := heldCount{}
+	for _, h := range held {
+		all = heldCount{Jobs: all.Jobs + h.Jobs, AtLeast: h.AtLeast}
 	}
 	severity := Warning
 	rescue := "the workers that are alive have not taken over their jobs during this run"
@@ -50,18 +60,18 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 	}
 	f := l.finding(WorkerDead, severity, 0, 1)
 	f.Samples = 1
-	f.Summary = fmt.Sprintf("%s silent for longer than the lease, with %s running: %s.", isAre(len(silent), "worker"), many(int64(running), "job"), rescue)
+	f.Summary = fmt.Sprintf("%s silent for longer than the lease, with %s running: %s.", isAre(len(silent), "worker"), all, rescue)
 	const limit = 5
 	for _, w := range silent[:min(len(silent), limit)] {
-		fact := fmt.Sprintf("worker %d (%s): last heartbeat at %s, %s running", w.ID, w.Name, w.SeenAt.UTC().Format(time.RFC3339), many(int64(w.Running), "job"))
+		own := heldCount{AtLeast: all.AtLeast}
+		if i := slices.IndexFunc(held, func(h heldCount) bool { return h.Worker == w.ID }); i >= 0 {
+			own = held[i]
+		}
+		fact := fmt.Sprintf("worker %d (%s): last heartbeat at %s, %s running", w.ID, w.Name, w.SeenAt.UTC().Format(time.RFC3339), own)
 		if w.Reason != nil {
 			fact += "; " + *w.Reason
 		}
 		f.add("SELECT * FROM weir.workers() WHERE state = 'silent'", "%s", fact)
-	}
-	ids := make([]int32, len(silent))
-	for i, w := range silent {
-		ids[i] = w.ID
 	}
 	limits, err := readLimits(ctx, l.session, ids)
 	if err != nil {

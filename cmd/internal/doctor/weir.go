@@ -45,18 +45,44 @@ func readLimits(ctx context.Context, s *session, workers []int32) ([]limitCount,
 
 // workerCount is a Weir worker, from weir.workers.
 type workerCount struct {
-	ID      int32
-	Name    string
-	State   string
-	SeenAt  time.Time
-	Running int32
-	Reason  *string
+	ID     int32
+	Name   string
+	State  string
+	SeenAt time.Time
+	Reason *string
 }
 
-const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.running, w.reason FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
+const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.reason FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
 
 func readWorkers(ctx context.Context, s *session) ([]workerCount, error) {
 	return list[workerCount](ctx, s, workersSQL)
+}
+
+// heldCount is how many jobs a worker holds, from weir.jobs: what a worker says in its heartbeats is out of date once it is silent.
+type heldCount struct {
+	Worker  int32
+	Jobs    int64
+	AtLeast bool // not all running jobs were read
+}
+
+const heldSQL = `SELECT coalesce(j.worker, 0), count(*) FILTER (WHERE j.worker = ANY ($1::int[])), bool_or(j.total = $2) FROM
+  (SELECT j.worker, count(*) OVER () AS total FROM weir.jobs('running', max_rows => $2) j) j GROUP BY 1`
+
+const mostHeld = 1000 // jobs read
+
+// readHeld returns how many jobs these workers hold.
+func readHeld(ctx context.Context, s *session, workers []int32) ([]heldCount, error) {
+	return list[heldCount](ctx, s, heldSQL, workers, mostHeld)
+}
+
+func (h heldCount) String() string {
+	switch {
+	case !h.AtLeast:
+		return many(h.Jobs, "job")
+	case h.Jobs == 0:
+		return "an unknown number of jobs"
+	}
+	return "at least " + many(h.Jobs, "job")
 }
 
 // notPermitted reports whether a statement failed only because of missing privileges.

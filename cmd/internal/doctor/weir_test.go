@@ -25,7 +25,7 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 	execute(t, conn,
 		// A killed worker, and no other to rescue its jobs.
 		"SELECT weir.enqueue('mail', 'welcome', '{}')",
-		"SELECT weir.heartbeat(w, 1) FROM weir._start('killed', ARRAY['mail'], interval '1 second') w",
+		"SELECT weir._start('killed', ARRAY['mail'], interval '1 second')", "SELECT weir._claim(max(id), ARRAY['mail'], ARRAY[10]) FROM weir.worker",
 		// A scheduled job, and no worker to promote it.
 		"SELECT weir.enqueue('mail', 'reminder', '{}', run_at => now() + interval '1 second')",
 		// A backlog without workers.
