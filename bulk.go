@@ -53,13 +53,14 @@ func (c *Client) CancelWhereTx(ctx context.Context, tx Tx, f JobFilter) error {
 
 // RetryWhere retries all jobs in a final state that the filter selects, as RetryJob does, each at most once, and returns how many. It works in
 // steps of at most 500 jobs, each in a transaction of its own, and calls progress after each with the number so far, unless it is nil. If it is
-// interrupted, what it has reported is done, and another call does the rest. Calls at the same time do not get in each other's way.
+// interrupted, what it has reported is done, and another call does the rest. Calls at the same time do not get in each other's way. It returns
+// ErrNotFound if the queue does not exist.
 func (c *Client) RetryWhere(ctx context.Context, f JobFilter, progress func(retried int64)) (int64, error) {
 	where, err := f.where("retry")
 	if err != nil {
 		return 0, wrap("retry jobs", err, "weir_operate")
 	}
-	return steps(ctx, "retry jobs", where, c.store.RetryWhere, progress)
+	return c.steps(ctx, "retry jobs", where, c.store.RetryWhere, progress)
 }
 
 // DeleteWhere deletes all failed jobs that the filter selects, in steps as RetryWhere does, and returns how many. A deleted job is unknown from
@@ -69,7 +70,7 @@ func (c *Client) DeleteWhere(ctx context.Context, f JobFilter, progress func(del
 	if err != nil {
 		return 0, wrap("delete jobs", err, "weir_operate")
 	}
-	return steps(ctx, "delete jobs", where, c.store.DeleteWhere, progress)
+	return c.steps(ctx, "delete jobs", where, c.store.DeleteWhere, progress)
 }
 
 // MoveTo is where MoveWhere moves jobs. One of the fields must be set.
@@ -90,12 +91,12 @@ func (c *Client) MoveWhere(ctx context.Context, f JobFilter, to MoveTo, progress
 	if to.Priority != 0 {
 		priority = &to.Priority
 	}
-	return steps(ctx, "move jobs", where, func(ctx context.Context, w store.Where) (int64, string, error) {
+	return c.steps(ctx, "move jobs", where, func(ctx context.Context, w store.Where) (int64, string, error) {
 		return c.store.MoveWhere(ctx, w, to.Queue, priority)
 	}, progress)
 }
 
-func steps(ctx context.Context, what string, where store.Where, step func(context.Context, store.Where) (int64, string, error), progress func(int64)) (done int64, err error) {
+func (c *Client) steps(ctx context.Context, what string, where store.Where, step func(context.Context, store.Where) (int64, string, error), progress func(int64)) (done int64, err error) {
 	for {
 		n, next, err := step(ctx, where)
 		if err != nil {
@@ -105,11 +106,23 @@ func steps(ctx context.Context, what string, where store.Where, step func(contex
 		if progress != nil {
 			progress(done)
 		}
-		if next == "" {
+		if next == "" && done == 0 {
+			return 0, wrap(what, c.checkQueue(ctx, where.Queue), "weir_operate")
+		} else if next == "" {
 			return done, nil
 		}
 		where.After = next
 	}
+}
+
+// checkQueue returns ErrNotFound if there is no such queue; "" means all of them.
+func (c *Client) checkQueue(ctx context.Context, name string) error {
+	if name == "" {
+		return nil
+	}
+	settings, err := c.Settings(ctx) // every queue has some
+	found := slices.ContainsFunc(settings, func(s Setting) bool { return s.Queue == name })
+	return orNotFound(found, err, "queue", name)
 }
 
 func (f JobFilter) where(verb string) (store.Where, error) {

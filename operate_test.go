@@ -27,6 +27,20 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 		"retry":   func() error { _, err := r.client.RetryJob(t.Context(), 7); return err },
 		"pause":   func() error { return r.client.PauseQueue(t.Context(), "none") },
 		"resume":  func() error { return r.client.ResumeQueue(t.Context(), "none") },
+
+		"cancel where": func() error { return r.client.CancelWhere(t.Context(), weir.JobFilter{Queue: "none"}) },
+		"retry where": func() error {
+			_, err := r.client.RetryWhere(t.Context(), weir.JobFilter{Queue: "none"}, nil)
+			return err
+		},
+		"delete where": func() error {
+			_, err := r.client.DeleteWhere(t.Context(), weir.JobFilter{Queue: "none"}, nil)
+			return err
+		},
+		"move where": func() error {
+			_, err := r.client.MoveWhere(t.Context(), weir.JobFilter{Queue: "none"}, weir.MoveTo{Priority: 1}, nil)
+			return err
+		},
 	} {
 		if err := call(); !errors.Is(err, weir.ErrNotFound) {
 			t.Errorf("%s: %v", what, err)

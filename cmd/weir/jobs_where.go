@@ -133,16 +133,13 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 	p := newProgress(s.err)
 	n, err := do(client, f, func(n int64) { p.show("weir: %s %d jobs", done, n) })
 	p.done()
-	if err != nil {
+	if errors.Is(err, weir.ErrNotFound) {
+		return noQueue(f.Queue)
+	} else if err != nil {
 		if n > 0 {
 			fmt.Fprintf(s.err, "weir: %s %d jobs; run the same command again for the rest\n", done, n)
 		}
 		return err
-	}
-	if n == 0 {
-		if err := unknownQueue(ctx, client, f.Queue); err != nil {
-			return err
-		}
 	}
 	if asJSON {
 		return printJSON(s.out, map[string]int64{done: n})
