@@ -2,6 +2,8 @@ package weir
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
@@ -37,8 +39,26 @@ type QueueLimit struct {
 // starts beyond them; those that run count, and none is interrupted. Setting the same limits again does nothing, so each process may do so when it
 // starts.
 func (c *Client) SetLimit(ctx context.Context, queue string, l Limit) error {
-	return wrap("set the limit of queue "+queue, c.store.SetLimit(ctx, store.Limit{Queue: queue, Running: l.Running, Starts: l.Rate.Starts, Per: l.Rate.Per, Burst: l.Rate.Burst,
-		PerKey: l.PerKey, InOrder: l.InOrder}), "weir_operate")
+	err := l.check()
+	if err == nil {
+		err = c.store.SetLimit(ctx, store.Limit{Queue: queue, Running: l.Running, Starts: l.Rate.Starts, Per: l.Rate.Per, Burst: l.Rate.Burst, PerKey: l.PerKey, InOrder: l.InOrder})
+	}
+	return wrap("set the limit of queue "+queue, err, "weir_operate")
+}
+
+// check refuses what can't be sent, because it doesn't fit into an integer of SQL. The database checks the rest.
+func (l Limit) check() error {
+	most := math.MaxInt32
+	if l.PerKey {
+		most = 1000
+	}
+	switch {
+	case int64(l.Running) != int64(int32(l.Running)):
+		return fmt.Errorf("running must be 1 to %d, or 0 for unlimited, got %d", most, l.Running)
+	case int64(l.Rate.Burst) != int64(int32(l.Rate.Burst)):
+		return fmt.Errorf("burst must be 1 to 1000000, or 0 for the default, got %d", l.Rate.Burst)
+	}
+	return nil
 }
 
 // ClearLimit removes all limits of a queue, those of its keys included. It returns ErrNotFound if it has none.

@@ -287,3 +287,18 @@ func TestEmptyFieldsOfAFilterAreNoConditions(t *testing.T) {
 		}
 	}
 }
+
+// TestALimitThatDoesNotFitIsNamed: a limit that is too large to be sent is refused with its name, value and bounds.
+func TestALimitThatDoesNotFitIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for says, limit := range map[string]weir.Limit{
+		"running must be 1 to 2147483647, or 0 for unlimited, got 1099511627776": {Running: 1 << 40},
+		"running must be 1 to 1000, or 0 for unlimited, got 1099511627776":       {Running: 1 << 40, PerKey: true},
+		"burst must be 1 to 1000000, or 0 for the default, got 1099511627776":    {Rate: weir.Rate{Starts: 1, Burst: 1 << 40}},
+	} {
+		if err := r.client.SetLimit(t.Context(), "q", limit); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v, want %q", limit, err, says)
+		}
+	}
+}
