@@ -251,7 +251,7 @@ func (c *jobsMoveCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return n, err
 	})
 	if isNew {
-		fmt.Fprintf(s.err, "weir: the queue %s is new: check that workers work it\n", printable(c.ToQueue))
+		tellOfNew(s, c.ToQueue)
 	}
 	return err
 }

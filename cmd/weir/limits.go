@@ -152,10 +152,14 @@ func (c *limitsSetCmd) Run(ctx context.Context, s *streams, db *database) error 
 		return err
 	}
 	defer closePool()
+	isNew := unknownQueue(ctx, client, c.Queue) != nil
 	if err := client.SetLimit(ctx, c.Queue, limit); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.out, "set the limits of %s%s\n", eachKeyOf(c.PerKey), printable(c.Queue))
+	if isNew {
+		tellOfNew(s, c.Queue)
+	}
 	return nil
 }
 
@@ -247,10 +251,14 @@ func (c *limitsWeightCmd) Run(ctx context.Context, s *streams, db *database) err
 	}
 	defer closePool()
 	if c.Key != "" {
+		isNew := unknownQueue(ctx, client, c.Queue) != nil
 		if err := client.SetWeight(ctx, c.Queue, c.Key, c.Weight); err != nil {
 			return err
 		}
 		fmt.Fprintf(s.out, "set the weight of %s in %s\n", printable(c.Key), printable(c.Queue))
+		if isNew {
+			tellOfNew(s, c.Queue)
+		}
 		return nil
 	}
 	all, err := client.Weights(ctx)

@@ -144,6 +144,11 @@ func unknownQueue(ctx context.Context, client *weir.Client, name string) error {
 	return noQueue(name)
 }
 
+// tellOfNew says that a queue did not exist before: its name may be misspelled.
+func tellOfNew(s *streams, name string) {
+	fmt.Fprintf(s.err, "weir: the queue %s is new: check that workers work it\n", printable(name))
+}
+
 // noQueue returns the error for a queue that does not exist.
 func noQueue(name string) error {
 	return notFoundf("queue %q does not exist: see weir queues list", name)

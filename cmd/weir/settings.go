@@ -68,6 +68,7 @@ func (c *settingsSetCmd) Run(ctx context.Context, s *streams, db *database) erro
 		return err
 	}
 	defer closePool()
+	isNew := unknownQueue(ctx, client, c.Queue) != nil
 	if c.Queue == "" {
 		err = client.Set(ctx, c.Name, c.Value)
 	} else {
@@ -81,5 +82,8 @@ func (c *settingsSetCmd) Run(ctx context.Context, s *streams, db *database) erro
 		of = " of queue " + printable(c.Queue)
 	}
 	fmt.Fprintf(s.out, "set %s%s to %s\n", c.Name, of, printable(c.Value))
+	if isNew {
+		tellOfNew(s, c.Queue)
+	}
 	return nil
 }
