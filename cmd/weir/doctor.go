@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,7 +114,7 @@ func verdict(r doctor.Report) error {
 	}
 	var named []string
 	for _, f := range r.Findings {
-		if f.Severity == worst {
+		if f.Severity == worst && !slices.Contains(named, string(f.Code)) {
 			named = append(named, string(f.Code))
 		}
 	}

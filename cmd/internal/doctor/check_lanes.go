@@ -1,9 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -11,7 +14,7 @@ const (
 	backlogNotable = 1_000
 	estimateErrs   = 0.05 // relative error of an estimated backlog
 	claimsStopped  = 30 * time.Second
-	mostLanes      = 3 // findings
+	mostLanes      = 3 // findings; the last names further queues
 )
 
 // checkLanes detects Weir queues whose backlog grows.
@@ -35,6 +38,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		limits[q.Queue] = q
 	}
 	var r result
+	var names []string // of the queues of the findings
 	waiting := int64(0)
 	lists := 20 // of jobs, at most
 	for _, q := range l.last.Queues {
@@ -52,9 +56,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 			waiting += all - q.Available
 			if f != nil {
 				r.findings = append(r.findings, *f)
-			}
-			if len(r.findings) == mostLanes {
-				break
+				names = append(names, q.Name)
 			}
 			continue
 		}
@@ -102,14 +104,40 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)
-		if len(r.findings) == mostLanes {
-			break
-		}
+		names = append(names, q.Name)
 	}
+	r.findings = firstLanes(r.findings, names)
 	if len(r.findings) == 0 {
 		r.healthy = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
 	}
 	return r, nil
+}
+
+// firstLanes returns the worst findings; the last of them names the queues of the others.
+func firstLanes(findings []Finding, names []string) []Finding {
+	order := make([]int, len(findings))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(findings[b].Severity.rank(), findings[a].Severity.rank()) })
+	var first []Finding
+	var others []string
+	for i, at := range order {
+		if i < mostLanes {
+			first = append(first, findings[at])
+		} else {
+			others = append(others, names[at])
+		}
+	}
+	if n := len(others); n > 0 {
+		const limit = 20
+		more := ""
+		if n > limit {
+			others, more = others[:limit], ", ..."
+		}
+		first[mostLanes-1].add("SELECT * FROM weir.queues()", "%s with a backlog besides these: %s%s", many(int64(n), "queue"), strings.Join(others, ", "), more)
+	}
+	return first
 }
 
 func about(q queueCount) string {

@@ -103,6 +103,22 @@ func TestJobsThatNoWorkerWorksAreNamed(t *testing.T) {
 	expectFact(t, f, "maill: 2 jobs waiting, the first for 13 min; no worker; last claim never")
 }
 
+// TestAllQueuesWithABacklogAreNamed: of many queues with a backlog three are findings, and the last names the others.
+func TestAllQueuesWithABacklogAreNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "SELECT weir.enqueue('q' || n, 'k') FROM generate_series(1, 5) n, generate_series(1, 1000 + n)") // fewest in q1
+	r := examine(t, url, time.Second)
+	if len(r.Findings) != 3 {
+		t.Fatalf("want three findings:\n%s", describe(r))
+	}
+	expectFact(t, r.Findings[2], "2 queues with a backlog besides these: q2, q1")
+}
+
 // TestNoWorkerIsNotAllWorkersAlive: without any worker, the doctor does not say that all are alive.
 func TestNoWorkerIsNotAllWorkersAlive(t *testing.T) {
 	t.Parallel()
