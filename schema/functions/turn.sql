@@ -514,7 +514,7 @@ BEGIN
           FROM open o LEFT JOIN ended e ON e.seq = o.seq AND o.id = ANY (e.ids) GROUP BY o.bits, o.lane, o.seq, o.id, o.i) o
     WHERE NOT o.is_followed OR NOT o.is_final AND lim.in_order AND weir._is_put_back(o.id, o.bits, ids, arrived)
   ), earlier AS MATERIALIZED (  -- attempts that ran before the queue had these limits
-    SELECT l.lane & key_mask AS bits, count(*) AS n
+    SELECT l.lane & key_mask AS bits, count(*) AS n, count(*) FILTER (WHERE EXISTS (SELECT FROM still s WHERE s.seq = u.seq AND s.id = l.id)) AS counted  -- since an even earlier limit
     FROM weir.gate g CROSS JOIN LATERAL unnest(g.before_lanes, g.before_seqs) u(lane, seq)
     CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq AND b.lanes IS NOT NULL OFFSET 0) b
     CROSS JOIN LATERAL unnest(b.ids, b.lanes) l(id, lane)
@@ -524,7 +524,7 @@ BEGIN
   ), used AS MATERIALIZED (
     SELECT u.bits, sum(u.runs) AS runs, sum(u.follow) AS follow, sum(u.earlier) AS earlier
     FROM (SELECT s.bits, count(*) FILTER (WHERE NOT s.is_followed) AS runs, count(*) FILTER (WHERE s.is_followed) AS follow, 0 AS earlier FROM still s GROUP BY s.bits
-          UNION ALL SELECT e.bits, e.n, 0, e.n FROM earlier e) u
+          UNION ALL SELECT e.bits, e.n - e.counted, 0, e.n FROM earlier e) u
     GROUP BY u.bits
   ), start AS MATERIALIZED (
     SELECT f.bits, max(f.next_start) AS next_start FROM family f GROUP BY f.bits

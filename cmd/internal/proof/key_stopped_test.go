@@ -173,3 +173,41 @@ func TestEachStoppedKeyIsLookedAtAfterAChange(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAttemptCountsOnceHoweverLimitsChange: one that runs while the limit of its key is taken away, and set again, fills one place and not two.
+func TestAnAttemptCountsOnceHoweverLimitsChange(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string][]string{
+		"no limit":       {`SELECT weir.clear_limit('q')`},
+		"another limit":  {`SELECT weir.set_limit('q', rate => 1000, per_key => true)`},
+		"the queue's":    {`SELECT weir.clear_limit('q', per_key => true)`, `SELECT weir.set_limit('q', running => 9)`},
+		"the same limit": {`SELECT weir.set_limit('q', running => 2, per_key => true)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.Database(t))
+			worker := startWorker(t, conn, "q")
+			exec(t, conn, `SELECT weir.set_limit('q', running => 2, per_key => true)`)
+			exec(t, conn, `SELECT weir.enqueue('q', 'k', key => 'a') FROM generate_series(1, 5)`)
+			first := mustClaim(t, conn, worker, "q", 1)
+			for _, sql := range between {
+				exec(t, conn, sql)
+			}
+			exec(t, conn, `SELECT weir.set_limit('q', running => 2, per_key => true)`)
+			n := 0
+			startsUpto := func(want int) {
+				t.Helper()
+				pgtest.Until(t, fmt.Sprintf("%d more have started", want), func() bool {
+					n += len(mustClaim(t, conn, worker, "q", 10))
+					return n >= want
+				})
+				if n += len(mustClaim(t, conn, worker, "q", 10)); n != want {
+					t.Errorf("%d started, want %d", n, want)
+				}
+			}
+			startsUpto(1)
+			mustComplete(t, conn, worker, first)
+			startsUpto(2)
+		})
+	}
+}
