@@ -92,7 +92,8 @@ ALTER TABLE weir.batch_4 ALTER COLUMN pending SET STORAGE EXTERNAL;
 ALTER TABLE weir.batch_4 ALTER COLUMN ids SET STORAGE EXTERNAL;
 CREATE TABLE weir.cancellation (
   id bigint NOT NULL,
-  at timestamp with time zone NOT NULL DEFAULT now()
+  at timestamp with time zone NOT NULL DEFAULT now(),
+  queue text
 );
 CREATE TABLE weir.cancellation_where (
   no bigint NOT NULL DEFAULT nextval('weir.cancellation_no'::regclass),
@@ -667,9 +668,10 @@ ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
+CREATE INDEX cancellation_of_queue ON weir.cancellation USING btree (queue, id);
 CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
 CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE (finished_at IS NOT NULL);
-CREATE INDEX failure_of_key ON ONLY weir.failure USING btree (lane, finished_at, id) WHERE ((key IS NOT NULL) AND (finished_at IS NOT NULL));
+CREATE INDEX failure_lane ON ONLY weir.failure USING btree (lane, finished_at, id) WHERE (finished_at IS NOT NULL);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
@@ -689,6 +691,7 @@ CREATE INDEX report_job ON ONLY weir.report USING btree (job_id, claim, no);
 CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
+CREATE INDEX result_cancelled_in ON ONLY weir.result USING btree (lane, finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 CREATE INDEX turn_again ON ONLY weir.turn USING btree (((lane >> 39)), again_at) WHERE (again_at IS NOT NULL);
 CREATE INDEX turn_lane ON ONLY weir.turn USING btree (lane, seq);
 CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE waits;
@@ -993,6 +996,16 @@ AS $$
     WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
        OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
 $$;
+CREATE FUNCTION weir._cancelled_in(lane bigint, before_time timestamp with time zone, before_id bigint, most integer) RETURNS TABLE(id bigint, finished_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT i.id, r.finished_at FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+  WHERE r.lane = _cancelled_in.lane AND r.outcome = 'cancelled' AND r.finished_at <= before_time AND (r.finished_at, i.id) < (before_time, before_id)
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+END
+$$;
 CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[] DEFAULT NULL::text[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT ARRAY(
@@ -1006,6 +1019,35 @@ AS $$
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
     ORDER BY u.nr)
+$$;
+CREATE FUNCTION weir._cancelled_where_among(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  gone    bigint[] := '{}';
+  filters weir.cancellation_where[];
+  r       record;
+BEGIN
+  FOR r IN
+    SELECT a.queue, array_agg(a.id) AS ids, array_agg(a.attempt) AS attempts, array_agg(a.kind) AS kinds, array_agg(a.meta) AS metas, array_agg(a.enqueued_at) AS enqueued,
+           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities
+    FROM (
+      SELECT i.id, u.*, (SELECT q.name FROM weir.queue q WHERE q.id = (u.lane >> 39)::integer) AS queue
+      FROM unnest(_cancelled_where_among.ids) i(id) CROSS JOIN LATERAL (
+        SELECT k.* FROM (
+          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+          UNION ALL
+          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+        ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1) u) a
+    GROUP BY a.queue
+  LOOP
+    SELECT array_agg(w) INTO filters FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(r.ids) i(id)) AND (w.queue IS NULL OR w.queue = r.queue);
+    IF filters IS NOT NULL THEN
+      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities);
+    END IF;
+  END LOOP;
+  RETURN gone;
+END
 $$;
 CREATE FUNCTION weir._carry_keys(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -4294,44 +4336,60 @@ AS $$
 #variable_conflict use_column
 DECLARE
   of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
-  each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
-  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
+  -- The queue, if all lanes are those of one.
+  of_name text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_cancelled.lanes[1] >> 39)::integer);
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE of_name IS NULL OR w.queue IS NULL OR w.queue = of_name);
   at_time timestamptz;
   at_id   bigint;
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
-    RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue and key
-                       (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE CASE WHEN of_key THEN k.lane = ANY (_next_cancelled.lanes) ELSE k.lane >> 39 = ANY (queues) END) THEN c.id END,
-           NULL::timestamptz, to_jsonb(c.id), each
-    FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    IF lanes IS NULL THEN
+      RETURN QUERY
+      SELECT c.id, NULL::timestamptz, to_jsonb(c.id), 1
+      FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    ELSE
+      RETURN QUERY
+      SELECT CASE WHEN NOT of_key OR EXISTS (SELECT FROM (  -- all rows of a job have the same key
+                         (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
+                       WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+             NULL::timestamptz, to_jsonb(c.id), CASE WHEN of_key THEN 10 ELSE 1 END
+      FROM weir.cancellation c
+      WHERE c.queue = of_name AND c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    END IF;
     IF FOUND THEN
       RETURN;
     END IF;
     after := '{"waiting": null}';
   END IF;
   -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
-  IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+  IF after ? 'waiting' AND has_filters THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9
-    FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
+    WITH n AS MATERIALIZED (
+      SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) k
+    ), gone AS MATERIALIZED (
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+    )
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9 FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
     after := '{"later": null}';
   END IF;
-  IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+  IF after ? 'later' AND has_filters THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10
-    FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
+    WITH n AS MATERIALIZED (
+      SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) k
+    ), gone AS MATERIALIZED (
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+    )
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10 FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
   END IF;
   IF of_key THEN
     RETURN QUERY
-    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id) THEN n.id END, NULL::timestamptz, n.place, each
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id AND c.queue = of_name) THEN n.id END, NULL::timestamptz, n.place, 10
     FROM weir._next_claimed(_next_cancelled.lanes, CASE WHEN jsonb_typeof(after) = 'array' THEN after END, most) n;
     RETURN;
   ELSIF jsonb_typeof(after) = 'object' THEN
@@ -4339,12 +4397,18 @@ BEGIN
   END IF;
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
-  RETURN QUERY
-  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
-         r.finished_at, jsonb_build_array(r.finished_at, i.id), each
-  FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
-  WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
-  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+  IF lanes IS NULL THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END, r.finished_at, jsonb_build_array(r.finished_at, i.id), 1
+    FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+    WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
+    ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+  ELSE
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = k.id AND c.queue = of_name) THEN k.id END, k.finished_at, jsonb_build_array(k.finished_at, k.id), 1
+    FROM unnest(_next_cancelled.lanes) l(lane) CROSS JOIN LATERAL weir._cancelled_in(l.lane, at_time, at_id, most) k
+    ORDER BY k.finished_at DESC, k.id DESC LIMIT most;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._next_claimed(lanes bigint[], after jsonb, most integer) RETURNS TABLE(id bigint, ended_at timestamp with time zone, place jsonb) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -4420,13 +4484,14 @@ DECLARE
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
-  IF lanes[1] & 549755813880 <> 0 THEN
+  -- The lanes of a queue with keys are too many to be read one by one.
+  IF lanes[1] & 549755813880 <> 0 OR lanes IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
     FROM unnest(_next_failed.lanes) l(lane)
     CROSS JOIN LATERAL (
       SELECT f.id, f.attempt, f.finished_at FROM weir.failure f
-      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
+      WHERE f.lane = l.lane AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
     ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
     RETURN;
   END IF;
@@ -5246,10 +5311,11 @@ DECLARE
   at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
   place  jsonb;
+  step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
   got    integer;
   r      record;
   look   weir.job_info;
-  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where);
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
@@ -5292,13 +5358,20 @@ BEGIN
 
   jobs := '{}';
   <<states>>
-  WHILE nr <= cardinality(states) LOOP
+  WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
     LOOP
       got := 0;
-      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(place, 'null'), least(most + 1, 200)) n LOOP
+      FOR r IN
+        WITH n AS MATERIALIZED (
+          SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
+        ), gone AS MATERIALIZED (
+          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) END AS ids
+        )
+        SELECT n.id, n.ended_at, n.place, n.cost, coalesce(n.id = ANY (gone.ids), false) AS is_gone FROM n CROSS JOIN gone ORDER BY n.at_nr
+      LOOP
         got := got + 1;
         effort := effort + r.cost;
-        IF r.id IS NOT NULL AND states[nr] IN ('available', 'scheduled') AND has_filters AND weir._is_cancelled_where(r.id) THEN
+        IF r.is_gone THEN
           effort := effort + 9;
           r.id := NULL;
         END IF;
@@ -5333,6 +5406,9 @@ BEGIN
         END IF;
       END LOOP;
       EXIT WHEN got = 0;
+      IF got >= step THEN
+        step := least(2 * step, 200);
+      END IF;
     END LOOP;
     nr := nr + 1;
     place := NULL;
@@ -7699,7 +7775,7 @@ DECLARE
 BEGIN
   SELECT i.* INTO job FROM weir.job_info(job_id) i;
   IF job.state IN ('available', 'scheduled', 'running') THEN
-    INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
+    INSERT INTO weir.cancellation (id, queue) VALUES (job_id, job.queue) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
     -- In order, the next job of its key waits for it no more.
@@ -8180,7 +8256,6 @@ $$;
 CREATE FUNCTION weir.jobs(state text, queue text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  pages CONSTANT integer := 20;
   left_ integer := coalesce(jobs.max_rows, 100);
   after text;
   p     record;
@@ -8189,7 +8264,7 @@ BEGIN
     RAISE EXCEPTION 'weir: jobs returns 1 to 10000 jobs, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'Use weir.jobs_page to read more, page by page.';
   END IF;
   PERFORM weir._lock_log();
-  FOR page IN 1..pages LOOP
+  LOOP
     SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, jobs.key, after, least(left_, 1000)) k;
     RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
     left_ := left_ - cardinality(p.jobs);
@@ -9398,6 +9473,7 @@ COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that 
 COMMENT ON COLUMN weir.batch.origin IS 'The segment it was written in. It distinguishes the rows of one batch after reclaiming has carried them into one segment.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
+COMMENT ON COLUMN weir.cancellation.queue IS 'The queue in which the job was when it was cancelled, for lists of one queue.';
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
@@ -9469,7 +9545,9 @@ COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that ar
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
+COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
+COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter, as weir._is_cancelled_where says of one. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
@@ -9695,8 +9773,8 @@ COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timest
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';

@@ -280,3 +280,42 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._is_cancelled_where IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._cancelled_where_among(ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  gone    bigint[] := '{}';
+  filters weir.cancellation_where[];
+  r       record;
+BEGIN
+  FOR r IN
+    SELECT a.queue, array_agg(a.id) AS ids, array_agg(a.attempt) AS attempts, array_agg(a.kind) AS kinds, array_agg(a.meta) AS metas, array_agg(a.enqueued_at) AS enqueued,
+           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities
+    FROM (
+      SELECT i.id, u.*, (SELECT q.name FROM weir.queue q WHERE q.id = (u.lane >> 39)::integer) AS queue
+      FROM unnest(_cancelled_where_among.ids) i(id) CROSS JOIN LATERAL (
+        SELECT k.* FROM (
+          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+          UNION ALL
+          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+        ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1) u) a
+    GROUP BY a.queue
+  LOOP
+    SELECT array_agg(w) INTO filters FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(r.ids) i(id)) AND (w.queue IS NULL OR w.queue = r.queue);
+    IF filters IS NOT NULL THEN
+      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities);
+    END IF;
+  END LOOP;
+  RETURN gone;
+END
+$$;
+COMMENT ON FUNCTION weir._cancelled_where_among IS 'Those of some jobs that are not finished that are cancelled by a filter, as weir._is_cancelled_where says of one. Errors: none. Locks: none that others wait for. Isolation: any.';

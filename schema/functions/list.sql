@@ -13,7 +13,8 @@
 --   cancelled  jobs with a tombstone by id, newest first; then those that a filter has cancelled and that still wait; then those that have ended, in the order of failed ones
 --
 -- Of one key of a queue, only its own lanes are read: waiting jobs lane by lane, completed ones and those that have ended as cancelled in the order of
--- the log, newest first, and failed ones by an index of their own.
+-- the log, newest first, and failed ones by an index. Of a queue, finished jobs are read from its own lanes too, so that those of others cost nothing; only failed jobs of a queue
+-- with keys, which has too many lanes, are found among those of all queues.
 --
 -- The states follow one another. The cost of a page is bounded: if a filter finds nothing, or jobs have changed their state, the page ends early,
 -- and the next one continues from there.
@@ -55,10 +56,11 @@ DECLARE
   at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
   place  jsonb;
+  step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
   got    integer;
   r      record;
   look   weir.job_info;
-  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where);
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a page has 1 to 1000 jobs, got %', coalesce(most::text, 'null') USING ERRCODE = '22023', HINT = 'Read more pages.';
@@ -101,13 +103,20 @@ BEGIN
 
   jobs := '{}';
   <<states>>
-  WHILE nr <= cardinality(states) LOOP
+  WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
     LOOP
       got := 0;
-      FOR r IN SELECT n.* FROM weir._next(states[nr], lanes, nullif(place, 'null'), least(most + 1, 200)) n LOOP
+      FOR r IN
+        WITH n AS MATERIALIZED (
+          SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
+        ), gone AS MATERIALIZED (
+          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) END AS ids
+        )
+        SELECT n.id, n.ended_at, n.place, n.cost, coalesce(n.id = ANY (gone.ids), false) AS is_gone FROM n CROSS JOIN gone ORDER BY n.at_nr
+      LOOP
         got := got + 1;
         effort := effort + r.cost;
-        IF r.id IS NOT NULL AND states[nr] IN ('available', 'scheduled') AND has_filters AND weir._is_cancelled_where(r.id) THEN
+        IF r.is_gone THEN
           effort := effort + 9;
           r.id := NULL;
         END IF;
@@ -142,6 +151,9 @@ BEGIN
         END IF;
       END LOOP;
       EXIT WHEN got = 0;
+      IF got >= step THEN
+        step := least(2 * step, 200);
+      END IF;
     END LOOP;
     nr := nr + 1;
     place := NULL;
@@ -182,7 +194,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Two exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -190,7 +202,6 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  pages CONSTANT integer := 20;
   left_ integer := coalesce(jobs.max_rows, 100);
   after text;
   p     record;
@@ -199,7 +210,7 @@ BEGIN
     RAISE EXCEPTION 'weir: jobs returns 1 to 10000 jobs, got %', jobs.max_rows USING ERRCODE = '22023', HINT = 'Use weir.jobs_page to read more, page by page.';
   END IF;
   PERFORM weir._lock_log();
-  FOR page IN 1..pages LOOP
+  LOOP
     SELECT k.* INTO p FROM weir._read_page(ARRAY[jobs.state], jobs.queue, NULL, NULL, jobs.key, after, least(left_, 1000)) k;
     RETURN QUERY SELECT j.* FROM unnest(p.jobs) j;
     left_ := left_ - cardinality(p.jobs);
@@ -212,4 +223,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.jobs IS
-  'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer if very many jobs before them have changed their state. Errors and locks: as for weir.jobs_page. Isolation: any.';
+  'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';

@@ -163,13 +163,14 @@ DECLARE
   at_time timestamptz := coalesce((after->>0)::timestamptz, 'infinity');
   at_id   bigint := coalesce((after->>1)::bigint, 9223372036854775807);
 BEGIN
-  IF lanes[1] & 549755813880 <> 0 THEN
+  -- The lanes of a queue with keys are too many to be read one by one.
+  IF lanes[1] & 549755813880 <> 0 OR lanes IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q JOIN weir.with_keys w ON w.queue = q.name WHERE q.id = ANY (queues)) THEN
     RETURN QUERY
     SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.failure k WHERE k.id = f.id AND k.attempt > f.attempt) THEN f.id END, NULL::timestamptz, jsonb_build_array(f.finished_at, f.id)
     FROM unnest(_next_failed.lanes) l(lane)
     CROSS JOIN LATERAL (
       SELECT f.id, f.attempt, f.finished_at FROM weir.failure f
-      WHERE f.lane = l.lane AND f.key IS NOT NULL AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
+      WHERE f.lane = l.lane AND f.finished_at <= at_time AND (f.finished_at, f.id) < (at_time, at_id) ORDER BY f.finished_at DESC, f.id DESC LIMIT most) f
     ORDER BY f.finished_at DESC, f.id DESC LIMIT most;
     RETURN;
   END IF;
@@ -184,6 +185,25 @@ END
 $$;
 COMMENT ON FUNCTION weir._next_failed IS 'Failed jobs, newest first, after a place; no id for a job of another queue. See weir._next.';
 
+CREATE OR REPLACE FUNCTION weir._cancelled_in(lane bigint, before_time timestamptz, before_id bigint, most integer) RETURNS TABLE (id bigint, finished_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT i.id, r.finished_at FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+  WHERE r.lane = _cancelled_in.lane AND r.outcome = 'cancelled' AND r.finished_at <= before_time AND (r.finished_at, i.id) < (before_time, before_id)
+  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+END
+$$;
+COMMENT ON FUNCTION weir._cancelled_in IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
+
 CREATE OR REPLACE FUNCTION weir._next_cancelled(lanes bigint[], after jsonb, most integer) RETURNS TABLE (id bigint, ended_at timestamptz, place jsonb, cost integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -195,44 +215,60 @@ AS $$
 #variable_conflict use_column
 DECLARE
   of_key  boolean := coalesce(lanes[1] & 549755813880 <> 0, false);
-  each    integer := CASE WHEN lanes IS NULL THEN 1 ELSE 10 END;
-  queues  bigint[] := ARRAY(SELECT DISTINCT l >> 39 FROM unnest(_next_cancelled.lanes) l);
+  -- The queue, if all lanes are those of one.
+  of_name text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_cancelled.lanes[1] >> 39)::integer);
+  has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE of_name IS NULL OR w.queue IS NULL OR w.queue = of_name);
   at_time timestamptz;
   at_id   bigint;
 BEGIN
   IF after IS NULL OR jsonb_typeof(after) = 'number' THEN
-    RETURN QUERY
-    SELECT CASE WHEN _next_cancelled.lanes IS NULL OR EXISTS (SELECT FROM (  -- all rows of a job belong to one queue and key
-                       (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
-                     WHERE CASE WHEN of_key THEN k.lane = ANY (_next_cancelled.lanes) ELSE k.lane >> 39 = ANY (queues) END) THEN c.id END,
-           NULL::timestamptz, to_jsonb(c.id), each
-    FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    IF lanes IS NULL THEN
+      RETURN QUERY
+      SELECT c.id, NULL::timestamptz, to_jsonb(c.id), 1
+      FROM weir.cancellation c WHERE c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    ELSE
+      RETURN QUERY
+      SELECT CASE WHEN NOT of_key OR EXISTS (SELECT FROM (  -- all rows of a job have the same key
+                         (SELECT j.lane FROM weir.job j WHERE j.id = c.id LIMIT 1) UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = c.id LIMIT 1)) k
+                       WHERE k.lane = ANY (_next_cancelled.lanes)) THEN c.id END,
+             NULL::timestamptz, to_jsonb(c.id), CASE WHEN of_key THEN 10 ELSE 1 END
+      FROM weir.cancellation c
+      WHERE c.queue = of_name AND c.id < coalesce(after::bigint, 9223372036854775807) ORDER BY c.id DESC LIMIT most;
+    END IF;
     IF FOUND THEN
       RETURN;
     END IF;
     after := '{"waiting": null}';
   END IF;
   -- Those that a filter has cancelled wait among the others. Of a job that ends while pages are read, the end comes after this place.
-  IF after ? 'waiting' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+  IF after ? 'waiting' AND has_filters THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9
-    FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) n;
+    WITH n AS MATERIALIZED (
+      SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) k
+    ), gone AS MATERIALIZED (
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+    )
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9 FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
     after := '{"later": null}';
   END IF;
-  IF after ? 'later' AND EXISTS (SELECT FROM weir.cancellation_where) THEN
+  IF after ? 'later' AND has_filters THEN
     RETURN QUERY
-    SELECT CASE WHEN n.id IS NOT NULL AND weir._is_cancelled_where(n.id) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10
-    FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) n;
+    WITH n AS MATERIALIZED (
+      SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) k
+    ), gone AS MATERIALIZED (
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+    )
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10 FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
   END IF;
   IF of_key THEN
     RETURN QUERY
-    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id) THEN n.id END, NULL::timestamptz, n.place, each
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = n.id AND c.queue = of_name) THEN n.id END, NULL::timestamptz, n.place, 10
     FROM weir._next_claimed(_next_cancelled.lanes, CASE WHEN jsonb_typeof(after) = 'array' THEN after END, most) n;
     RETURN;
   ELSIF jsonb_typeof(after) = 'object' THEN
@@ -240,12 +276,18 @@ BEGIN
   END IF;
   at_time := (after->>0)::timestamptz;
   at_id := (after->>1)::bigint;
-  RETURN QUERY
-  SELECT CASE WHEN (_next_cancelled.lanes IS NULL OR r.lane >> 39 = ANY (queues)) AND NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END,
-         r.finished_at, jsonb_build_array(r.finished_at, i.id), each
-  FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
-  WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
-  ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+  IF lanes IS NULL THEN
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id) THEN i.id END, r.finished_at, jsonb_build_array(r.finished_at, i.id), 1
+    FROM weir.result r CROSS JOIN LATERAL unnest(r.ids) i(id)
+    WHERE r.outcome = 'cancelled' AND r.finished_at <= at_time AND (r.finished_at, i.id) < (at_time, at_id)
+    ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
+  ELSE
+    RETURN QUERY
+    SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.cancellation c WHERE c.id = k.id AND c.queue = of_name) THEN k.id END, k.finished_at, jsonb_build_array(k.finished_at, k.id), 1
+    FROM unnest(_next_cancelled.lanes) l(lane) CROSS JOIN LATERAL weir._cancelled_in(l.lane, at_time, at_id, most) k
+    ORDER BY k.finished_at DESC, k.id DESC LIMIT most;
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._next_cancelled IS

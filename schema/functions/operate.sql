@@ -11,7 +11,7 @@ DECLARE
 BEGIN
   SELECT i.* INTO job FROM weir.job_info(job_id) i;
   IF job.state IN ('available', 'scheduled', 'running') THEN
-    INSERT INTO weir.cancellation (id) VALUES (job_id) ON CONFLICT (id) DO NOTHING;
+    INSERT INTO weir.cancellation (id, queue) VALUES (job_id, job.queue) ON CONFLICT (id) DO NOTHING;
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.control');
     -- In order, the next job of its key waits for it no more.

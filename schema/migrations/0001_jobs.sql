@@ -250,6 +250,7 @@ CREATE INDEX job_unique ON weir.job (unique_key, unique_no) WHERE unique_key IS 
 CREATE INDEX batch_worker ON weir.batch (worker, no);
 CREATE INDEX result_batch ON weir.result (lane, seq);
 CREATE INDEX result_cancelled ON weir.result (finished_at) WHERE outcome = 'cancelled';
+CREATE INDEX result_cancelled_in ON weir.result (lane, finished_at) WHERE outcome = 'cancelled';
 CREATE INDEX later_due ON weir.later (run_at, id);
 CREATE INDEX later_lane ON weir.later (lane, run_at, id);
 CREATE INDEX later_xid ON weir.later (xid);
@@ -259,7 +260,7 @@ CREATE INDEX report_checkpoint ON weir.report (job_id, claim, no) WHERE checkpoi
 CREATE INDEX later_unique ON weir.later (unique_key, unique_no) WHERE unique_key IS NOT NULL;
 CREATE INDEX failure_by_id ON weir.failure (id, attempt);
 CREATE INDEX failure_ended ON weir.failure (finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX failure_of_key ON weir.failure (lane, finished_at, id) WHERE key IS NOT NULL AND finished_at IS NOT NULL;
+CREATE INDEX failure_lane ON weir.failure (lane, finished_at, id) WHERE finished_at IS NOT NULL;
 
 CREATE TABLE weir.promotion (
   seq            bigint      PRIMARY KEY,
@@ -525,12 +526,15 @@ COMMENT ON TABLE weir.attendance IS
   'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';
 
 CREATE TABLE weir.cancellation (
-  id bigint      PRIMARY KEY,
-  at timestamptz NOT NULL DEFAULT now()
+  id    bigint      PRIMARY KEY,
+  at    timestamptz NOT NULL DEFAULT now(),
+  queue text
 );
+CREATE INDEX cancellation_of_queue ON weir.cancellation (queue, id);
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
+COMMENT ON COLUMN weir.cancellation.queue IS 'The queue in which the job was when it was cancelled, for lists of one queue.';
 
 CREATE SEQUENCE weir.cancellation_no AS bigint;
 CREATE TABLE weir.cancellation_where (

@@ -16,7 +16,8 @@ const (
 // wait for at most five minutes; then they are available.
 const kindsSQL = `
 SELECT j.kind, j.queue, count(*)::int, extract(epoch FROM clock_timestamp() - min(j.enqueued_at))::float8
-FROM (SELECT * FROM weir.jobs('scheduled', max_rows => $1) UNION ALL SELECT * FROM weir.jobs('available', max_rows => $1)) j
+FROM (SELECT jobs FROM weir.jobs_page(ARRAY['scheduled'], max_rows => $1) UNION ALL SELECT jobs FROM weir.jobs_page(ARRAY['available'], max_rows => $1)) p
+CROSS JOIN jsonb_to_recordset(p.jobs) j(kind text, queue text, enqueued_at timestamptz, error text)
 WHERE j.error LIKE '%: no handler for this kind in this worker' OR j.error LIKE 'no handler for kind %' GROUP BY j.kind, j.queue ORDER BY 4 DESC LIMIT 20`
 
 // checkKinds detects jobs that are released because no worker so far has a handler for their kind.

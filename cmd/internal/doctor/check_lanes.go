@@ -40,17 +40,19 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 	var r result
 	var names []string // of the queues of the findings
 	waiting := int64(0)
-	lists := 20 // of jobs, at most
+	pages := 200 // of lists of jobs, at most
 	for _, q := range l.last.Queues {
 		waiting += q.Available
 		was, known := first[q.Name]
 		if known && q.PausedAt == nil && q.Workers == 0 && was.Workers == 0 && q.Available > 0 {
-			if !suspect(q) || lists == 0 {
+			if !suspect(q) || pages == 0 {
 				continue
 			}
-			lists--
-			f, all, err := unworked(ctx, l, q)
-			if again, ok, err := unless(err, "jobs of queues without a worker", "the role weir_work"); !ok {
+			f, all, err := unworked(ctx, l, q, &pages)
+			if again, ok, err := unless(err, "jobs of queues without a worker", "the role weir_work"); err != nil && ctx.Err() == nil {
+				r.unseen = append(r.unseen, fmt.Sprintf("jobs of the queue %s, which no worker works: %v. List them with weir jobs list --queue %s, and run the doctor again", q.Name, err, q.Name))
+				continue
+			} else if !ok {
 				return again, err
 			}
 			waiting += all - q.Available

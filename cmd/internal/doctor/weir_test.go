@@ -119,6 +119,63 @@ func TestAllQueuesWithABacklogAreNamed(t *testing.T) {
 	expectFact(t, r.Findings[2], "2 queues with a backlog besides these: q2, q1")
 }
 
+// TestAQueueWhoseJobsCannotBeListedHidesNoOther: if listing the jobs of one queue fails, the doctor says which one and what to do, and checks the others.
+func TestAQueueWhoseJobsCannotBeListedHidesNoOther(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn,
+		"SELECT weir.enqueue_many(array_fill('slow'::text, ARRAY[2000]), array_fill('k'::text, ARRAY[2000]), array_fill('{}'::jsonb, ARRAY[2000]))",
+		"SELECT weir.enqueue_many(array_fill('bulk'::text, ARRAY[1500]), array_fill('k'::text, ARRAY[1500]), array_fill('{}'::jsonb, ARRAY[1500]))",
+		"CREATE SCHEMA real",
+		"ALTER FUNCTION weir.jobs_page(text[], text, text[], jsonb, text, integer, text) SET SCHEMA real",
+		`CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 100,
+		   key text DEFAULT NULL, OUT jobs jsonb, OUT next text) LANGUAGE plpgsql AS $$
+		 BEGIN
+		   IF queue = 'slow' THEN
+		     RAISE query_canceled USING MESSAGE = 'canceling statement due to statement timeout';
+		   END IF;
+		   SELECT p.* INTO jobs, next FROM real.jobs_page($1, $2, $3, $4, $5, $6, $7) p;
+		 END $$`)
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.LaneBacklog)
+	if !ok || f.Summary != "The queue bulk has 1,500 jobs waiting, and no worker works it." {
+		t.Errorf("the other queue is not named:\n%s", describe(r))
+	}
+	unseen := strings.Join(r.Unseen, "\n")
+	for _, want := range []string{"jobs of the queue slow, which no worker works: ", "statement timeout", "weir jobs list --queue slow"} {
+		if !strings.Contains(unseen, want) {
+			t.Errorf("what was not seen is %q, want %q in it", unseen, want)
+		}
+	}
+}
+
+// TestWhatIsCancelledKeepsNoCheckOfQueuesFromItsEnd: however many waiting jobs a filter has cancelled, a bounded part of them is read, and the queues behind are checked.
+func TestWhatIsCancelledKeepsNoCheckOfQueuesFromItsEnd(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		execute(t, conn, "SELECT weir.enqueue_many(array_fill('gone'::text, ARRAY[10000]), array_fill('k'::text, ARRAY[10000]), array_fill('{}'::jsonb, ARRAY[10000]))")
+	}
+	execute(t, conn, "SELECT weir.cancel_where('gone')",
+		"SELECT weir.enqueue_many(array_fill('bulk'::text, ARRAY[1000]), array_fill('k'::text, ARRAY[1000]), array_fill('{}'::jsonb, ARRAY[1000]))")
+	r := examine(t, url, time.Second)
+	f, ok := r.Find(doctor.LaneBacklog)
+	if !ok || f.Summary != "The queue bulk has 1,000 jobs waiting, and no worker works it." {
+		t.Errorf("the queue behind the cancelled jobs is not named:\n%s", describe(r))
+	}
+	if unseen := strings.Join(r.Unseen, "\n"); strings.Contains(unseen, "timeout") || strings.Contains(unseen, "the check of") {
+		t.Errorf("what was not seen is %q", unseen)
+	}
+}
+
 // TestNoWorkerIsNotAllWorkersAlive: without any worker, the doctor does not say that all are alive.
 func TestNoWorkerIsNotAllWorkersAlive(t *testing.T) {
 	t.Parallel()
