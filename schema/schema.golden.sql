@@ -4816,6 +4816,9 @@ BEGIN
       RAISE EXCEPTION 'weir: % is not a time from which an interval can be counted', quote_literal(left(part[2], 100)) USING ERRCODE = '22023',
         HINT = 'Write it as 2026-01-05 09:00, in the schedule''s time zone, or with an offset, as 2026-01-05 09:00+01:00.';
     END IF;
+    IF part[1] ~ '^ *[+-]?[0-9.]+ *$' THEN
+      RAISE EXCEPTION 'weir: the interval of a schedule needs a unit, got %', left(part[1], 100) USING ERRCODE = '22023', HINT = 'For example: every 5 minutes.';
+    END IF;
     BEGIN
       every := part[1]::interval;
       anchor := CASE WHEN part[2] IS NULL THEN 'epoch'::timestamptz

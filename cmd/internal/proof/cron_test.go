@@ -104,6 +104,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 		{"0 0 30 feb *", "UTC", "is never due"},
 		{"every 0 seconds", "UTC", "is not in 1 second to 366 days"},
 		{"every 1.5 seconds", "UTC", "is not in 1 second to 366 days"},
+		{"every 5", "UTC", "the interval of a schedule needs a unit, got 5"}, // PostgreSQL would take it for seconds
 		{"every 1 month", "UTC", "without months"},
 		{"every -1 day", "UTC", "is not in 1 second to 366 days"},
 		{"every blue moon", "UTC", "'every blue moon' is not an interval"},
