@@ -4070,15 +4070,15 @@ BEGIN
              CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_until END, g.key
       FROM gone g ORDER BY g.nr
     )
-    SELECT array_agg(g.id) AS ids, array_agg(DISTINCT g.lane) AS lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
-    IF simple.ids IS NOT NULL THEN
+    SELECT array_agg(g.id) AS gone_ids, array_agg(DISTINCT g.lane) AS from_lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
+    IF simple.gone_ids IS NOT NULL THEN
       PERFORM nextval('weir.job_id');  -- wakes idle workers
       UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
         SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT DISTINCT u.lane, u.xid FROM unnest(simple.lead_lanes, simple.lead_xids) u(lane, xid)) u
         CROSS JOIN LATERAL (SELECT n.id, n.attempt, n.put_off, n.segment, n.leads FROM weir.job n WHERE n.lane = u.lane AND n.xid = u.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
-      moved := cardinality(simple.ids);
-      left_ := simple.lanes;
-      ids := ARRAY(SELECT i FROM unnest(ids) WITH ORDINALITY u(i, nr) WHERE i NOT IN (SELECT unnest(simple.ids)) ORDER BY u.nr);
+      moved := cardinality(simple.gone_ids);
+      left_ := simple.from_lanes;
+      ids := ARRAY(SELECT i FROM unnest(ids) WITH ORDINALITY u(i, nr) WHERE i NOT IN (SELECT unnest(simple.gone_ids)) ORDER BY u.nr);
     END IF;
   END IF;
   FOREACH this IN ARRAY ids LOOP
