@@ -125,7 +125,7 @@ func TestClaimLocks(t *testing.T) {
 		name, sql           string
 		relations, advisory int
 	}{
-		{"claim", claimSQL, 37, 3},
+		{"claim", claimSQL, 38, 3},
 		{"claim of nothing", empty, 31, 2},
 		{"claim from keys with a limit", keysSQL, 86, 6},
 		{"record", completeSQL, 22, 4},
