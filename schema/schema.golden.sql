@@ -1540,17 +1540,15 @@ BEGIN
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0 AND h.lane < ((h.lane >> 39) << 39) + 4  -- no key
         UNION ALL
-        SELECT (q.id << 39) + 4, u.ord, u.name
-        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
-        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
-        WHERE has_keys AND hinted IS NULL AND u.quota > 0 AND q.id IS NOT NULL
-        UNION ALL
-        -- Where keys have limits, they may have turns without anything that is new.
-        SELECT (q.id << 39) + 4, o.ord, n.name
-        FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues) UNION SELECT m.name FROM weir.queue_limit m WHERE num_nonnulls(m.key_running, m.key_rate) > 0) n
+        SELECT (q.id << 39) + 4, n.ord, n.name
+        FROM (SELECT u.name, u.ord FROM unnest(_claim.queues) WITH ORDINALITY u(name, ord) WHERE hinted IS NULL
+              UNION ALL
+              SELECT m.name, array_position(_claim.queues, m.name)
+              FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues)
+                    UNION  -- where keys have limits, they may have turns without anything that is new
+                    SELECT k.name FROM weir.queue_limit k WHERE hinted IS NOT NULL AND num_nonnulls(k.key_running, k.key_rate) > 0) m) n
         CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
-        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, n.name) AS ord OFFSET 0) o
-        WHERE has_keys AND hinted IS NOT NULL AND _claim.limits[o.ord] > 0 AND q.id IS NOT NULL) l
+        WHERE has_keys AND _claim.limits[n.ord] > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
@@ -3432,22 +3430,10 @@ EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_fi
     USING ERRCODE = '22023', HINT = hint;
 END
 $$;
-CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-#variable_conflict use_column
-DECLARE
-  filters weir.cancellation_where[];
-  a       record;
 BEGIN
-  SELECT u.* INTO a FROM (
-    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
-    UNION ALL
-    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
-  ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
-  SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
-  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
-    AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
-  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at], ARRAY[a.key]) <> '{}';
+  RETURN job_id = ANY (weir._cancelled_where_among(ARRAY[job_id]));
 END
 $$;
 CREATE FUNCTION weir._is_crowded() RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4061,13 +4047,12 @@ BEGIN
         WHERE weir._waits(n.xid, n.id, p.pos_xid, p.pos_id, p.pending, p.pending_after)
           AND NOT EXISTS (SELECT FROM weir.later k WHERE k.id = n.id) AND NOT EXISTS (SELECT FROM weir.cancellation k WHERE k.id = n.id)) n
       WHERE d.id = n.id AND d.attempt = n.attempt AND d.put_off = n.put_off AND d.segment = n.segment
-      RETURNING d.*, n.nr, to_queue <> n.name AS leaves_queue, (coalesce(queue_no, d.lane >> 39) << 39) + coalesce(to_priority - 1, d.lane & 3) AS to_lane
+      RETURNING d.*, n.nr, coalesce(to_queue <> n.name, false) AS leaves_queue, (coalesce(queue_no, d.lane >> 39) << 39) + coalesce(to_priority - 1, d.lane & 3) AS to_lane
     ), logged AS (
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
              row_number() OVER (PARTITION BY g.to_lane ORDER BY g.nr) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
-             CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_key END, CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_no END,
-             CASE WHEN NOT coalesce(g.leaves_queue, false) THEN g.unique_until END, g.key
+             CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key
       FROM gone g ORDER BY g.nr
     )
     SELECT array_agg(g.id) AS gone_ids, array_agg(DISTINCT g.lane) AS from_lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
@@ -7006,11 +6991,12 @@ DECLARE
   max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
   max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction, and these at once: see crowd
   max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
-  max_stopped CONSTANT integer := 100;    -- that are looked at again in one call
+  max_stopped CONSTANT integer := 100;  -- that are looked at again in one call
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
+  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);  -- the ring lanes of these
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   due       bigint[];       -- the keys whose rate may allow a turn now, as lanes
@@ -7095,7 +7081,7 @@ BEGIN
                       CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = s.lane + g.form ORDER BY t.seq DESC LIMIT 1) t WHERE (t.t).parked OR (t.t).again_at IS NOT NULL);
       stopped := ARRAY(
         SELECT DISTINCT k.lane & ~ 7::bigint
-        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l
+        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, rings, forms, ring.arrived, before, at) l
         CROSS JOIN LATERAL unnest(looked, l.allowed, l.tries) WITH ORDINALITY AS k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, allowed, try_at, nr)
         WHERE k.allowed > 0 OR k.try_at <> coalesce(k.again_at, '-infinity'));
     END IF;
@@ -7181,7 +7167,7 @@ BEGIN
   allowed := rooms;
   IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
     SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
-    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l;
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
   others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m) + greatest(0, cardinality(ring.newcomers) - popped);
@@ -9550,7 +9536,7 @@ COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of byt
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
-COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter, as weir._is_cancelled_where says of one. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';

@@ -255,32 +255,6 @@ $$;
 COMMENT ON FUNCTION weir._ended_among IS
   'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 
-CREATE OR REPLACE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  filters weir.cancellation_where[];
-  a       record;
-BEGIN
-  SELECT u.* INTO a FROM (
-    (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = job_id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
-    UNION ALL
-    (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = job_id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) u
-  ORDER BY u.attempt DESC, u.put_off DESC LIMIT 1;
-  SELECT array_agg(w) INTO filters FROM weir.cancellation_where w
-  WHERE w.upto >= job_id AND (w.queue IS NULL OR w.queue = (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer))
-    AND (w.priority IS NULL OR w.priority = (a.lane & 3)::integer + 1);
-  RETURN filters IS NOT NULL AND weir._cancelled_of(filters, ARRAY[job_id], ARRAY[a.attempt], ARRAY[a.kind], ARRAY[a.meta], ARRAY[a.enqueued_at], ARRAY[a.key]) <> '{}';
-END
-$$;
-COMMENT ON FUNCTION weir._is_cancelled_where IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
-
 CREATE OR REPLACE FUNCTION weir._cancelled_where_among(ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -318,4 +292,15 @@ BEGIN
   RETURN gone;
 END
 $$;
-COMMENT ON FUNCTION weir._cancelled_where_among IS 'Those of some jobs that are not finished that are cancelled by a filter, as weir._is_cancelled_where says of one. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir._cancelled_where_among IS 'Those of some jobs that are not finished that are cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  RETURN job_id = ANY (weir._cancelled_where_among(ARRAY[job_id]));
+END
+$$;
+COMMENT ON FUNCTION weir._is_cancelled_where IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';

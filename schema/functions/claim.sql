@@ -151,17 +151,15 @@ BEGIN
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0 AND h.lane < ((h.lane >> 39) << 39) + 4  -- no key
         UNION ALL
-        SELECT (q.id << 39) + 4, u.ord, u.name
-        FROM unnest(_claim.queues, _claim.limits) WITH ORDINALITY u(name, quota, ord)
-        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = u.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = u.name) OFFSET 0) q
-        WHERE has_keys AND hinted IS NULL AND u.quota > 0 AND q.id IS NOT NULL
-        UNION ALL
-        -- Where keys have limits, they may have turns without anything that is new.
-        SELECT (q.id << 39) + 4, o.ord, n.name
-        FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues) UNION SELECT m.name FROM weir.queue_limit m WHERE num_nonnulls(m.key_running, m.key_rate) > 0) n
+        SELECT (q.id << 39) + 4, n.ord, n.name
+        FROM (SELECT u.name, u.ord FROM unnest(_claim.queues) WITH ORDINALITY u(name, ord) WHERE hinted IS NULL
+              UNION ALL
+              SELECT m.name, array_position(_claim.queues, m.name)
+              FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues)
+                    UNION  -- where keys have limits, they may have turns without anything that is new
+                    SELECT k.name FROM weir.queue_limit k WHERE hinted IS NOT NULL AND num_nonnulls(k.key_running, k.key_rate) > 0) m) n
         CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
-        CROSS JOIN LATERAL (SELECT array_position(_claim.queues, n.name) AS ord OFFSET 0) o
-        WHERE has_keys AND hinted IS NOT NULL AND _claim.limits[o.ord] > 0 AND q.id IS NOT NULL) l
+        WHERE has_keys AND _claim.limits[n.ord] > 0 AND q.id IS NOT NULL) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (

@@ -151,11 +151,12 @@ DECLARE
   max_keys  CONSTANT integer := least(quota, 100);  -- with a turn in one call: they bound how long it takes
   max_rows  CONSTANT integer := 1000;     -- that lead, announced in one call; more only of one transaction, and these at once: see crowd
   max_lanes CONSTANT integer := greatest(50, 2 * max_keys);  -- they name
-  max_stopped CONSTANT integer := 100;    -- that are looked at again in one call
+  max_stopped CONSTANT integer := 100;  -- that are looked at again in one call
   max_skip  CONSTANT integer := 4;
   last_id   CONSTANT bigint  := 9223372036854775807;
   key_mask  CONSTANT bigint  := 549755813880;  -- the bits of a key in a lane: see weir._key_bits
   ids       bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _take_turns.name);
+  rings     bigint[]    := ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q);  -- the ring lanes of these
   active    smallint    := pg_sequence_last_value('weir.active_job');
   at        timestamptz := clock_timestamp();
   due       bigint[];       -- the keys whose rate may allow a turn now, as lanes
@@ -240,7 +241,7 @@ BEGIN
                       CROSS JOIN LATERAL (SELECT t FROM weir.turn t WHERE t.lane = s.lane + g.form ORDER BY t.seq DESC LIMIT 1) t WHERE (t.t).parked OR (t.t).again_at IS NOT NULL);
       stopped := ARRAY(
         SELECT DISTINCT k.lane & ~ 7::bigint
-        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l
+        FROM weir._limit_turns(lim, looked, array_fill(1, ARRAY[cardinality(looked)]), ids, rings, forms, ring.arrived, before, at) l
         CROSS JOIN LATERAL unnest(looked, l.allowed, l.tries) WITH ORDINALITY AS k(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, allowed, try_at, nr)
         WHERE k.allowed > 0 OR k.try_at <> coalesce(k.again_at, '-infinity'));
     END IF;
@@ -326,7 +327,7 @@ BEGIN
   allowed := rooms;
   IF chosen > 0 AND (lim.key_running IS NOT NULL OR lim.key_rate IS NOT NULL) THEN
     SELECT l.kept || states[chosen + 1 :], l.allowed, l.shares, l.tries, l.starts INTO states, allowed, shares, tries, starts
-    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, ARRAY(SELECT (q << 39) + 4 FROM unnest(ids) q), forms, ring.arrived, before, at) l;
+    FROM weir._limit_turns(lim, states[: chosen], rooms, ids, rings, forms, ring.arrived, before, at) l;
   END IF;
   rooms := rooms || array_fill(0, ARRAY[size - chosen]);
   others := (SELECT count(*) FROM unnest(may[chosen + 1 :]) m WHERE m) + greatest(0, cardinality(ring.newcomers) - popped);
