@@ -31,7 +31,7 @@ Example:
 type limitsListCmd struct{ jsonFlag }
 
 func (limitsListCmd) Help() string {
-	return `STATE says whether jobs may start at this moment, or what they wait for; or that the limits are those of each key.
+	return `RUNNING is how many attempts run, and LIMIT how many may; attempts of a key are not counted here. STATE says whether jobs may start at this moment, or what they wait for; or that the limits are those of each key.
 
 Example:
 
@@ -57,25 +57,62 @@ func (c *limitsListCmd) Run(ctx context.Context, s *streams, db *database) error
 	}
 	rows := make([][]string, len(all))
 	for i, l := range all {
-		rate, burst := "-", "-"
-		if l.Rate.Starts > 0 {
-			rate = fmt.Sprintf("%s/%s", strconv.FormatFloat(l.Rate.Starts, 'f', -1, 64), unitOf(l.Rate.Per))
-			burst = strconv.Itoa(l.Rate.Burst)
-		}
+		running, burst, state := strconv.Itoa(l.RunningNow), "", cmp.Or(stateOf(&l), "free")
 		if l.PerKey {
-			running, state := "-", "each key"
-			if l.Running > 0 {
-				running = strconv.Itoa(l.Running)
-			}
+			running, state = "", "each key" // attempts are counted for each
 			if l.InOrder {
 				state += ", in order"
 			}
-			rows[i] = []string{cell(l.Queue), running, rate, burst, state}
-			continue
 		}
-		rows[i] = []string{cell(l.Queue), runningOf(strconv.Itoa(l.RunningNow), &l), rate, burst, cmp.Or(stateOf(&l), "free")}
+		if l.Rate.Starts > 0 {
+			burst = strconv.Itoa(l.Rate.Burst)
+		}
+		rows[i] = []string{cell(l.Queue), running, mostOf(l), rateOf(l), burst, state}
 	}
-	return table(s.out, []string{"QUEUE", "RUNNING", "RATE", "BURST", "STATE"}, rows)
+	return table(s.out, []string{"QUEUE", "RUNNING", "LIMIT", "RATE", "BURST", "STATE"}, rows)
+}
+
+// mostOf returns how many attempts may run; "": any number.
+func mostOf(l weir.QueueLimit) string {
+	switch {
+	case l.Running == 0:
+		return ""
+	case l.PerKey:
+		return strconv.Itoa(l.Running) + " per key"
+	}
+	return strconv.Itoa(l.Running)
+}
+
+// rateOf formats how many attempts may start in a time; "": any number.
+func rateOf(l weir.QueueLimit) string {
+	if l.Rate.Starts == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(l.Rate.Starts, 'f', -1, 64) + "/" + unitOf(l.Rate.Per)
+}
+
+// limitText describes all limits of a queue in one cell: what runs, with the most that may; the rate, and when it allows the next start; those of each key.
+func limitText(limits []weir.QueueLimit) string {
+	var all []string
+	for _, l := range limits {
+		most, rate := mostOf(l), rateOf(l)
+		switch {
+		case l.PerKey && rate != "":
+			rate += " per key"
+		case l.PerKey: // most says so
+		case most != "":
+			most = strconv.Itoa(l.RunningNow) + "/" + most
+		}
+		if !l.PerKey && l.Room <= 0 && l.NextAt != nil {
+			rate += ", next in " + short(max(time.Until(*l.NextAt), 0))
+		}
+		for _, text := range []string{most, rate} {
+			if text != "" {
+				all = append(all, text)
+			}
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // unitOf formats the time of a rate, as parseRate reads it.
@@ -91,18 +128,10 @@ func unitOf(per time.Duration) string {
 	return durationText(per)
 }
 
-// runningOf returns the number of running attempts, with the limit, if there is one.
-func runningOf(running string, l *weir.QueueLimit) string {
-	if l == nil || l.Running == 0 {
-		return running
-	}
-	return fmt.Sprintf("%d/%d", l.RunningNow, l.Running)
-}
-
 // stateOf returns what keeps a queue's jobs from starting; "": no limit does.
 func stateOf(l *weir.QueueLimit) string {
 	switch {
-	case l == nil || l.Room > 0:
+	case l.Room > 0:
 		return ""
 	case l.NextAt != nil:
 		return "rate: next in " + short(max(time.Until(*l.NextAt), 0))

@@ -26,7 +26,7 @@ func (queuesCmd) Help() string {
 type queuesListCmd struct{ jsonFlag }
 
 func (queuesListCmd) Help() string {
-	return `OLDEST is when the available job that has waited longest became available. A ~ before a count marks an estimate, used where there is too much to count: off by a few percent, or, of running jobs, perhaps too low. RUNNING 20/20 means that 20 run and at most 20 may; LIMIT says what keeps jobs from starting.
+	return `OLDEST is when the available job that has waited longest became available. A ~ before a count marks an estimate, used where there is too much to count: off by a few percent, or, of running jobs, perhaps too low. LIMIT shows the limits of queues: 20/20 means that 20 run and at most 20 may.
 
 Example:
 
@@ -50,15 +50,13 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 		fmt.Fprintln(s.err, "weir: no queues yet: the first job on a queue creates it")
 		return nil
 	}
-	limits := map[string]*weir.QueueLimit{}
+	limits := map[string][]weir.QueueLimit{}
 	all, err := client.Limits(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range all {
-		if !all[i].PerKey {
-			limits[all[i].Queue] = &all[i]
-		}
+	for _, l := range all {
+		limits[l.Queue] = append(limits[l.Queue], l)
 	}
 	const counted = 100 // available and scheduled jobs are counted up to here
 	rows := make([][]string, len(queues))
@@ -70,10 +68,10 @@ func (c *queuesListCmd) Run(ctx context.Context, s *streams, db *database) error
 			return count(n)
 		}
 		rows[i] = []string{
-			q.Name, depth(q.Available, counted), ago(q.ReadySince), runningOf(depth(q.Running, 0), limits[q.Name]), depth(q.Scheduled, counted), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
+			q.Name, depth(q.Available, counted), ago(q.ReadySince), depth(q.Running, 0), depth(q.Scheduled, counted), count(q.Claimed), ago(q.LastClaim), strconv.FormatInt(q.Workers, 10), ago(q.PausedAt),
 		}
 		if len(limits) > 0 {
-			rows[i] = append(rows[i], stateOf(limits[q.Name]))
+			rows[i] = append(rows[i], limitText(limits[q.Name]))
 		}
 	}
 	head := []string{"QUEUE", "AVAILABLE", "OLDEST", "RUNNING", "SCHEDULED", "CLAIMED", "LAST CLAIM", "WORKERS", "PAUSED"}
