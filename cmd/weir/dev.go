@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -107,7 +110,10 @@ func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*s
 		ListenPG: fmt.Sprintf("127.0.0.1:%d", c.PGPort), ListenHTTP: fmt.Sprintf("127.0.0.1:%d", c.HTTPPort),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start the hub: %w: if the port is in use, choose others with --hub-pg-port and --hub-http-port", err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = cmp.Or(checkPorts(c.hubPorts()...), err)
+		}
+		return nil, fmt.Errorf("start the hub: %w", err)
 	}
 	return hub, nil
 }
@@ -124,9 +130,12 @@ func stopHub(ctx context.Context, hub *server.Server, log *slog.Logger) {
 func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, error) {
 	defer p.done()
 	if _, err := os.Stat(filepath.Join(devDir, "data")); errors.Is(err, os.ErrNotExist) {
+		if err := checkPorts(append(c.hubPorts(), c.databasePort())...); err != nil {
+			return nil, err // before anything is set up
+		}
 		fmt.Fprintln(p, "weir: setting up a private PostgreSQL in "+devDir)
 	}
-	return embedded.Start(ctx, embedded.Config{
+	server, err := embedded.Start(ctx, embedded.Config{
 		Dir: devDir, Port: c.Port, Fetch: binaries.Fetch,
 		Progress: func(done, total int64) {
 			if total > 0 {
@@ -136,6 +145,10 @@ func (c *devCmd) start(ctx context.Context, p *progress) (*embedded.Server, erro
 			}
 		},
 	})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = cmp.Or(checkPorts(append(c.hubPorts(), c.databasePort())...), err)
+	}
+	return server, err
 }
 
 // prepareDatabase creates the database if it is missing, and upgrades its schema.
@@ -176,7 +189,7 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 		return nil
 	})
 	return client.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: log, Hubs: []string{hub},
+		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: slog.New(expectant{log.Handler()}), Hubs: []string{hub},
 		Hooks: []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
 			if err != nil {
@@ -185,6 +198,16 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 			log.Info(string(outcome), attrs...)
 		}}},
 	})
+}
+
+// expectant is a handler that drops the worker's remark that its queue is new, because its name is ours.
+type expectant struct{ slog.Handler }
+
+func (h expectant) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "weir: no job was ever enqueued") {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }
 
 // writeURL stores the connection string for other subcommands: atomically, and readable by the owner only.

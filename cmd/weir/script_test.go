@@ -93,7 +93,7 @@ func runScripts(t *testing.T, chosen func(name string) bool) {
 					env.Setenv("WEIR_POSTGRES", os.Getenv("WEIR_POSTGRES"))
 					env.Defer(func() {
 						// The server's user may not have access to the work directory, so its data is elsewhere.
-						for _, home := range []string{".", "other"} {
+						for _, home := range []string{".", "other", "other/set-up"} {
 							dir := filepath.Join(env.WorkDir, home, devDir)
 							if !exists(dir) {
 								continue
