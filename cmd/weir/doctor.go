@@ -23,13 +23,16 @@ const (
 )
 
 type doctorCmd struct {
-	For   time.Duration `default:"15s" help:"How long to sample."`
+	For   time.Duration `xor:"mode" placeholder:"15s" help:"How long to sample."`
 	Once  bool          `xor:"mode" help:"Sample for 3 seconds only, to see what is wrong right now."`
 	Watch bool          `xor:"mode,form" help:"Run until Ctrl-C, and show waits and findings as they come and go."`
 	JSON  bool          `name:"json" xor:"form" help:"Print JSON."`
 }
 
-const onceFor = 3 * time.Second
+const (
+	usualFor = 15 * time.Second
+	onceFor  = 3 * time.Second
+)
 
 func (doctorCmd) Help() string {
 	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough; with fewer privileges the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
@@ -47,6 +50,9 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	url, dev, err := db.find()
 	if err != nil {
 		return err
+	}
+	if c.For == 0 {
+		c.For = usualFor // not as the flag's default, with which --once would always come together with it
 	}
 	if c.For < time.Second {
 		return usagef("--for %s is too short to see anything: use 1s or longer", c.For)

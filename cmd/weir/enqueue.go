@@ -20,7 +20,7 @@ type enqueueCmd struct {
 	Args        string `xor:"input" placeholder:"JSON" help:"Arguments of one job, a JSON object ({})."`
 	Lines       bool   `xor:"input" help:"Enqueue one job per line of standard input, with the arguments {\"line\": …}."`
 	JSONL       bool   `name:"jsonl" xor:"input" help:"Enqueue one job per line of standard input; the line is its arguments as JSON."`
-	Field       string `default:"line" help:"With --lines: name of the argument that holds the line."`
+	Field       string `placeholder:"NAME" help:"With --lines: name of the argument that holds the line (line)."`
 	Null        bool   `short:"0" help:"With --lines: lines end with NUL, as printed by find -print0."`
 	Priority    int    `default:"2" help:"1 (first) to 4."`
 	RunAt       moment `placeholder:"TIME" help:"Earliest start: a time (RFC 3339), or a duration from now such as +10m or 10m."`
@@ -156,6 +156,8 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		return usagef("--until must be finished or started, got %s", printable(c.Until))
 	case c.Within < 0:
 		return usagef("--within must not be negative, got %s", c.Within)
+	case c.Field != "" && !c.Lines:
+		return usagef("--field requires --lines: add --lines")
 	case c.Null && !c.Lines:
 		return usagef("--null requires --lines: add --lines")
 	case c.Priority < 1 || c.Priority > 4:

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,7 +72,7 @@ func (c *enqueueCmd) args(text []byte) (json.RawMessage, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(map[string]string{c.Field: string(text)}); err != nil {
+	if err := encoder.Encode(map[string]string{cmp.Or(c.Field, "line"): string(text)}); err != nil {
 		return nil, err
 	}
 	return bytes.TrimSpace(b.Bytes()), nil

@@ -134,6 +134,9 @@ func (c *workCmd) queues() (map[string]int, error) {
 		if name == "" || n < 1 || n > maxConcurrency {
 			return nil, usagef("--queue %s: give a queue name and 1 to %d concurrent jobs, as in files=4", text, maxConcurrency)
 		}
+		if _, twice := queues[name]; twice {
+			return nil, usagef("--queue %s: the queue %s is given twice: name it once, with the number of concurrent jobs, as in files=4", text, name)
+		}
 		queues[name] = n
 	}
 	return queues, nil
