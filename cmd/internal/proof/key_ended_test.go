@@ -91,6 +91,7 @@ func TestManyCancelledJobsOfKeysAreEndedInFewClaims(t *testing.T) {
 		{"one key, in order", `SELECT weir.set_limit('q', per_key => true, in_order => true)`, `'a'`, 20_000, 10, 7},
 		{"one key with a rate", `SELECT weir.set_limit('q', rate => 1, per => '1 hour', burst => 1, per_key => true)`, `'a'`, 20_000, 10, 7},
 		{"1,000 keys", ``, `'key ' || i % 1000`, 20_000, 50, 60},
+		{"10,000 keys", ``, `'key ' || i % 10000`, 20_000, 1, 100},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
@@ -131,6 +132,36 @@ func TestManyCancelledJobsOfKeysAreEndedInFewClaims(t *testing.T) {
 				t.Errorf("a job in their midst is %s", state)
 			}
 		})
+	}
+}
+
+// TestKeysKeepTheirOrderAmongCancelledOnes: those whose jobs are not cancelled get their turns in the order in which they came, each once, and so does a
+// key that comes in between.
+func TestKeysKeepTheirOrderAmongCancelledOnes(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	exec(t, conn, `SELECT weir.enqueue('q', CASE WHEN i % 997 IN (0, 1) THEN 'good' ELSE 'old' END, key => i::text) FROM generate_series(1, 3500) i`)
+	got := claimKeys(t, conn, worker, "q", 1)
+	exec(t, conn, `SELECT weir.cancel_where('q', kinds => '{old}')`)
+	for claims := 0; len(got) < 8; claims++ {
+		if n := len(got); n == 3 {
+			exec(t, conn, `SELECT weir.enqueue('q', 'good', key => 'new')`)
+		}
+		got = append(got, claimKeys(t, conn, worker, "q", 1)...)
+		if claims > 100 {
+			t.Fatalf("after %d claims, only %v have had their turns", claims, got)
+		}
+	}
+	if more, _ := claimLive(t, conn, worker, 1); len(more) > 0 {
+		t.Errorf("then %d more jobs are claimed, want none", len(more))
+	}
+	place := slices.Index(got, "new")
+	if place < 0 || place > 6 {
+		t.Errorf("the new key is number %d among %v, want it before the last ones", place+1, got)
+	}
+	if old := slices.DeleteFunc(slices.Clone(got), func(key string) bool { return key == "new" }); !slices.Equal(old, []string{"1", "997", "998", "1994", "1995", "2991", "2992"}) {
+		t.Errorf("the keys have their turns in the order %v", old)
 	}
 }
 
