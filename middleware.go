@@ -1,13 +1,16 @@
 package weir
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -88,7 +91,7 @@ func (c *Client) throughOne(ctx context.Context, tx Tx, job NewJob) (Enqueued, e
 }
 
 // SetMeta sets a key of Meta. It replaces Meta with a copy: the value that Meta held is not changed. Keys that start with "weir." are
-// reserved for Weir.
+// reserved for Weir: enqueueing refuses them, except weirotel.MetaKey.
 func (o *Options) SetMeta(key string, value any) error {
 	fields := map[string]json.RawMessage{}
 	if o.Meta != nil {
@@ -109,6 +112,21 @@ func (o *Options) SetMeta(key string, value any) error {
 	}
 	fields[key] = text
 	o.Meta = fields
+	return nil
+}
+
+// checkMeta refuses reserved keys in an encoded meta, except that of package weirotel, which programs may set too.
+func checkMeta(meta []byte) error {
+	if bytes.Count(meta, []byte(`"weir.`)) == bytes.Count(meta, []byte(`"weir.otel"`)) {
+		return nil // the usual case, without decoding
+	}
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(meta, &fields) // the server refuses what is not an object
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if strings.HasPrefix(key, "weir.") && key != "weir.otel" {
+			return fmt.Errorf("the key %q of meta is reserved for Weir: choose one that does not begin with \"weir.\"", key)
+		}
+	}
 	return nil
 }
 

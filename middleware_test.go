@@ -346,3 +346,26 @@ func TestMiddlewareThatIsNilIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestReservedKeysOfMetaAreRefused: keys of meta that begin with weir. are refused by all that enqueues, except the one of a trace, which programs may
+// set. Deeper keys, and values, are the program's own.
+func TestReservedKeysOfMetaAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, meta := range []any{map[string]int{"weir.own": 1}, json.RawMessage(`{"a": 1, "weir.otel": {}, "weir.own": {}}`)} {
+		o := &weir.Options{Meta: meta}
+		_, one := r.client.Enqueue(t.Context(), number{1}, o)
+		_, many := r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: number{1}, Options: o}})
+		_, schedule := r.client.SetSchedule(t.Context(), weir.Schedule{Name: "s", Schedule: "every 5m", Args: number{1}, Options: o})
+		for _, err := range []error{one, many, schedule} {
+			if err == nil || !strings.Contains(err.Error(), `the key "weir.own" of meta is reserved`) {
+				t.Errorf("meta %v: got %v, want an error that names the key", meta, err)
+			}
+		}
+	}
+	for _, meta := range []string{`{"weir.otel": {"traceparent": "x"}}`, `{"weir": 1, "a": {"weir.own": 1}, "b": "weir.own"}`} {
+		if _, err := r.client.Enqueue(t.Context(), number{1}, &weir.Options{Meta: json.RawMessage(meta)}); err != nil {
+			t.Errorf("meta %s: %v", meta, err)
+		}
+	}
+}

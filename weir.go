@@ -121,7 +121,7 @@ type Options struct {
 	Priority    int       // 1 (first) to 4; default 2
 	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
-	Meta        any       // any value that encodes to a JSON object of up to 64 KiB; handlers see it as Job.Meta
+	Meta        any       // any value that encodes to a JSON object of up to 64 KiB, without keys that begin with "weir."; handlers see it as Job.Meta
 	Key         string    // whose job it is, such as a tenant, 1 to 200 characters: keys of a queue take turns, and may have limits; default none
 	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another
 }
@@ -379,6 +379,9 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	if o.Meta != nil {
 		if job.Meta, err = json.Marshal(o.Meta); err != nil {
 			return job, fmt.Errorf("encode the meta of kind %s: %w", job.Kind, err)
+		}
+		if err := checkMeta(job.Meta); err != nil {
+			return job, err
 		}
 	}
 	if u := o.Unique; u != nil {

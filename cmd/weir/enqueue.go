@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -149,6 +151,9 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		if err := checkObject([]byte(c.Meta)); err != nil {
 			return usagef(`--meta %w: write it as '{"name": "value"}'`, err)
 		}
+		if err := checkKeys(c.Meta); err != nil {
+			return err
+		}
 		o.Meta = json.RawMessage(c.Meta)
 	}
 	switch {
@@ -164,6 +169,18 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		return usagef("--priority must be 1 (first) to 4, got %d", c.Priority)
 	case c.MaxAttempts < 1 || c.MaxAttempts > 1000:
 		return usagef("--max-attempts must be 1 to 1000, got %d", c.MaxAttempts)
+	}
+	return nil
+}
+
+// checkKeys refuses keys of a meta that are reserved, as the library does, but before any line is read and blamed for it.
+func checkKeys(meta string) error {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal([]byte(meta), &fields)
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if strings.HasPrefix(key, "weir.") && key != "weir.otel" {
+			return usagef("--meta: the key %q is reserved for Weir: choose one that does not begin with \"weir.\"", key)
+		}
 	}
 	return nil
 }
