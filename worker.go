@@ -115,6 +115,9 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		return nil, errors.New("weir: WorkerConfig.Queues is empty: name at least one queue and its concurrency")
 	}
 	for name, n := range cfg.Queues {
+		if name == "" {
+			return nil, errors.New("weir: WorkerConfig.Queues has the queue \"\": name it")
+		}
 		if n < 1 || n > 10_000 {
 			return nil, fmt.Errorf("weir: queue %q: concurrency must be 1 to 10000, got %d", name, n)
 		}

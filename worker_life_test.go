@@ -341,3 +341,14 @@ func TestAWorkerNamesItsQueuesThatNeverHadAJob(t *testing.T) {
 		t.Errorf("after the first job, the log says:\n%s", log)
 	}
 }
+
+// TestAQueueWithoutANameIsRefusedAtOnce: by NewWorker, rather than by the first claim.
+func TestAQueueWithoutANameIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[number]) error { return nil })
+	if _, err := r.client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"q": 1, "": 1}}); err == nil || !strings.Contains(err.Error(), `the queue "": name it`) {
+		t.Errorf("got %v, want an error about the queue without a name", err)
+	}
+}

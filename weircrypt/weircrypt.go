@@ -52,7 +52,7 @@ func New(first Key, others ...Key) (*Codec, error) {
 		case len(k.Secret) != 32:
 			return nil, fmt.Errorf("weircrypt: the secret of key %q has %d bytes: it must be 32 random bytes", k.ID, len(k.Secret))
 		case c.keys[k.ID] != nil:
-			return nil, fmt.Errorf("weircrypt: there are two keys with the ID %q", k.ID)
+			return nil, fmt.Errorf("weircrypt: there are two keys with the ID %q: give each an ID of its own", k.ID)
 		}
 		block, err := aes.NewCipher(k.Secret)
 		if err != nil {
@@ -77,7 +77,7 @@ func Parse(text string) (*Codec, error) {
 		id, secret := field[:colon], field[colon+1:]
 		decoded, err := base64.StdEncoding.DecodeString(secret)
 		if err != nil {
-			return nil, fmt.Errorf("weircrypt: the secret of key %q is not base64", id)
+			return nil, fmt.Errorf("weircrypt: the secret of key %q is not base64: make one with: openssl rand -base64 32", id)
 		}
 		keys = append(keys, Key{ID: id, Secret: decoded})
 	}

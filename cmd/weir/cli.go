@@ -23,7 +23,7 @@ type cli struct {
 	Serve     serveCmd     `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
 	Publish   publishCmd   `cmd:"" help:"Publish a message on a channel."`
 	Listen    listenCmd    `cmd:"" help:"Print messages as they arrive."`
-	Jobs      jobsCmd      `cmd:"" help:"List, show, cancel and retry jobs."`
+	Jobs      jobsCmd      `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
 	Queues    queuesCmd    `cmd:"" help:"List, pause and resume queues."`
 	Limits    limitsCmd    `cmd:"" help:"List, set and clear limits of queues."`
 	Schedules schedulesCmd `cmd:"" help:"List, set, pause, resume and run schedules (cron)."`
@@ -108,10 +108,13 @@ func customary(args []string) []string {
 	return args
 }
 
-// Kong's messages for a flag without a value, for a negative number, and for a value that looks like a flag.
+// Kong's messages for a flag without a value, for a negative number, for what is no number, for one argument too many, and for a value that looks like a
+// flag.
 var (
 	noValue   = regexp.MustCompile(`^(--?\S+): expected .*value but got "EOL" \(<EOL>\)$`)
 	negative  = regexp.MustCompile(`^unknown flag (-[0-9.]\S*?)(, did you mean .*)?$`)
+	notNumber = regexp.MustCompile(`^\[?(--?[\w-]+|<[\w-]+>)(?: \.\.\.)?\]?: expected a (?:float|valid [0-9]+ bit u?int) but got (".*")(?: \(.*\))?$`)
+	tooMany   = regexp.MustCompile(`^unexpected argument (.*)$`)
 	flagValue = regexp.MustCompile(`^(--?\S+): expected .*value but got "(.*)" \(\w+ flag\); perhaps try .*$`)
 )
 
@@ -119,6 +122,15 @@ var (
 func unparsed(err error) string {
 	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
 	text = negative.ReplaceAllString(text, "unknown flag $1: if it is meant as a value, values of this command are not negative")
+	text = notNumber.ReplaceAllString(text, "$1 must be a number, got $2")
+	if tooMany.MatchString(text) {
+		switch commandOf(err) {
+		case "weir schedules next", "weir schedules set":
+			text += ": quote an expression that has spaces, as in '0 9 * * mon'"
+		case "weir jobs delete", "weir jobs move":
+			text += ": it takes no ids: select jobs with flags, such as --queue or --key"
+		}
+	}
 	return flagValue.ReplaceAllString(text, `$1 needs a value, and "$2" looks like a flag: write $1="$2" if you mean it as the value`)
 }
 

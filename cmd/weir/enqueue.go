@@ -24,9 +24,9 @@ type enqueueCmd struct {
 	JSONL       bool   `name:"jsonl" xor:"input" help:"Enqueue one job per line of standard input; the line is its arguments as JSON."`
 	Field       string `placeholder:"NAME" help:"With --lines: name of the argument that holds the line (line)."`
 	Null        bool   `short:"0" help:"With --lines: lines end with NUL, as printed by find -print0."`
-	Priority    int    `default:"2" help:"1 (first) to 4."`
+	Priority    int    `default:"2" range:"1 (first) to 4" help:"1 (first) to 4."`
 	RunAt       moment `placeholder:"TIME" help:"Earliest start: a time (RFC 3339), or a duration from now such as +10m or 10m."`
-	MaxAttempts int    `default:"25" help:"Maximum number of attempts."`
+	MaxAttempts int    `default:"25" range:"1 to 1000" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\", \"replaced\"} as JSON."`

@@ -8,7 +8,8 @@ import (
 )
 
 // refuseEmpty refuses a flag or an argument that was given an empty value, or zero: commands take this for not given, so that an unset variable of the
-// shell in --key "$TENANT" would select the jobs of all keys. The tag empty:"ok" marks where such a value means something.
+// shell in --key "$TENANT" would select the jobs of all keys. The tag empty:"ok" marks where such a value means something, and range:"1 to 4" says
+// which numbers there are.
 func refuseEmpty(given *kong.Path) error {
 	var value *kong.Value
 	name := ""
@@ -28,6 +29,9 @@ func refuseEmpty(given *kong.Path) error {
 	switch value.Target.Kind() {
 	case reflect.String, reflect.Slice, reflect.Pointer:
 		return fmt.Errorf("%s is empty: %s (is a variable of your shell not set?)", name, advice)
+	}
+	if bounds := value.Tag.Get("range"); bounds != "" {
+		return fmt.Errorf("%s must be %s, got %v: %s", name, bounds, value.Target.Interface(), advice)
 	}
 	return fmt.Errorf("%s must not be %v: %s", name, value.Target.Interface(), advice)
 }

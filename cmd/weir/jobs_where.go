@@ -17,7 +17,7 @@ type whereFlags struct {
 	Queue          string   `short:"q" help:"Jobs of this queue."`
 	Kind           []string `short:"k" placeholder:"KIND" sep:"none" help:"Jobs of this kind. May be repeated."`
 	Meta           string   `placeholder:"JSON" help:"Jobs whose meta contains this JSON object."`
-	Priority       int      `placeholder:"N" help:"Jobs of this priority, 1 to 4."`
+	Priority       int      `placeholder:"N" range:"1 to 4" help:"Jobs of this priority, 1 to 4."`
 	Key            string   `help:"Jobs with this key."`
 	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m, 24h or 7d."`
 	EnqueuedBefore past     `placeholder:"TIME" help:"Jobs enqueued before that time. 0s selects all jobs."`
@@ -131,20 +131,20 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 		return preview(ctx, s, client, f, usual, asJSON)
 	}
 	p := newProgress(s.err)
-	n, err := do(client, f, func(n int64) { p.show("weir: %s %d jobs", done, n) })
+	n, err := do(client, f, func(n int64) { p.show("weir: %s %s", done, plural(n, "job")) })
 	p.done()
 	if errors.Is(err, weir.ErrNotFound) {
 		return noQueue(f.Queue)
 	} else if err != nil {
 		if n > 0 {
-			fmt.Fprintf(s.err, "weir: %s %d jobs; run the same command again for the rest\n", done, n)
+			fmt.Fprintf(s.err, "weir: %s %s; run the same command again for the rest\n", done, plural(n, "job"))
 		}
 		return err
 	}
 	if asJSON {
 		return printJSON(s.out, map[string]int64{done: n})
 	}
-	fmt.Fprintf(s.out, "%s %d jobs\n", done, n)
+	fmt.Fprintf(s.out, "%s %s\n", done, plural(n, "job"))
 	return nil
 }
 
@@ -191,7 +191,11 @@ func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFil
 	case len(found) == 0:
 		fmt.Fprintln(s.err, "weir: no job matches")
 	default:
-		fmt.Fprintf(s.err, "weir: nothing was changed; %d jobs match\n", len(found))
+		match := "match"
+		if len(found) == 1 {
+			match = "matches"
+		}
+		fmt.Fprintf(s.err, "weir: nothing was changed; %s %s\n", plural(len(found), "job"), match)
 	}
 	return nil
 }
@@ -220,7 +224,7 @@ func (c *jobsDeleteCmd) Run(ctx context.Context, s *streams, db *database) error
 type jobsMoveCmd struct {
 	whereFlags
 	ToQueue    string `placeholder:"QUEUE" help:"The queue to move to."`
-	ToPriority int    `placeholder:"N" help:"The priority to move to, 1 to 4."`
+	ToPriority int    `placeholder:"N" range:"1 to 4" help:"The priority to move to, 1 to 4."`
 	jsonFlag
 }
 

@@ -141,9 +141,9 @@ func stateOf(l *weir.QueueLimit) string {
 
 type limitsSetCmd struct {
 	Queue   string `arg:"" help:"Name of the queue, which need not exist yet."`
-	Running int    `placeholder:"N" help:"The most attempts that run at a time."`
+	Running int    `placeholder:"N" range:"at least 1" help:"The most attempts that run at a time."`
 	Rate    string `placeholder:"N/TIME" help:"How many start in a time: 100/s, 30/m, 1/10s, 5000/h."`
-	Burst   int    `placeholder:"N" help:"How many may start at once after a pause; by default what the rate allows in half a second."`
+	Burst   int    `placeholder:"N" range:"at least 1" help:"How many may start at once after a pause; by default what the rate allows in half a second."`
 	PerKey  bool   `help:"Limit each key of the queue, besides the queue as a whole."`
 	InOrder bool   `help:"With --per-key: run the jobs of a key one after the other, also when one is tried again."`
 }
@@ -202,7 +202,10 @@ func parseRate(text string) (starts float64, per time.Duration, err error) {
 	if err == nil {
 		per, err = parseDuration(unit)
 	}
-	if err != nil || !found || !(starts > 0) || per <= 0 {
+	if err == nil && found && (starts <= 0 || per <= 0) {
+		return 0, 0, fmt.Errorf("--rate: %q starts nothing: number and time must be more than 0, such as 100/s, 30/m or 1/10s; to start nothing: weir queues pause", text)
+	}
+	if err != nil || !found || !(starts > 0) {
 		return 0, 0, fmt.Errorf("--rate: %q is not a rate: write a number and a time, such as 100/s, 30/m or 1/10s", text)
 	}
 	return starts, per, nil
@@ -256,7 +259,7 @@ func (c *limitsClearCmd) Run(ctx context.Context, s *streams, db *database) erro
 type limitsWeightCmd struct {
 	Queue  string  `arg:"" optional:"" help:"Name of the queue. Without a key, its weights are listed; without a queue, all."`
 	Key    string  `arg:"" optional:"" help:"A key of the queue's jobs."`
-	Weight float64 `arg:"" optional:"" help:"How many turns it gets in relation to other keys, 0.01 to 1000; 1, the weight of all others, removes it."`
+	Weight float64 `arg:"" optional:"" range:"0.01 to 1000" help:"How many turns it gets in relation to other keys, 0.01 to 1000; 1, the weight of all others, removes it."`
 	jsonFlag
 }
 

@@ -131,8 +131,8 @@ type schedulesSetCmd struct {
 	TimeZone    string        `default:"UTC" placeholder:"NAME" help:"Time zone whose clock counts, such as Europe/Berlin (${default})."`
 	Missed      string        `default:"one" placeholder:"POLICY" help:"What happens to due times that nobody fired for more than a minute, because no worker ran: one job for all of them, all, or none (${default}). Those of the last minute are fired one by one."`
 	Jitter      time.Duration `placeholder:"DURATION" empty:"ok" help:"Enqueue each job up to this much later, at random."`
-	Priority    int           `default:"2" help:"1 (first) to 4."`
-	MaxAttempts int           `default:"25" help:"Maximum number of attempts."`
+	Priority    int           `default:"2" range:"1 (first) to 4" help:"1 (first) to 4."`
+	MaxAttempts int           `default:"25" range:"1 to 1000" help:"Maximum number of attempts."`
 	Meta        string        `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string        `placeholder:"TEXT" help:"Whose jobs they are: see weir enqueue."`
 }

@@ -20,7 +20,7 @@ import (
 
 type workCmd struct {
 	Queue        []string      `short:"q" required:"" sep:"none" placeholder:"QUEUE[=N]" help:"Queue to work, with up to N jobs at the same time. May be repeated."`
-	Concurrency  int           `short:"c" default:"8" help:"Maximum number of jobs per queue at the same time."`
+	Concurrency  int           `short:"c" default:"8" range:"1 to 10000" help:"Maximum number of jobs per queue at the same time."`
 	Kind         []string      `short:"k" sep:"none" help:"Run only this kind; other jobs are released to workers that run them. May be repeated."`
 	Timeout      time.Duration `default:"1h" empty:"ok" help:"End attempts that take longer; 0: never."`
 	Lease        time.Duration `default:"30s" help:"Silence after which other workers take over the jobs."`
