@@ -167,6 +167,10 @@ func (c *Client) Decrypt(ctx context.Context, job *JobInfo) error {
 		plain.Log[i].Text = *to
 	}
 	err = errors.Join(err, text(sealed.Message, &plain.Message, from.Message), text(sealed.Output, &plain.Output, from.Output), text(sealed.Error, &plain.Error, from.Error))
+	var first *undecrypted
+	if errors.Is(err, ErrEncrypted) && errors.As(err, &first) {
+		err = first // it is the same for each text of the job
+	}
 	if err != nil {
 		return fmt.Errorf("weir: job %d: %w", job.ID, err)
 	}

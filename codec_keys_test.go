@@ -158,6 +158,9 @@ func TestARetryRuleOfAKindAppliesToEncryptedErrors(t *testing.T) {
 	}
 	info := r.await(job.ID, weir.StateFailed)
 	shown := *info.Error
+	if err := weir.NewClient(r.pool).Decrypt(t.Context(), info); !errors.Is(err, weir.ErrEncrypted) || strings.Count(err.Error(), "has no codec for its kind") != 1 {
+		t.Errorf("without a codec: %v, want that it says so once", err)
+	}
 	if err := client.Decrypt(t.Context(), info); err != nil || !strings.HasPrefix(*info.Error, "hunter2") || !strings.HasPrefix(shown, "encrypted with key k1") ||
 		!strings.Contains(shown, "never") || strings.TrimPrefix(shown, "encrypted with key k1") != strings.TrimPrefix(*info.Error, "hunter2") {
 		t.Errorf("shown is %q, decrypted %q, %v", shown, *info.Error, err)
