@@ -88,6 +88,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 			continue
 		}
 		f := l.finding(LaneBacklog, severity, 0, 2)
+		f.queues = []string{q.Name}
 		f.Samples = 2 // readings of the queues, which are not sampled
 		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, about(q), why)
 		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",

@@ -83,7 +83,7 @@ func unworked(ctx context.Context, l *inspection, q queueCount, pages *int) (*Fi
 		}
 	}
 	f := l.finding(LaneBacklog, Warning, 0, 2)
-	f.Samples = 2
+	f.Samples, f.queues = 2, []string{q.Name}
 	f.Summary = fmt.Sprintf("The queue %s has %s waiting, and no worker works it.", q.Name, jobs)
 	f.add("SELECT * FROM weir.queues()", "%s: %s waiting, the first for %s; no worker; last claim %s", q.Name, jobs, span(time.Since(*waiting.since)), ago(q.LastClaim))
 	f.Now = "Start a worker for the queue: weir work --queue " + q.Name + ". If its name is misspelled where its jobs are enqueued, move them: weir jobs move --queue " + q.Name + " --to-queue NAME."

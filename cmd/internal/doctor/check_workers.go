@@ -38,9 +38,11 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 		return healthy("Weir's %s: all alive.", many(alive, "worker"))
 	}
 	var kept *string
+	var queues []string
 	ids := make([]int32, len(silent))
 	for i, w := range silent {
 		ids[i] = w.ID
+		queues = append(queues, w.Queues...)
 		if kept == nil {
 			kept = w.Reason
 		}
@@ -59,7 +61,7 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 		severity, rescue = Critical, "no worker is alive to take over their jobs"
 	}
 	f := l.finding(WorkerDead, severity, 0, 1)
-	f.Samples = 1
+	f.Samples, f.queues = 1, queues
 	f.Summary = fmt.Sprintf("%s silent for longer than the lease, with %s running: %s.", isAre(len(silent), "worker"), all, rescue)
 	const limit = 5
 	for _, w := range silent[:min(len(silent), limit)] {

@@ -25,6 +25,11 @@ func mostly(classes ...Class) func(Finding, Finding) bool {
 // heavier reports whether the cause loses more time than the effect.
 func heavier(cause, effect Finding) bool { return cause.Lost >= effect.Lost }
 
+// worked reports whether the effect is about a queue that the cause's workers worked.
+func worked(cause, effect Finding) bool {
+	return slices.ContainsFunc(effect.queues, func(q string) bool { return slices.Contains(cause.queues, q) })
+}
+
 func always(Finding, Finding) bool { return true }
 
 // consequences are tried in this order: the first that matches a finding gives its cause.
@@ -54,7 +59,7 @@ func consequences() []consequence {
 		{WeirSlow, PromotionLate, always},
 		{WorkerDead, SegmentStuck, always},
 		{WorkerDead, PromotionLate, always},
-		{WorkerDead, LaneBacklog, always},
+		{WorkerDead, LaneBacklog, worked},
 		{LaneBacklog, SegmentStuck, always},
 		{NotifyCommitLock, LaneBacklog, always},
 		{PostmasterSaturated, LaneBacklog, always},
@@ -87,18 +92,23 @@ func relate(findings []Finding) []Finding {
 	}
 	slices.SortStableFunc(findings, byWeight)
 	ordered := make([]Finding, 0, len(findings))
-	var place func(f Finding)
-	place = func(f Finding) {
-		ordered = append(ordered, f)
-		for _, effect := range findings {
-			if effect.DownstreamOf == f.Code {
-				place(effect)
+	placed := make([]bool, len(findings))
+	var place func(i int)
+	place = func(i int) {
+		if placed[i] {
+			return // several findings may have the code of the cause
+		}
+		placed[i] = true
+		ordered = append(ordered, findings[i])
+		for j, effect := range findings {
+			if effect.DownstreamOf == findings[i].Code {
+				place(j)
 			}
 		}
 	}
-	for _, f := range findings {
+	for i, f := range findings {
 		if f.DownstreamOf == "" {
-			place(f)
+			place(i)
 		}
 	}
 	return ordered

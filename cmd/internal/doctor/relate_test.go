@@ -47,6 +47,31 @@ func TestAHotRowWhoseHoldersAreAtWorkIsACauseItself(t *testing.T) {
 	}
 }
 
+// TestABacklogIsAConsequenceOfADeadWorkerOfItsQueue: of a dead worker, only the backlogs of queues that it worked are consequences; and a
+// consequence of backlogs is shown once.
+func TestABacklogIsAConsequenceOfADeadWorkerOfItsQueue(t *testing.T) {
+	t.Parallel()
+	got := relate([]Finding{
+		{Code: WorkerDead, Severity: Critical, queues: []string{"mail", "sms"}},
+		{Code: LaneBacklog, Severity: Warning, Summary: "bulk", queues: []string{"bulk"}},
+		{Code: LaneBacklog, Severity: Warning, Summary: "sms", queues: []string{"sms"}},
+		{Code: LaneBacklog, Severity: Warning, Summary: "typo", queues: []string{"typo"}},
+	})
+	for _, f := range got[1:] {
+		want := Code("")
+		if f.Summary == "sms" {
+			want = WorkerDead
+		}
+		if f.DownstreamOf != want {
+			t.Errorf("the backlog of %s is a consequence of %q, want %q", f.Summary, f.DownstreamOf, want)
+		}
+	}
+	got = relate([]Finding{{Code: LaneBacklog, Severity: Warning}, {Code: LaneBacklog, Severity: Warning}, {Code: SegmentStuck, Severity: Info}})
+	if len(got) != 3 || got[1].Code != SegmentStuck {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestFindingsThatExplainEachOtherAreAllShown(t *testing.T) {
 	t.Parallel()
 	all := []Finding{}

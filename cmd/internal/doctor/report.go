@@ -61,6 +61,7 @@ type Finding struct {
 	Capped Severity `json:"capped,omitempty"`
 
 	holders map[Class]float64 // what the sessions waited for do, in session-seconds per second
+	queues  []string          // of WorkerDead, those that the silent workers worked; of LaneBacklog, the one with the backlog
 }
 
 // Evidence is a fact, with the query that shows it if there is one.

@@ -50,9 +50,10 @@ type workerCount struct {
 	State  string
 	SeenAt time.Time
 	Reason *string
+	Queues []string
 }
 
-const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.reason FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
+const workersSQL = `SELECT w.id, w.name, w.state, w.seen_at, w.reason, w.queues FROM weir.workers() w WHERE w.state <> 'ended' LIMIT 1000`
 
 func readWorkers(ctx context.Context, s *session) ([]workerCount, error) {
 	return list[workerCount](ctx, s, workersSQL)

@@ -50,6 +50,9 @@ func TestWeirsOwnTroublesAreNamed(t *testing.T) {
 		t.Errorf("the backlog is not named:\n%s", describe(r))
 	}
 	expectFact(t, f, "bulk: 1,500 jobs waiting")
+	if f.DownstreamOf != "" {
+		t.Errorf("the backlog of a queue that no dead worker worked is a consequence of %s", f.DownstreamOf)
+	}
 }
 
 // TestAQueueAtItsLimitIsNamedWithTheSilentWorkersThatHoldIt: slots that a dead worker holds until it is fenced are named as such; and a backlog at a
