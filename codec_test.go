@@ -405,6 +405,27 @@ func TestWhatCannotBeEncryptedIsNotStored(t *testing.T) {
 	}
 }
 
+// TestACodecThatParseRefusedEncryptsNothing: a program that goes on after an error of Parse gets an error from Enqueue, and stores nothing in the clear.
+func TestACodecThatParseRefusedEncryptsNothing(t *testing.T) {
+	t.Parallel()
+	refused, err := weircrypt.Parse("")
+	if err == nil {
+		t.Fatal("a text without keys is accepted")
+	}
+	r := newRig(t)
+	for _, c := range []*weircrypt.Codec{refused, {}} {
+		if _, err := r.client.WithCodec(c).Enqueue(t.Context(), secret{Text: "hush"}, nil); err == nil || !strings.Contains(err.Error(), "the codec is nil or has no keys: make it with Parse or New") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := c.Decode(t.Context(), "a", nil, nil); err == nil {
+			t.Error("it decrypts")
+		}
+	}
+	if page, err := r.client.Jobs(t.Context(), weir.JobsParams{}); err != nil || len(page.Jobs) > 0 {
+		t.Errorf("%d jobs, %v", len(page.Jobs), err)
+	}
+}
+
 // TestACodecIsForItsKindsAndMiddlewareIsInside: other kinds are not encrypted, and middleware on both ends sees args as they are, in whatever order
 // client and codec were put together.
 func TestACodecIsForItsKindsAndMiddlewareIsInside(t *testing.T) {

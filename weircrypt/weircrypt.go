@@ -1,6 +1,9 @@
 // Package weircrypt encrypts what jobs store, with AES-256-GCM. Pass its codec to weir.Client.WithCodec:
 //
 //	codec, err := weircrypt.New(weircrypt.Key{ID: "2026-11", Secret: secret})
+//	if err != nil {
+//		return err
+//	}
 //	client := weir.NewClient(pool).WithCodec(codec)
 //
 // docs/encryption.md says what is encrypted, how to introduce encryption and how to rotate keys.
@@ -87,13 +90,27 @@ func Parse(text string) (*Codec, error) {
 	return New(keys[0], keys[1:]...)
 }
 
+// check refuses a codec without keys, which a program has that goes on after an error of Parse or New.
+func (c *Codec) check() error {
+	if c == nil || len(c.keys) == 0 {
+		return errors.New("weircrypt: the codec is nil or has no keys: make it with Parse or New, and check their error")
+	}
+	return nil
+}
+
 // Encode implements weir.Codec: data is a nonce of 12 bytes, the ciphertext, and a tag of 16 bytes. bound is the additional data.
 func (c *Codec) Encode(_ context.Context, plain, bound []byte) (key string, data []byte, err error) {
+	if err := c.check(); err != nil {
+		return "", nil, err
+	}
 	return c.first, c.keys[c.first].Seal(nil, nil, plain, bound), nil
 }
 
 // Decode implements weir.Codec. The error is weir.ErrUnknownKey if the codec does not have the key.
 func (c *Codec) Decode(_ context.Context, key string, data, bound []byte) ([]byte, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
 	aead := c.keys[key]
 	if aead == nil {
 		return nil, fmt.Errorf("%w: give this program the key, or wait for those that have it", weir.ErrUnknownKey)
