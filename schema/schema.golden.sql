@@ -3263,7 +3263,8 @@ BEGIN
     SELECT (array_agg(h.turn ORDER BY (h.turn).tag))[: _heads.most] FROM weir.queue q
     CROSS JOIN LATERAL (
       SELECT t AS turn FROM weir.turn t
-      WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _heads.tag AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+      WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _heads.tag
+        AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND (n.seq, n.segment) > (t.seq, t.segment))  -- reclaiming may have repeated it
       ORDER BY t.tag LIMIT _heads.most) h
     WHERE q.name = _heads.name);
 END
@@ -4064,7 +4065,7 @@ BEGIN
     ), logged AS (
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
-             row_number() OVER (PARTITION BY g.to_lane ORDER BY g.nr) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
+             row_number() OVER (PARTITION BY g.to_lane ORDER BY g.id) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
              CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key
       FROM gone g ORDER BY g.nr
     )
@@ -4090,7 +4091,7 @@ BEGIN
       DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
       IF j.leads THEN
         UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
-          SELECT n.id, n.attempt, n.put_off, n.segment FROM weir.job n WHERE n.lane = was AND n.xid = j.xid AND n.id > this ORDER BY n.lane, n.xid, n.id LIMIT 1);
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT n.* FROM weir.job n WHERE n.lane = was AND n.xid = j.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
       END IF;
       j.xid := pg_current_xact_id();
       PERFORM nextval('weir.job_id');  -- wakes idle workers
@@ -7153,7 +7154,7 @@ BEGIN
   ), head AS MATERIALIZED (
     SELECT t.*, crowd < t.pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.xid = crowd) AS is_late FROM unnest(ids) q(id)
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
-    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND (n.seq, n.segment) > (t.seq, t.segment))  -- reclaiming may have repeated it
       AND t.lane NOT IN (SELECT a.of_lane FROM able a)
     LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_keys + 1 END  -- of twins, the turns are mixed
   ), known AS (

@@ -112,7 +112,7 @@ BEGIN
     ), logged AS (
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
-             row_number() OVER (PARTITION BY g.to_lane ORDER BY g.nr) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
+             row_number() OVER (PARTITION BY g.to_lane ORDER BY g.id) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
              CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key
       FROM gone g ORDER BY g.nr
     )
@@ -138,7 +138,7 @@ BEGIN
       DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
       IF j.leads THEN
         UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
-          SELECT n.id, n.attempt, n.put_off, n.segment FROM weir.job n WHERE n.lane = was AND n.xid = j.xid AND n.id > this ORDER BY n.lane, n.xid, n.id LIMIT 1);
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT n.* FROM weir.job n WHERE n.lane = was AND n.xid = j.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
       END IF;
       j.xid := pg_current_xact_id();
       PERFORM nextval('weir.job_id');  -- wakes idle workers

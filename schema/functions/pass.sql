@@ -177,7 +177,8 @@ BEGIN
     SELECT (array_agg(h.turn ORDER BY (h.turn).tag))[: _heads.most] FROM weir.queue q
     CROSS JOIN LATERAL (
       SELECT t AS turn FROM weir.turn t
-      WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _heads.tag AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+      WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _heads.tag
+        AND NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND (n.seq, n.segment) > (t.seq, t.segment))  -- reclaiming may have repeated it
       ORDER BY t.tag LIMIT _heads.most) h
     WHERE q.name = _heads.name);
 END

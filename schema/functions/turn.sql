@@ -285,7 +285,7 @@ BEGIN
   ), head AS MATERIALIZED (
     SELECT t.*, crowd < t.pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = t.lane AND j.xid = crowd) AS is_late FROM unnest(ids) q(id)
     CROSS JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= ring.tag ORDER BY t.tag OFFSET 0) t
-    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq)
+    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND (n.seq, n.segment) > (t.seq, t.segment))  -- reclaiming may have repeated it
       AND t.lane NOT IN (SELECT a.of_lane FROM able a)
     LIMIT CASE WHEN cardinality(ids) > 1 THEN NULL ELSE max_keys + 1 END  -- of twins, the turns are mixed
   ), known AS (

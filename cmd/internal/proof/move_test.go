@@ -167,6 +167,26 @@ func TestWhatAMoveLeavesAndBringsIsNews(t *testing.T) {
 	}
 }
 
+// TestOfJobsInAnyOrderTheRestStaysNews: jobs that were committed in another order than that of their ids are moved together; what the first of them leaves
+// behind, when it is moved on by itself, is still news.
+func TestOfJobsInAnyOrderTheRestStaysNews(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	before := value[string](t, conn, `SELECT pg_current_snapshot()::text`)
+	tx := begin(t, connect(t, url))
+	exec(t, tx, `SELECT pg_current_xact_id()`)
+	exec(t, conn, `SELECT weir.enqueue('q', 'stays')`)
+	exec(t, tx, `SELECT weir.enqueue('q', 'goes')`) // the greater id, in the earlier transaction
+	commit(t, tx)
+	runSteps(t, conn, "move_where", `'q', to_queue => 'r'`)
+	exec(t, conn, `SELECT weir.cancel_where(kinds => '{none}')`) // now one by one
+	runSteps(t, conn, "move_where", `'r', kinds => '{goes}', to_queue => 's'`)
+	if got := column[string](t, conn, `SELECT j.kind FROM weir.job j WHERE j.leads AND j.lane = ANY (weir._fresh_lanes($1::pg_snapshot, pg_current_snapshot())) ORDER BY 1`, before); !slices.Equal(got, []string{"goes", "stays"}) {
+		t.Errorf("news are %v, want both jobs", got)
+	}
+}
+
 // TestNoJobIsMovedTwiceOrLost: two runs move jobs to and fro while they are enqueued, claimed, put off, promoted and carried: each job is handed out once for
 // each of its attempts.
 func TestNoJobIsMovedTwiceOrLost(t *testing.T) {
