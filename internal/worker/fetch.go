@@ -92,7 +92,11 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		if wanted == 0 { // limits withhold all that it could claim
 			s.Health.claims.Rest()
-			s.sleepOr(ctx, min(time.Until(s.nextLook()), s.Lease/4), s.room, s.released)
+			if s.awaitsTurn() {
+				s.sleepOr(ctx, min(time.Until(s.turnAt), s.Lease/4), nil, nil)
+			} else {
+				s.sleepOr(ctx, min(time.Until(s.nextLook()), s.Lease/4), s.room, s.released)
+			}
 			continue
 		}
 		began := time.Now()
@@ -122,7 +126,9 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
-			s.owes, s.missed = false, max(s.missed-1, 0)
+			if !s.awaitsTurn() {
+				s.owes, s.missed = false, max(s.missed-1, 0)
+			}
 			reconciler.claims++
 			hub.stop()                        // jobs that arrive now are for other waiters
 			s.Outage.Worked("polls for work") // none is needed
@@ -133,18 +139,19 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 || more {
 			// The lanes are empty for now, or others got the jobs of those that were visited. Under a steady flow, more jobs gather within a moment; claim
 			// them together. What a limit withholds is there already.
-			if s.sleepOr(ctx, min(max(gather, took), gatherMost), nil, s.slotsFreed()); ctx.Err() != nil {
-				break
-			}
+			s.letGather(ctx, min(max(gather, took), gatherMost))
 			continue
 		}
 		s.Health.claims.Rest()
-		if s.owes = s.owes && soon(withheld); s.owes {
-			s.sleepOr(ctx, sleep.Jitter(min(gather<<s.missed, s.turn())), nil, nil)
+		switch {
+		case s.owes && soon(withheld):
 			s.missed = min(s.missed+1, missedMost)
-			continue
+			if s.awaitsTurn() && !s.looksElsewhere() {
+				continue
+			}
+		case !s.awaitsTurn():
+			s.owes, s.missed = false, max(s.missed-1, 0)
 		}
-		s.missed = max(s.missed-1, 0)
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
@@ -205,6 +212,11 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 		q := s.byName[b.tasks[0].Queue]
 		byQueue[q.name] += len(b.tasks)
 		q.push(b.tasks)
+	}
+	for i, q := range s.queues {
+		if limits[i] > 0 {
+			q.filled = byQueue[q.name] == int(limits[i])
+		}
 	}
 	return got, more, withheld, nil
 }
@@ -338,7 +350,10 @@ func (s *session) lookLater(withheld []store.Withheld, got int) {
 			if sharing > 1 {
 				q.lookAt = now.Add(min(s.slow(s.Poll), lookAtLeast)) // a limit may have been raised
 			}
-		case isSoon(w) && got == 0 && !s.owes && sharing > watchers:
+		case isSoon(w) && got == 0 && s.owes:
+			q.lookAt = now.Add(sleep.Jitter(min(gather<<s.missed, s.turn())))
+			s.turnAt = q.lookAt
+		case isSoon(w) && got == 0 && sharing > watchers:
 			q.lookAt = now.Add(sleep.Jitter(s.turn()))
 		}
 	}
@@ -352,6 +367,9 @@ func isSoon(w store.Withheld) bool { return w.For != nil && *w.For <= gather }
 
 // lookEverywhere lets the next claim look at all queues: ends of this worker's attempts were recorded. It tries until it has its turn.
 func (s *session) lookEverywhere() {
+	if s.awaitsTurn() {
+		return
+	}
 	s.owes = true
 	for _, q := range s.queues {
 		q.lookAt = time.Time{}
@@ -367,6 +385,36 @@ func (s *session) nextLook() (at time.Time) {
 		}
 	}
 	return at
+}
+
+// awaitsTurn reports whether others were before this worker at its last try, and it leaves them to it for a while.
+func (s *session) awaitsTurn() bool { return s.owes && time.Now().Before(s.turnAt) }
+
+// looksElsewhere reports whether the next claim may get jobs from queues whose limits withhold none.
+func (s *session) looksElsewhere() bool {
+	now := time.Now()
+	return slices.ContainsFunc(s.queues, func(q *queue) bool { return q.free() > 0 && !now.Before(q.lookAt) })
+}
+
+// letGather lets jobs gather for a while, but not while a queue has room that had more jobs than room at its last claim.
+func (s *session) letGather(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.room:
+			if slices.ContainsFunc(s.queues, func(q *queue) bool { return q.filled && q.worthwhile() }) {
+				return
+			}
+		case <-s.slotsFreed():
+			s.lookEverywhere()
+			return
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // earlier returns the earlier of two times that are not zero.

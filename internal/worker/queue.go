@@ -27,6 +27,7 @@ type queue struct {
 	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
 	average     atomic.Uint64 // duration of a job, in ns, as float bits
+	filled      bool          // the last claim from it got as many jobs as it asked for, so there may be more; the fetcher's
 	lookAt      time.Time     // limits withheld its jobs: when to claim some again, unless this worker makes room before; the fetcher's
 
 	mu      sync.Mutex
