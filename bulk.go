@@ -157,5 +157,11 @@ func (f JobFilter) where(verb string) (store.Where, error) {
 	if !f.EnqueuedBefore.IsZero() {
 		w.EnqueuedBefore = &f.EnqueuedBefore
 	}
+	switch {
+	case w.EnqueuedAfter != nil && w.EnqueuedBefore != nil && !w.EnqueuedAfter.Before(*w.EnqueuedBefore):
+		return w, fmt.Errorf("no job was enqueued at %s or later and before %s: JobFilter.EnqueuedAfter must be the earlier time", w.EnqueuedAfter.Format(time.RFC3339), w.EnqueuedBefore.Format(time.RFC3339))
+	case w.Queue == "" && len(w.Kinds) == 0 && w.Meta == nil && w.Priority == nil && w.EnqueuedAfter == nil && w.EnqueuedBefore == nil && w.Key == "" && w.Error == "":
+		return w, errors.New("the JobFilter is empty: set a field besides States, such as Queue; to select all jobs, set EnqueuedBefore to the present time")
+	}
 	return w, nil
 }

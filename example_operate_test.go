@@ -74,7 +74,7 @@ func ExampleClient_PauseQueue() {
 	// Output:
 	// <nil>
 	// <nil>
-	// weir: pause queue: queue puase: not found
+	// weir: pause queue: queue "puase": not found
 }
 
 // A queue's backoff is the delay after a failure before the job is tried again.

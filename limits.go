@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -40,26 +41,42 @@ type QueueLimit struct {
 // starts.
 func (c *Client) SetLimit(ctx context.Context, queue string, l Limit) error {
 	err := l.check()
+	if queue == "" {
+		err = errNoQueue
+	}
 	if err == nil {
 		err = c.store.SetLimit(ctx, store.Limit{Queue: queue, Running: l.Running, Starts: l.Rate.Starts, Per: l.Rate.Per, Burst: l.Rate.Burst, PerKey: l.PerKey, InOrder: l.InOrder})
 	}
-	return wrap("set the limit of queue "+queue, err, "weir_operate")
+	return wrap(fmt.Sprintf("set the limit of queue %q", queue), err, "weir_operate")
 }
 
-// check refuses what can't be sent, because it doesn't fit into an integer of SQL. The database checks the rest.
+// check refuses what the database would refuse in its own terms, or what doesn't fit into an integer of SQL. The database checks the rest.
 func (l Limit) check() error {
 	most := math.MaxInt32
 	if l.PerKey {
 		most = 1000
 	}
 	switch {
-	case int64(l.Running) != int64(int32(l.Running)):
+	case l.Running < 0 || int64(l.Running) > int64(most):
 		return fmt.Errorf("running must be 1 to %d, or 0 for unlimited, got %d", most, l.Running)
-	case int64(l.Rate.Burst) != int64(int32(l.Rate.Burst)):
+	case l.Rate.Burst < 0 || l.Rate.Burst > 1_000_000:
 		return fmt.Errorf("burst must be 1 to 1000000, or 0 for the default, got %d", l.Rate.Burst)
+	case l.Rate.Starts == 0 && (l.Rate.Per != 0 || l.Rate.Burst != 0):
+		return errors.New("Limit.Rate has a Per or a Burst, and no Starts: set Starts to how many may start in each Per")
+	case l.Rate.Per < 0 || l.Rate.Per > longest:
+		return fmt.Errorf("Rate.Per is %s: it must be at most a year, or 0 for one second", l.Rate.Per)
+	case l.InOrder && (!l.PerKey || l.Running > 1):
+		return errors.New("Limit.InOrder is for the jobs of each key, one at a time: set PerKey, and Running to 1 or 0")
+	case l.Running == 0 && l.Rate.Starts == 0 && !l.InOrder:
+		return errors.New("the limit is empty: set Running, Rate or InOrder; to remove limits, call ClearLimit or ClearKeyLimit")
 	}
 	return nil
 }
+
+var errNoQueue = errors.New("the queue has no name: give one of 1 to 128 characters")
+
+// longest is the longest interval that is called a year.
+const longest = 366 * 24 * time.Hour
 
 // ClearLimit removes all limits of a queue, those of its keys included. It returns ErrNotFound if it has none.
 func (c *Client) ClearLimit(ctx context.Context, queue string) error {
@@ -97,7 +114,18 @@ type KeyWeight struct {
 // SetWeight sets how many jobs a key of a queue gets to start in relation to the other keys, while they have jobs that wait: 0.01 to 1000. 1 is the
 // weight of keys for which none was set, and removes it. It counts from each key's next turn on. The queue and the key need not exist yet.
 func (c *Client) SetWeight(ctx context.Context, queue, key string, weight float64) error {
-	return wrap("set the weight of key "+key, c.store.SetWeight(ctx, queue, key, weight), "weir_operate")
+	var err error
+	switch {
+	case queue == "":
+		err = errNoQueue
+	case key == "":
+		err = errors.New("it needs a key: \"\" is none")
+	case !(weight >= 0.01 && weight <= 1000): // also NaN
+		err = fmt.Errorf("a weight must be 0.01 to 1000, got %v: 1 is the weight of keys for which none was set", weight)
+	default:
+		err = c.store.SetWeight(ctx, queue, key, weight)
+	}
+	return wrap(fmt.Sprintf("set the weight of key %q of queue %q", key, queue), err, "weir_operate")
 }
 
 // Weights lists the weights of keys, by queue and key.

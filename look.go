@@ -156,7 +156,7 @@ func (c *Client) JobTx(ctx context.Context, tx Tx, id int64) (*JobInfo, error) {
 // JobsParams selects the jobs to list. The zero value lists all jobs.
 type JobsParams struct {
 	States []State  // listed one after the other, in this order; none: all, in the order of the variable States
-	Queue  string   // "": all queues
+	Queue  string   // "": all queues. A queue that does not exist has no jobs, and is no error
 	Kinds  []string // up to 1,000; none: all kinds
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
@@ -242,7 +242,7 @@ func (c *Client) Settings(ctx context.Context) ([]Setting, error) {
 
 // FailureGroupsParams selects the failed jobs to group. The zero value selects all.
 type FailureGroupsParams struct {
-	Queue  string    // "": all queues
+	Queue  string    // "": all queues. A queue that does not exist has no jobs, and is no error
 	Kind   string    // "": all kinds
 	Key    string    // "": all keys, and jobs without one
 	Since  time.Time // only jobs that failed then or later; zero: all

@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -92,4 +93,9 @@ func orNotFound(found bool, err error, what, name string) error {
 	return err
 }
 
-func notFound(what string, name any) error { return fmt.Errorf("%s %v: %w", what, name, ErrNotFound) }
+func notFound(what string, name any) error {
+	if text, ok := name.(string); ok {
+		name = strconv.Quote(text)
+	}
+	return fmt.Errorf("%s %v: %w", what, name, ErrNotFound)
+}

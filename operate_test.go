@@ -282,23 +282,56 @@ func TestEmptyFieldsOfAFilterAreNoConditions(t *testing.T) {
 		if err := call(ofQueue); err != nil {
 			t.Errorf("%s with a queue and empty fields: %v", name, err)
 		}
-		if err := call(empty); err == nil || !strings.Contains(err.Error(), "needs a filter") {
-			t.Errorf("%s with empty fields alone: %v, want that it needs a filter", name, err)
+		if err := call(empty); err == nil || !strings.Contains(err.Error(), "the JobFilter is empty") {
+			t.Errorf("%s with empty fields alone: %v, want that it is empty", name, err)
 		}
 	}
 }
 
-// TestALimitThatDoesNotFitIsNamed: a limit that is too large to be sent is refused with its name, value and bounds.
+// TestALimitThatDoesNotFitIsNamed: a limit that is too large to be sent, or says nothing, is refused with its name, value and bounds.
 func TestALimitThatDoesNotFitIsNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for says, limit := range map[string]weir.Limit{
 		"running must be 1 to 2147483647, or 0 for unlimited, got 1099511627776": {Running: 1 << 40},
+		"running must be 1 to 2147483647, or 0 for unlimited, got -1":            {Running: -1},
+		"set PerKey, and Running to 1 or 0":                                      {InOrder: true},
+		"the limit is empty: set Running, Rate or InOrder":                       {},
+		"a Per or a Burst, and no Starts":                                        {Rate: weir.Rate{Burst: 1}},
+		"Rate.Per is 9000h0m0s: it must be at most a year":                       {Rate: weir.Rate{Starts: 1, Per: 9000 * time.Hour}},
 		"running must be 1 to 1000, or 0 for unlimited, got 1099511627776":       {Running: 1 << 40, PerKey: true},
 		"burst must be 1 to 1000000, or 0 for the default, got 1099511627776":    {Rate: weir.Rate{Starts: 1, Burst: 1 << 40}},
 	} {
 		if err := r.client.SetLimit(t.Context(), "q", limit); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v, want %q", limit, err, says)
+		}
+	}
+}
+
+// TestErrorsOfTheClientSpeakGoAndQuoteNames: what Go refuses is named by its Go names, and a name that is empty is seen to be.
+func TestErrorsOfTheClientSpeakGoAndQuoteNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, now := t.Context(), time.Now()
+	retry := func(f weir.JobFilter) error { _, err := r.client.RetryWhere(ctx, f, nil); return err }
+	unique := func(u weir.Unique) error {
+		_, err := r.client.Enqueue(ctx, number{1}, &weir.Options{Unique: &u})
+		return err
+	}
+	for says, err := range map[string]error{
+		`limit of queue "": the queue has no name`:                   r.client.SetLimit(ctx, "", weir.Limit{Running: 1}),
+		`queue "": the queue has no name`:                            r.client.SetWeight(ctx, "", "acme", 2),
+		`key "" of queue "q": it needs a key`:                        r.client.SetWeight(ctx, "q", "", 2),
+		"a weight must be 0.01 to 1000, got 1001: 1 is the weight":   r.client.SetWeight(ctx, "q", "acme", 1001),
+		`queue "": not found`:                                        r.client.PauseQueue(ctx, ""),
+		"the JobFilter is empty: set a field besides States":         retry(weir.JobFilter{States: []weir.State{weir.StateFailed}}),
+		"JobFilter.EnqueuedAfter must be the earlier time":           retry(weir.JobFilter{EnqueuedAfter: now, EnqueuedBefore: now.Add(-time.Hour)}),
+		"Unique.Within is 9000h0m0s: it must be at most a year":      unique(weir.Unique{Within: 9000 * time.Hour}),
+		`none of the fields that make the job unique: ""`:            unique(weir.Unique{Fields: []string{""}}),
+		`none of the fields that make the job unique: "a b", "", id`: unique(weir.Unique{Fields: []string{"a b", "", "id"}}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (c *Client) SetScheduleTx(ctx context.Context, tx Tx, s Schedule) (changed 
 }
 
 func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed bool, err error) {
-	what := "set schedule " + s.Name
+	what := fmt.Sprintf("set schedule %q", s.Name)
 	job, err := NewJob{Args: s.Args, Options: s.Options}.encode(ctx, codecs{})
 	if err == nil && !job.RunAt.IsZero() {
 		err = errors.New("its options have a RunAt: the schedule says when its jobs run")

@@ -389,6 +389,8 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 			return job, fmt.Errorf("Unique.Key %q contains a NUL character, which PostgreSQL cannot store", u.Key)
 		} else if u.Within < 0 {
 			return job, fmt.Errorf("Unique.Within is %s: it must not be negative", u.Within)
+		} else if u.Within > longest {
+			return job, fmt.Errorf("Unique.Within is %s: it must be at most a year", u.Within)
 		} else if u.Key == "" && (u.Fields == nil || len(u.Fields) > 0) && !bytes.Equal(plain, job.Args) {
 			return job, fmt.Errorf("args of kind %s are encrypted, so that no two are equal: set Unique.Key", job.Kind)
 		}

@@ -1379,7 +1379,7 @@ BEGIN
     RAISE EXCEPTION 'weir: enqueue_unique takes at most 100 fields, got %', cardinality(_check_unique.fields) USING ERRCODE = '22023';
   ELSIF cardinality(_check_unique.fields) > 0 AND NOT _check_unique.args ?| _check_unique.fields THEN
     -- Probably they are misspelled; then all jobs of the kind would be duplicates of each other.
-    RAISE EXCEPTION 'weir: args has none of the fields that make the job unique: %', left(array_to_string(_check_unique.fields, ', '), 200)
+    RAISE EXCEPTION 'weir: args has none of the fields that make the job unique: %', left((SELECT string_agg(CASE WHEN f ~ '^[^[:space:],"]+$' THEN f ELSE to_json(f)::text END, ', ') FROM unnest(_check_unique.fields) f), 200)
       USING ERRCODE = '22023', HINT = 'Fields are the names in the JSON of args, in upper and lower case as there. ' || CASE WHEN _check_unique.args = '{}' THEN 'These args are empty.' ELSE
         'These args have: ' || left((SELECT string_agg(k, ', ') FROM jsonb_object_keys(_check_unique.args) k), 200) || '.' END;
   END IF;
@@ -4849,7 +4849,7 @@ BEGIN
   IF cardinality(fields) = 5 THEN
     fields := array_prepend('0', fields);
   ELSIF cardinality(fields) <> 6 THEN
-    RAISE EXCEPTION 'weir: the schedule % has % fields', quote_literal(schedule), cardinality(fields) USING ERRCODE = '22023',
+    RAISE EXCEPTION 'weir: the schedule % has %', quote_literal(schedule), cardinality(fields) || CASE WHEN cardinality(fields) = 1 THEN ' field' ELSE ' fields' END USING ERRCODE = '22023',
       HINT = 'There are five: minute, hour, day of the month, month, weekday; or six, with the second first. Or write an interval: every 90 seconds.';
   END IF;
   RETURN ARRAY[
@@ -8928,11 +8928,12 @@ DECLARE
   final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
   ids   bigint[];
 BEGIN
-  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
-  states := coalesce(states, ARRAY['failed']);
   IF cardinality(states) = 0 THEN
     RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
-  ELSIF NOT states <@ final THEN
+  END IF;
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
+  states := coalesce(states, ARRAY['failed']);
+  IF NOT states <@ final THEN
     RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
   END IF;
   SELECT s.ids, s.next INTO ids, next
@@ -9023,14 +9024,14 @@ BEGIN
   IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
   ELSIF num_nonnulls(running, rate) = 0 AND NOT in_order THEN
-    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'Pass running, rate or in_order. To remove the limits of a queue, call weir.clear_limit.';
   ELSIF in_order AND NOT (per_key AND coalesce(running, 1) = 1) THEN
-    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key, running
+    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key::text, coalesce(running::text, 'null')
       USING ERRCODE = '22023', HINT = 'Jobs of a key run one after the other, also after failed attempts, with per_key => true, running => 1, in_order => true.';
   ELSIF per_key AND running > 1000 THEN
     RAISE EXCEPTION 'weir: running must be at most 1000 for each key, got %', running USING ERRCODE = '22023';
   ELSIF running < 1 THEN
-    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, pause it.';
   ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
     RAISE EXCEPTION 'weir: set_limit got %, but no rate', CASE WHEN per IS NULL THEN 'burst ' || burst ELSE 'per ' || per END USING ERRCODE = '22023', HINT = 'For example: rate => 100, per => ''1 minute'', burst => 10.';
   END IF;
@@ -9039,7 +9040,7 @@ BEGIN
     IF per < interval '1 millisecond' OR per > interval '366 days' THEN
       RAISE EXCEPTION 'weir: per must be 1 millisecond to 1 year, got %', per USING ERRCODE = '22023';
     ELSIF NOT (rate > 0 AND rate <= 1e9) THEN
-      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, pause it.';
     END IF;
     by_second := rate / extract(epoch FROM per);
     burst := coalesce(burst, greatest(1, least(1000000, ceil(by_second / 2)))::integer);
@@ -9196,7 +9197,7 @@ BEGIN
   ELSIF coalesce(set_weight.key, '') = '' THEN
     RAISE EXCEPTION 'weir: set_weight needs a key, got %', coalesce(quote_literal(set_weight.key), 'null') USING ERRCODE = '22023';
   ELSIF NOT (set_weight.weight BETWEEN 0.01 AND 1000) THEN
-    RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause; NULL is the weight of other keys, 1.';
+    RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = '1 is the weight of keys for which none was set.';
   END IF;
   PERFORM weir._check_key(set_weight.key);
   IF coalesce(set_weight.weight, 1) = 1 THEN

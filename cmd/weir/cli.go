@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/alecthomas/kong"
 )
@@ -77,7 +78,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		return exitOK
 	}
 	if err != nil {
-		fmt.Fprintln(errs, oneLine(fmt.Errorf("%s: see %s --help", unparsed(err), commandOf(err))))
+		fmt.Fprintln(errs, oneLine(fmt.Errorf("%s: see %s --help", unparsed(err, args), commandOf(err))))
 		return exitUsage
 	}
 	err = parsed.Run(&database{url: line.Database, err: errs}, parser.Model)
@@ -108,21 +109,30 @@ func customary(args []string) []string {
 	return args
 }
 
-// Kong's messages for a flag without a value, for a negative number, for what is no number, for one argument too many, and for a value that looks like a
-// flag.
+// Kong's messages for a flag without a value, for a negative number, for what is no number, for a command without its second word, for one argument too
+// many, and for a value that looks like a flag.
 var (
 	noValue   = regexp.MustCompile(`^(--?\S+): expected .*value but got "EOL" \(<EOL>\)$`)
-	negative  = regexp.MustCompile(`^unknown flag (-[0-9.]\S*?)(, did you mean .*)?$`)
+	negative  = regexp.MustCompile(`^unknown flag (-[0-9.].*?)(, did you mean .*)?$`)
 	notNumber = regexp.MustCompile(`^\[?(--?[\w-]+|<[\w-]+>)(?: \.\.\.)?\]?: expected a (?:float|valid [0-9]+ bit u?int) but got (".*")(?: \(.*\))?$`)
+	oneOf     = regexp.MustCompile(`^expected one of .*\.\.\.$`)
 	tooMany   = regexp.MustCompile(`^unexpected argument (.*)$`)
 	flagValue = regexp.MustCompile(`^(--?\S+): expected .*value but got "(.*)" \(\w+ flag\); perhaps try .*$`)
 )
 
 // unparsed words an error of the parser.
-func unparsed(err error) string {
+func unparsed(err error, args []string) string {
 	text := noValue.ReplaceAllString(err.Error(), "$1 needs a value")
+	if m := negative.FindStringSubmatch(text); m != nil { // it names the first digit
+		if i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, m[1]) }); i >= 0 {
+			text = "unknown flag " + args[i]
+		}
+	}
 	text = negative.ReplaceAllString(text, "unknown flag $1: if it is meant as a value, values of this command are not negative")
 	text = notNumber.ReplaceAllString(text, "$1 must be a number, got $2")
+	if oneOf.MatchString(text) {
+		text = "expected one of " + strings.Join(subcommands(err), ", ")
+	}
 	if tooMany.MatchString(text) {
 		switch commandOf(err) {
 		case "weir schedules next", "weir schedules set":
@@ -143,6 +153,23 @@ func commandOf(err error) string {
 		}
 	}
 	return "weir"
+}
+
+// subcommands returns the commands that there are below the one that could not be parsed.
+func subcommands(err error) (names []string) {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		at := parse.Context.Selected()
+		if at == nil {
+			at = parse.Context.Model.Node
+		}
+		for _, child := range at.Children {
+			if !child.Hidden {
+				names = append(names, child.Name)
+			}
+		}
+	}
+	return names
 }
 
 // isTerminal reports whether a stream is a terminal.

@@ -34,7 +34,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// durations has the parser of flags read all durations with parseDuration.
+// durations has the parser of flags read all durations with parseDuration. The tag most:"1d" says how long one may be.
 func durations() kong.Option {
 	return kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 		var text string
@@ -43,6 +43,13 @@ func durations() kong.Option {
 		}
 		d, err := parseDuration(text)
 		target.SetInt(int64(d))
+		if most := ctx.Value.Tag.Get("most"); err == nil && most != "" {
+			limit, err := parseDuration(most)
+			if err == nil && d > limit {
+				err = fmt.Errorf("%s is too long: it must be at most %s", printable(text), most)
+			}
+			return err
+		}
 		return err
 	}))
 }

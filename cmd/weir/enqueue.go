@@ -35,7 +35,7 @@ type enqueueCmd struct {
 	UniqueKey string        `xor:"unique-by" placeholder:"TEXT" help:"With --unique: jobs of the queue with this key are duplicates, whatever their kind and arguments."`
 	Fields    []string      `xor:"unique-by" placeholder:"NAME,…" help:"With --unique: of the arguments, only these fields count: names in their JSON."`
 	Until     string        `xor:"unique-until" placeholder:"finished|started" help:"With --unique: an earlier job counts until it has finished (the default) or started."`
-	Within    time.Duration `xor:"unique-until" placeholder:"DURATION" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
+	Within    time.Duration `xor:"unique-until" placeholder:"DURATION" most:"366d" help:"With --unique: an earlier job counts if it was enqueued so recently, such as 1h."`
 	Replace   bool          `xor:"unique-until" help:"With --unique: enqueue the job in any case, and drop earlier ones that have not started."`
 	Wait      bool          `help:"With --unique: first wait for transactions that have asked for the same with --wait, so that there is always one answer."`
 }
@@ -316,8 +316,8 @@ func (m *moment) UnmarshalText(text []byte) (err error) {
 		m.Time = time.Now().Add(after)
 		return nil
 	}
-	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is not a valid time: write it as %s, or as a duration from now such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
+	if m.Time, err = parseTime(string(text)); err != nil {
+		return fmt.Errorf("%q is not a valid time: write it as %s, as a date, or as a duration from now such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -118,8 +118,9 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	if len(jobs) == 0 {
 		if err := unknownQueue(ctx, client, c.Queue); err != nil {
-			fmt.Fprintf(s.err, "weir: no jobs: %s\n", err)
-		} else if !c.JSON {
+			return err
+		}
+		if !c.JSON {
 			fmt.Fprintln(s.err, "weir: no jobs")
 		}
 	}

@@ -27,18 +27,18 @@ func TestAnEmptyListCostsNoCountOfJobs(t *testing.T) {
 		}
 	}
 	as := asRole(t, admin, database, "weir_operate")
-	list := func(queue, want string) {
+	list := func(queue string, wantCode int, want string) {
 		t.Helper()
 		var out, errs bytes.Buffer
-		if code := run([]string{"jobs", "list", "--database", as, "--queue", queue, "--kind", "none"}, strings.NewReader(""), &out, &errs); code != exitOK || errs.String() != want {
+		if code := run([]string{"jobs", "list", "--database", as, "--queue", queue, "--kind", "none"}, strings.NewReader(""), &out, &errs); code != wantCode || errs.String() != want {
 			t.Errorf("exit code %d: %q, want %q", code, errs.String(), want)
 		}
 	}
 	exec(`SELECT weir.enqueue('q', 'k')`)
 	exec(`REVOKE EXECUTE ON FUNCTION weir.queues FROM weir_operate`)
-	list("nosuch", "weir: no jobs: queue \"nosuch\" does not exist: see weir queues list\n")
-	list("q", "weir: no jobs\n")
+	list("nosuch", exitNotFound, "weir: queue \"nosuch\" does not exist: see weir queues list\n")
+	list("q", exitOK, "weir: no jobs\n")
 	exec(`CREATE OR REPLACE FUNCTION weir.settings() RETURNS TABLE (queue text, name text, value text) LANGUAGE sql AS
 		$$ SELECT NULL::text, NULL::text, NULL::text FROM pg_sleep(3600) $$`) // a server that does not answer
-	list("nosuch", "weir: no jobs\n")
+	list("nosuch", exitOK, "weir: no jobs\n")
 }

@@ -19,7 +19,7 @@ type whereFlags struct {
 	Meta           string   `placeholder:"JSON" help:"Jobs whose meta contains this JSON object."`
 	Priority       int      `placeholder:"N" range:"1 to 4" help:"Jobs of this priority, 1 to 4."`
 	Key            string   `help:"Jobs with this key."`
-	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 90s, 10m, 24h or 7d."`
+	EnqueuedAfter  past     `placeholder:"TIME" help:"Jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z or 2026-01-31, or how long ago, such as 90s, 10m, 24h or 7d."`
 	EnqueuedBefore past     `placeholder:"TIME" help:"Jobs enqueued before that time. 0s selects all jobs."`
 	DryRun         bool     `help:"Change nothing; show the first jobs that match."`
 }
@@ -36,10 +36,18 @@ func (p *past) UnmarshalText(text []byte) (err error) {
 		p.Time = time.Now().Add(-ago)
 		return nil
 	}
-	if p.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is not a valid time: write it as %s, or as how long ago it was, such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
+	if p.Time, err = parseTime(string(text)); err != nil {
+		return fmt.Errorf("%q is not a valid time: write it as %s, as a date, or as how long ago it was, such as 90s, 10m, 24h or 7d", text, time.Now().Format(time.RFC3339))
 	}
 	return nil
+}
+
+// parseTime parses a time with its offset, or a date, which begins at midnight here.
+func parseTime(text string) (time.Time, error) {
+	if at, err := time.ParseInLocation(time.DateOnly, text, time.Local); err == nil {
+		return at, nil
+	}
+	return time.Parse(time.RFC3339, text)
 }
 
 func (w *whereFlags) isSet() bool { return w.selects() || w.DryRun }
@@ -67,6 +75,9 @@ func (w *whereFlags) filter(ids []int64, errorText string, states []string) (wei
 	}
 	if w.Priority < 0 || w.Priority > 4 {
 		return f, usagef("--priority must be 1 to 4, got %d", w.Priority)
+	}
+	if !w.EnqueuedAfter.IsZero() && !w.EnqueuedBefore.IsZero() && !w.EnqueuedAfter.Before(w.EnqueuedBefore.Time) {
+		return f, usagef("no job was enqueued after %s and before %s: --enqueued-after must be the earlier time", when(&w.EnqueuedAfter.Time), when(&w.EnqueuedBefore.Time))
 	}
 	if !w.selects() && errorText == "" {
 		return f, usagef("give ids, or flags that select jobs, such as --queue; --enqueued-before 0s selects all jobs")

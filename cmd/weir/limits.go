@@ -202,6 +202,9 @@ func parseRate(text string) (starts float64, per time.Duration, err error) {
 	if err == nil {
 		per, err = parseDuration(unit)
 	}
+	if err == nil && found && per > 366*24*time.Hour {
+		return 0, 0, fmt.Errorf("--rate: the time of %q is too long: it must be at most 366d", text)
+	}
 	if err == nil && found && (starts <= 0 || per <= 0) {
 		return 0, 0, fmt.Errorf("--rate: %q starts nothing: number and time must be more than 0, such as 100/s, 30/m or 1/10s; to start nothing: weir queues pause", text)
 	}
@@ -276,6 +279,9 @@ Examples:
 func (c *limitsWeightCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Key != "" && c.Weight == 0 {
 		return usagef("pass a weight of 0.01 to 1000 after the key")
+	}
+	if c.Key != "" && !(c.Weight >= 0.01 && c.Weight <= 1000) {
+		return usagef("a weight must be 0.01 to 1000, got %v", c.Weight)
 	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {

@@ -130,7 +130,7 @@ type schedulesSetCmd struct {
 	Args        string        `default:"{}" placeholder:"JSON" help:"Arguments of the jobs, a JSON object ({})."`
 	TimeZone    string        `default:"UTC" placeholder:"NAME" help:"Time zone whose clock counts, such as Europe/Berlin (${default})."`
 	Missed      string        `default:"one" placeholder:"POLICY" help:"What happens to due times that nobody fired for more than a minute, because no worker ran: one job for all of them, all, or none (${default}). Those of the last minute are fired one by one."`
-	Jitter      time.Duration `placeholder:"DURATION" empty:"ok" help:"Enqueue each job up to this much later, at random."`
+	Jitter      time.Duration `placeholder:"DURATION" empty:"ok" most:"1d" help:"Enqueue each job up to this much later, at random."`
 	Priority    int           `default:"2" range:"1 (first) to 4" help:"1 (first) to 4."`
 	MaxAttempts int           `default:"25" range:"1 to 1000" help:"Maximum number of attempts."`
 	Meta        string        `placeholder:"JSON" help:"JSON object to store with the jobs."`
@@ -202,6 +202,29 @@ func (c namedSchedules) each(ctx context.Context, s *streams, db *database, did 
 	return nil
 }
 
+// change brings schedules into a state, and says of which ones it was theirs already.
+func (c namedSchedules) change(ctx context.Context, s *streams, db *database, state string, do func(*weir.Client, context.Context, string) error) error {
+	did, already := "paused", "is paused already"
+	if state == "active" {
+		did, already = "resumed", "is not paused"
+	}
+	return c.each(ctx, s, db, "", func(client *weir.Client, ctx context.Context, name string) error {
+		before, err := client.Schedule(ctx, name)
+		if err == nil {
+			err = do(client, ctx, name)
+		}
+		switch {
+		case err != nil:
+			return err
+		case before.State == state:
+			fmt.Fprintf(s.out, "schedule %s %s\n", printable(name), already)
+		default:
+			fmt.Fprintf(s.out, "%s schedule %s\n", did, printable(name))
+		}
+		return nil
+	})
+}
+
 func noSchedule(name string, err error) error {
 	if errors.Is(err, weir.ErrNotFound) {
 		return notFoundf("schedule %q does not exist: see weir schedules list", name)
@@ -232,7 +255,7 @@ func (schedulesPauseCmd) Help() string {
 }
 
 func (c *schedulesPauseCmd) Run(ctx context.Context, s *streams, db *database) error {
-	return c.each(ctx, s, db, "paused", (*weir.Client).PauseSchedule)
+	return c.change(ctx, s, db, "paused", (*weir.Client).PauseSchedule)
 }
 
 type schedulesResumeCmd struct{ namedSchedules }
@@ -244,7 +267,7 @@ func (schedulesResumeCmd) Help() string {
 }
 
 func (c *schedulesResumeCmd) Run(ctx context.Context, s *streams, db *database) error {
-	return c.each(ctx, s, db, "resumed", (*weir.Client).ResumeSchedule)
+	return c.change(ctx, s, db, "active", (*weir.Client).ResumeSchedule)
 }
 
 type schedulesRunCmd struct{ namedSchedules }
@@ -300,7 +323,7 @@ func (c *schedulesNextCmd) Run(ctx context.Context, s *streams, db *database) er
 		fmt.Fprintln(s.out, at.In(location).Format("Mon 2006-01-02 15:04:05 -07:00"))
 	}
 	if len(times) == 0 {
-		fmt.Fprintln(s.err, "weir: it is never due")
+		fmt.Fprintln(s.err, "weir: it is never due: no year has such a day: check the day and the month")
 	}
 	return nil
 }

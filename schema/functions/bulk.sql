@@ -65,11 +65,12 @@ DECLARE
   final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
   ids   bigint[];
 BEGIN
-  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
-  states := coalesce(states, ARRAY['failed']);
   IF cardinality(states) = 0 THEN
     RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
-  ELSIF NOT states <@ final THEN
+  END IF;
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
+  states := coalesce(states, ARRAY['failed']);
+  IF NOT states <@ final THEN
     RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
   END IF;
   SELECT s.ids, s.next INTO ids, next

@@ -127,7 +127,7 @@ BEGIN
   IF cardinality(fields) = 5 THEN
     fields := array_prepend('0', fields);
   ELSIF cardinality(fields) <> 6 THEN
-    RAISE EXCEPTION 'weir: the schedule % has % fields', quote_literal(schedule), cardinality(fields) USING ERRCODE = '22023',
+    RAISE EXCEPTION 'weir: the schedule % has %', quote_literal(schedule), cardinality(fields) || CASE WHEN cardinality(fields) = 1 THEN ' field' ELSE ' fields' END USING ERRCODE = '22023',
       HINT = 'There are five: minute, hour, day of the month, month, weekday; or six, with the second first. Or write an interval: every 90 seconds.';
   END IF;
   RETURN ARRAY[

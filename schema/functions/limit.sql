@@ -256,14 +256,14 @@ BEGIN
   IF coalesce(queue, '') = '' OR length(queue) > 128 THEN
     RAISE EXCEPTION 'weir: set_limit needs the name of a queue, of at most 128 characters, got %', coalesce(quote_literal(left(queue, 200)), 'null') USING ERRCODE = '22023';
   ELSIF num_nonnulls(running, rate) = 0 AND NOT in_order THEN
-    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'To remove the limits of a queue, call weir.clear_limit.';
+    RAISE EXCEPTION 'weir: set_limit needs running or rate, and both are null' USING ERRCODE = '22023', HINT = 'Pass running, rate or in_order. To remove the limits of a queue, call weir.clear_limit.';
   ELSIF in_order AND NOT (per_key AND coalesce(running, 1) = 1) THEN
-    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key, running
+    RAISE EXCEPTION 'weir: in_order is for limits per key with 1 running, got per_key % and running %', per_key::text, coalesce(running::text, 'null')
       USING ERRCODE = '22023', HINT = 'Jobs of a key run one after the other, also after failed attempts, with per_key => true, running => 1, in_order => true.';
   ELSIF per_key AND running > 1000 THEN
     RAISE EXCEPTION 'weir: running must be at most 1000 for each key, got %', running USING ERRCODE = '22023';
   ELSIF running < 1 THEN
-    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+    RAISE EXCEPTION 'weir: running must be at least 1, got %', running USING ERRCODE = '22023', HINT = 'To stop a queue, pause it.';
   ELSIF rate IS NULL AND num_nonnulls(per, burst) > 0 THEN
     RAISE EXCEPTION 'weir: set_limit got %, but no rate', CASE WHEN per IS NULL THEN 'burst ' || burst ELSE 'per ' || per END USING ERRCODE = '22023', HINT = 'For example: rate => 100, per => ''1 minute'', burst => 10.';
   END IF;
@@ -272,7 +272,7 @@ BEGIN
     IF per < interval '1 millisecond' OR per > interval '366 days' THEN
       RAISE EXCEPTION 'weir: per must be 1 millisecond to 1 year, got %', per USING ERRCODE = '22023';
     ELSIF NOT (rate > 0 AND rate <= 1e9) THEN
-      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause.';
+      RAISE EXCEPTION 'weir: rate must be more than 0, and at most 1000000000, got %', rate USING ERRCODE = '22023', HINT = 'To stop a queue, pause it.';
     END IF;
     by_second := rate / extract(epoch FROM per);
     burst := coalesce(burst, greatest(1, least(1000000, ceil(by_second / 2)))::integer);

@@ -113,7 +113,7 @@ BEGIN
     RAISE EXCEPTION 'weir: enqueue_unique takes at most 100 fields, got %', cardinality(_check_unique.fields) USING ERRCODE = '22023';
   ELSIF cardinality(_check_unique.fields) > 0 AND NOT _check_unique.args ?| _check_unique.fields THEN
     -- Probably they are misspelled; then all jobs of the kind would be duplicates of each other.
-    RAISE EXCEPTION 'weir: args has none of the fields that make the job unique: %', left(array_to_string(_check_unique.fields, ', '), 200)
+    RAISE EXCEPTION 'weir: args has none of the fields that make the job unique: %', left((SELECT string_agg(CASE WHEN f ~ '^[^[:space:],"]+$' THEN f ELSE to_json(f)::text END, ', ') FROM unnest(_check_unique.fields) f), 200)
       USING ERRCODE = '22023', HINT = 'Fields are the names in the JSON of args, in upper and lower case as there. ' || CASE WHEN _check_unique.args = '{}' THEN 'These args are empty.' ELSE
         'These args have: ' || left((SELECT string_agg(k, ', ') FROM jsonb_object_keys(_check_unique.args) k), 200) || '.' END;
   END IF;

@@ -12,7 +12,7 @@ BEGIN
   ELSIF coalesce(set_weight.key, '') = '' THEN
     RAISE EXCEPTION 'weir: set_weight needs a key, got %', coalesce(quote_literal(set_weight.key), 'null') USING ERRCODE = '22023';
   ELSIF NOT (set_weight.weight BETWEEN 0.01 AND 1000) THEN
-    RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = 'To stop a queue, call weir.pause; NULL is the weight of other keys, 1.';
+    RAISE EXCEPTION 'weir: a weight must be 0.01 to 1000, got %', set_weight.weight USING ERRCODE = '22023', HINT = '1 is the weight of keys for which none was set.';
   END IF;
   PERFORM weir._check_key(set_weight.key);
   IF coalesce(set_weight.weight, 1) = 1 THEN

@@ -111,7 +111,11 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 	}
 	r.findings = firstLanes(r.findings, names)
 	if len(r.findings) == 0 {
-		r.healthy = fmt.Sprintf("Weir's %s: %s jobs wait, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), figure(float64(waiting)), backlogNotable)
+		waits := many(waiting, "job") + " wait"
+		if waiting == 1 {
+			waits += "s"
+		}
+		r.healthy = fmt.Sprintf("Weir's %s: %s, and no backlog of %d or more jobs is growing.", many(len(l.last.Queues), "queue"), waits, backlogNotable)
 	}
 	return r, nil
 }

@@ -148,7 +148,7 @@ func TestAnEmptyConditionIsRefused(t *testing.T) {
 	common := []string{`''`, `'q', kinds => '{}'`, `'q', meta => '{}'`, `'q', key => ''`}
 	for f, conditions := range map[string][]string{
 		"cancel_where": common,
-		"retry_where":  append([]string{`'q', error => ''`, `'q', states => '{}'`}, common...),
+		"retry_where":  append([]string{`'q', error => ''`, `'q', states => '{}'`, `states => '{}'`}, common...),
 		"delete_where": append([]string{`'q', error => ''`}, common...),
 		"move_where":   common,
 	} {

@@ -100,6 +100,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 		{"", "UTC", "1 to 1000 characters, got 0"},
 		{strings.Repeat("1,", 600) + "1 * * * *", "UTC", "1 to 1000 characters"},
 		{"* * *", "UTC", "has 3 fields"},
+		{"*", "UTC", "has 1 field"},
 		{"@reboot", "UTC", "unknown schedule @reboot"},
 		{"0 0 30 feb *", "UTC", "is never due"},
 		{"every 0 seconds", "UTC", "is not in 1 second to 366 days"},

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -53,7 +54,7 @@ func (e *examiner) watch(ctx context.Context, s *Server) error {
 			e.report.Store(now.Report)
 			if now := now.Report.Unseen; len(now) > 0 && !slices.Equal(now, unseen) {
 				unseen = now
-				s.log.Warn("weir: what the doctor can't examine", "unchecked", unseen)
+				s.log.Warn("weir: what the doctor can't examine", "unchecked", strings.Join(unseen, "; "))
 			}
 		}
 	})
