@@ -26,7 +26,7 @@ func ExampleClient_SetLimit() {
 	}
 	for _, l := range limits {
 		if l.Queue == "limited" {
-			fmt.Printf("%d of %d run, %v in %v, %d may start now\n", l.RunningNow, l.Running, l.Rate.Starts, l.Rate.Per, l.Room)
+			fmt.Printf("%d of %d run, %v in %v, %d may start now\n", *l.RunningNow, l.Running, l.Rate.Starts, l.Rate.Per, *l.Room)
 		}
 	}
 	if err := client.ClearLimit(ctx, "limited"); err != nil {

@@ -31,9 +31,9 @@ type Rate struct {
 type QueueLimit struct {
 	Queue string `json:"queue"`
 	Limit
-	RunningNow int        `json:"running_now"`
-	Room       int        `json:"room"`              // how many more may start at this moment
-	NextAt     *time.Time `json:"next_at,omitempty"` // when one may, if Room is 0 and only the rate is the reason
+	RunningNow *int       `json:"running_now,omitempty"` // nil with PerKey, and so is Room
+	Room       *int       `json:"room,omitempty"`        // how many more may start at this moment
+	NextAt     *time.Time `json:"next_at,omitempty"`     // when one may, if Room is 0 and only the rate is the reason
 }
 
 // SetLimit replaces the limits of a queue, which need not exist yet; or, with PerKey, the limits of its keys. From the moment it returns no attempt

@@ -335,3 +335,24 @@ func TestErrorsOfTheClientSpeakGoAndQuoteNames(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitsOfKeysAreNotShownAsFull: a limit of each key counts nothing, and has no room rather than none left.
+func TestLimitsOfKeysAreNotShownAsFull(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, limit := range []weir.Limit{{Running: 5}, {Running: 2, PerKey: true}} {
+		if err := r.client.SetLimit(t.Context(), "q", limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limits, err := r.client.Limits(t.Context())
+	if err != nil || len(limits) != 2 {
+		t.Fatalf("%+v, %v", limits, err)
+	}
+	if whole := limits[0]; whole.RunningNow == nil || whole.Room == nil || *whole.RunningNow != 0 || *whole.Room != 5 {
+		t.Errorf("that of the queue: %+v", whole)
+	}
+	if keys := limits[1]; !keys.PerKey || keys.RunningNow != nil || keys.Room != nil {
+		t.Errorf("that of its keys: %+v", keys)
+	}
+}

@@ -57,9 +57,9 @@ func (c *limitsListCmd) Run(ctx context.Context, s *streams, db *database) error
 	}
 	rows := make([][]string, len(all))
 	for i, l := range all {
-		running, burst, state := strconv.Itoa(l.RunningNow), "", cmp.Or(stateOf(&l), "free")
+		running, burst, state := runningOf(l), "", cmp.Or(stateOf(&l), "free")
 		if l.PerKey {
-			running, state = "", "each key" // attempts are counted for each
+			state = "each key" // attempts are counted for each
 			if l.InOrder {
 				state += ", in order"
 			}
@@ -70,6 +70,14 @@ func (c *limitsListCmd) Run(ctx context.Context, s *streams, db *database) error
 		rows[i] = []string{cell(l.Queue), running, mostOf(l), rateOf(l), burst, state}
 	}
 	return table(s.out, []string{"QUEUE", "RUNNING", "LIMIT", "RATE", "BURST", "STATE"}, rows)
+}
+
+// runningOf returns how many attempts run; "": they aren't counted, because each key has its own limit.
+func runningOf(l weir.QueueLimit) string {
+	if l.RunningNow == nil {
+		return ""
+	}
+	return strconv.Itoa(*l.RunningNow)
 }
 
 // mostOf returns how many attempts may run; "": any number.
@@ -101,9 +109,9 @@ func limitText(limits []weir.QueueLimit) string {
 			rate += " per key"
 		case l.PerKey: // most says so
 		case most != "":
-			most = strconv.Itoa(l.RunningNow) + "/" + most
+			most = runningOf(l) + "/" + most
 		}
-		if !l.PerKey && l.Room <= 0 && l.NextAt != nil {
+		if l.Room != nil && *l.Room <= 0 && l.NextAt != nil {
 			rate += ", next in " + short(max(time.Until(*l.NextAt), 0))
 		}
 		for _, text := range []string{most, rate} {
@@ -131,7 +139,7 @@ func unitOf(per time.Duration) string {
 // stateOf returns what keeps a queue's jobs from starting; "": no limit does.
 func stateOf(l *weir.QueueLimit) string {
 	switch {
-	case l.Room > 0:
+	case l.Room == nil || *l.Room > 0:
 		return ""
 	case l.NextAt != nil:
 		return "rate: next in " + short(max(time.Until(*l.NextAt), 0))

@@ -10,7 +10,7 @@ import (
 const (
 	sqlSetLimit   = `SELECT weir.set_limit($1, running => nullif($2::int, 0), rate => nullif($3::float8, 0), per => make_interval(secs => nullif($4::float8, 0)), burst => nullif($5::int, 0), per_key => $6, in_order => $7)`
 	sqlClearLimit = `SELECT weir.clear_limit($1, $2)`
-	sqlLimits     = `SELECT queue, coalesce(running, 0), coalesce(rate, 0), coalesce(per, '0'), coalesce(burst, 0), coalesce(running_now, 0), coalesce(room, 0), next_at, per_key, in_order FROM weir.limits()`
+	sqlLimits     = `SELECT queue, coalesce(running, 0), coalesce(rate, 0), coalesce(per, '0'), coalesce(burst, 0), running_now, room, next_at, per_key, in_order FROM weir.limits()`
 	sqlSetWeight  = `SELECT weir.set_weight($1, $2, $3)`
 	sqlWeights    = `SELECT queue, key, weight FROM weir.weights()`
 )
@@ -22,8 +22,8 @@ type Limit struct {
 	Starts     float64
 	Per        time.Duration
 	Burst      int
-	RunningNow int
-	Room       int
+	RunningNow *int // nil with PerKey
+	Room       *int
 	NextAt     *time.Time
 	PerKey     bool
 	InOrder    bool
