@@ -147,7 +147,7 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 	if errors.Is(err, weir.ErrNotFound) {
 		return noQueue(f.Queue)
 	} else if err != nil {
-		if n > 0 {
+		if n > 0 || ctx.Err() != nil { // what was done before it was interrupted, even if that is nothing
 			fmt.Fprintf(s.err, "weir: %s %s; run the same command again for the rest\n", done, plural(n, "job"))
 		}
 		return err

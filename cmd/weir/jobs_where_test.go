@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -112,6 +113,48 @@ func TestABulkOperationThatIsKilledIsContinuedByTheSameCommand(t *testing.T) {
 			}
 			t.Logf("%d of %d jobs when it was killed; then: %s", before, jobs, bytes.TrimSpace(out))
 		})
+	}
+}
+
+// TestABulkOperationThatIsInterruptedSaysWhatItHasDone: also in its first step, when that is nothing.
+func TestABulkOperationThatIsInterruptedSaysWhatItHasDone(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := open(t, url), open(t, url)
+	for _, c := range []struct {
+		conn *pgx.Conn
+		sql  string
+	}{
+		{conn, `SELECT weir.enqueue('q', 'k')`},
+		{holder, `SELECT pg_advisory_lock(1464158546, ((lane >> 39) * 4 + (lane & 3))::integer) FROM weir.job`},
+	} {
+		if _, err := c.conn.Exec(t.Context(), c.sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := exec.CommandContext(t.Context(), "weir", "jobs", "move", "--queue", "q", "--to-queue", "r", "--database", url)
+	var errs bytes.Buffer
+	command.Stderr = &errs
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Until(t, "its first step waits", func() (waits bool) {
+		const sql = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted)`
+		if err := conn.QueryRow(t.Context(), sql).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	if err := command.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := command.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
+		t.Errorf("it ended with %v, want the exit code %d", err, exitInterrupted)
+	}
+	const want = "weir: moved 0 jobs; run the same command again for the rest\nweir: interrupted\n"
+	if errs.String() != want {
+		t.Errorf("it said %q, want %q", errs.String(), want)
 	}
 }
 
