@@ -183,10 +183,12 @@ func TestWhatIsCancelledKeepsNoCheckOfQueuesFromItsEnd(t *testing.T) {
 func TestNoWorkerIsNotAllWorkersAlive(t *testing.T) {
 	t.Parallel()
 	url := alone(t)
-	if err := schema.Up(t.Context(), connect(t, url)); err != nil {
+	conn := connect(t, url)
+	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	if well := fmt.Sprint(examine(t, url, time.Second).Well); strings.Contains(well, "all alive") || !strings.Contains(well, "No worker of Weir runs") {
+	execute(t, conn, "SELECT weir.enqueue('q', 'k')")
+	if well := fmt.Sprint(examine(t, url, time.Second).Well); strings.Contains(well, "all alive") || !strings.Contains(well, "No worker of Weir runs") || !strings.Contains(well, "1 queue: 1 job waits, ") {
 		t.Error(well)
 	}
 }

@@ -21,12 +21,15 @@ func TestDoctorExportsWhatItFinds(t *testing.T) {
 }
 
 // TestDoctorExportsWhatItCannotExamine: with a hub's privileges alone, the doctor sees neither other roles' sessions nor Weir's segments, and
-// a metric says so.
+// a metric says so. The log names each, and where one ends.
 func TestDoctorExportsWhatItCannotExamine(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{Database: roleURL(t, pgtest.Database(t), "IN ROLE weir_hub").String(), Doctor: true})
+	var log pgtest.Log
+	s := start(t, Config{Database: roleURL(t, pgtest.Database(t), "IN ROLE weir_hub").String(), Doctor: true, Logger: log.Logger()})
 	unchecked := regexp.MustCompile(`(?m)^weir_doctor_unchecked [1-9]`)
 	awaitMetrics(t, s, unchecked.MatchString)
+	named := regexp.MustCompile(`unchecked="?[^\[\n]+; [^\n]+`)
+	pgtest.Until(t, "the log names them", func() bool { return named.MatchString(log.String()) })
 }
 
 // TestFindingsOfOneKindShareAMetric: /metrics answers while the doctor finds the same in two queues.
