@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -94,14 +95,14 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	var next string
 	cut := []string{}
 	if len(c.State) > 0 {
-		jobs, next, err = listJobs(ctx, client, list, limit)
+		jobs, next, err = listJobs(ctx, client, list, limit, s.err)
 		if err != nil {
 			return err
 		}
 	} else {
 		for _, state := range []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled, weir.StateFailed, weir.StateCancelled, weir.StateCompleted} {
 			list.States = []weir.State{state}
-			some, more, err := listJobs(ctx, client, list, limit)
+			some, more, err := listJobs(ctx, client, list, limit, s.err)
 			if err != nil {
 				return err
 			}
@@ -156,10 +157,14 @@ func jobTable(w io.Writer, jobs []weir.JobInfo) error {
 	return table(w, head, rows)
 }
 
-// listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after.
-func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, limit int) (jobs []weir.JobInfo, next string, err error) {
-	const onPage = 1000
-	for {
+// listJobs reads pages until it has limit jobs or there are no more. next is the cursor to continue after. If that takes long, it says so.
+func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, limit int, say io.Writer) (jobs []weir.JobInfo, next string, err error) {
+	const (
+		onPage  = 1000
+		patient = 2 * time.Second
+	)
+	said := time.Now()
+	for pages := 1; ; pages++ {
 		list.Limit = min(limit-len(jobs), onPage)
 		page, err := client.Jobs(ctx, list)
 		if err != nil {
@@ -170,6 +175,18 @@ func listJobs(ctx context.Context, client *weir.Client, list weir.JobsParams, li
 			return jobs, page.Next, nil
 		}
 		list.After = page.Next
+		if time.Since(said) >= patient {
+			said = time.Now()
+			states := "all"
+			if len(list.States) > 0 {
+				names := make([]string, len(list.States))
+				for i, state := range list.States {
+					names[i] = string(state)
+				}
+				states = strings.Join(names, ", ")
+			}
+			fmt.Fprintf(say, "weir: still looking (%s jobs): %d found on %s\n", states, len(jobs), plural(pages, "page"))
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"slices"
@@ -209,7 +210,7 @@ func (c *workCmd) anyLeft(ctx context.Context, client *weir.Client, queues map[s
 			if state == weir.StateScheduled {
 				list.Kinds = c.Kind // jobs of other kinds wait for other workers
 			}
-			jobs, _, err := listJobs(ctx, client, list, 1)
+			jobs, _, err := listJobs(ctx, client, list, 1, io.Discard)
 			if err != nil {
 				return true, time.Time{}, err
 			}
