@@ -3508,6 +3508,22 @@ CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABL
 AS $$
   SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
 $$;
+CREATE FUNCTION weir._jobs_after(state text, after text) RETURNS TABLE(job weir.job_info, next text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  p record;
+BEGIN
+  PERFORM weir._lock_log();
+  SELECT k.* INTO p FROM weir._read_page(ARRAY[_jobs_after.state], NULL, NULL, NULL, NULL, _jobs_after.after, CASE WHEN _jobs_after.after IS NULL THEN 50 ELSE 500 END) k;
+  RETURN QUERY SELECT j, NULL::text FROM unnest(p.jobs) j;
+  IF p.next IS NOT NULL THEN
+    RETURN QUERY SELECT NULL::weir.job_info, p.next;
+  END IF;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir._jobs_on(segment smallint, page bigint) RETURNS TABLE(lane bigint, xid xid8, id bigint, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_indexscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -4338,6 +4354,7 @@ DECLARE
   -- The queue, if all lanes are those of one.
   of_name text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_cancelled.lanes[1] >> 39)::integer);
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE of_name IS NULL OR w.queue IS NULL OR w.queue = of_name);
+  upto    bigint := (SELECT max(w.upto) FROM weir.cancellation_where w);  -- no job with a greater id is cancelled by a filter
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -4366,9 +4383,9 @@ BEGIN
     WITH n AS MATERIALIZED (
       SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) k
     ), gone AS MATERIALIZED (
-      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id <= upto)) AS ids
     )
-    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9 FROM n CROSS JOIN gone ORDER BY n.at_nr;
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + CASE WHEN n.id <= upto THEN 9 ELSE 0 END FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
@@ -4379,9 +4396,9 @@ BEGIN
     WITH n AS MATERIALIZED (
       SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) k
     ), gone AS MATERIALIZED (
-      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id <= upto)) AS ids
     )
-    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10 FROM n CROSS JOIN gone ORDER BY n.at_nr;
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), CASE WHEN n.id <= upto THEN 10 ELSE 1 END FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
@@ -5321,7 +5338,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
@@ -5330,8 +5347,10 @@ DECLARE
   place  jsonb;
   step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
   got    integer;
+  hits   integer;  -- how many jobs the page has had before this step
   r      record;
   look   weir.job_info;
+  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -5365,6 +5384,7 @@ BEGIN
         USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta and key; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
+    step := CASE WHEN has_conditions THEN 200 ELSE step END;
     place := at->1;
   END IF;
   IF queue IS NOT NULL AND key IS NOT NULL THEN
@@ -5378,30 +5398,30 @@ BEGIN
   WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
     LOOP
       got := 0;
+      hits := cardinality(jobs);
       FOR r IN
         WITH n AS MATERIALIZED (
           SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
+        ), fit AS MATERIALIZED (
+          -- All rows of a job have the same kind, meta and key. In one query for all of them: one for each would cost many times as much.
+          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR EXISTS (SELECT FROM (
+               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = n.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = n.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key))) AS fits
+          FROM n
         ), gone AS MATERIALIZED (
-          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) END AS ids
+          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
         )
-        SELECT n.id, n.ended_at, n.place, n.cost, coalesce(n.id = ANY (gone.ids), false) AS is_gone FROM n CROSS JOIN gone ORDER BY n.at_nr
+        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 ELSE 0 END AS cost,
+               f.fits AND coalesce(f.id = ANY (gone.ids), false) AS is_gone
+        FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
         got := got + 1;
         effort := effort + r.cost;
         IF r.is_gone THEN
           effort := effort + 9;
           r.id := NULL;
-        END IF;
-        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL OR key IS NOT NULL) THEN
-          effort := effort + 9;
-          -- All rows of a job have the same kind, meta and key.
-          IF NOT EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = r.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = r.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)) THEN
-            r.id := NULL;
-          END IF;
         END IF;
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
@@ -5424,7 +5444,7 @@ BEGIN
       END LOOP;
       EXIT WHEN got = 0;
       IF got >= step THEN
-        step := least(2 * step, 200);
+        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END);
       END IF;
     END LOOP;
     nr := nr + 1;
@@ -9646,6 +9666,7 @@ COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this datab
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
@@ -9890,6 +9911,12 @@ COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have t
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
 COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
+COMMENT ON VIEW weir.available_jobs IS 'All available jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
+COMMENT ON VIEW weir.cancelled_jobs IS 'All cancelled jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
+COMMENT ON VIEW weir.completed_jobs IS 'All completed jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
+COMMENT ON VIEW weir.failed_jobs IS 'All failed jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
+COMMENT ON VIEW weir.running_jobs IS 'All running jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
+COMMENT ON VIEW weir.scheduled_jobs IS 'All scheduled jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
@@ -9900,6 +9927,7 @@ GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
+GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;

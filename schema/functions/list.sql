@@ -49,7 +49,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 10 for a job that is compared, 50 for one that is read in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
@@ -58,8 +58,10 @@ DECLARE
   place  jsonb;
   step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
   got    integer;
+  hits   integer;  -- how many jobs the page has had before this step
   r      record;
   look   weir.job_info;
+  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -93,6 +95,7 @@ BEGIN
         USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta and key; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
+    step := CASE WHEN has_conditions THEN 200 ELSE step END;
     place := at->1;
   END IF;
   IF queue IS NOT NULL AND key IS NOT NULL THEN
@@ -106,30 +109,30 @@ BEGIN
   WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
     LOOP
       got := 0;
+      hits := cardinality(jobs);
       FOR r IN
         WITH n AS MATERIALIZED (
           SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
+        ), fit AS MATERIALIZED (
+          -- All rows of a job have the same kind, meta and key. In one query for all of them: one for each would cost many times as much.
+          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR EXISTS (SELECT FROM (
+               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = n.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = n.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key))) AS fits
+          FROM n
         ), gone AS MATERIALIZED (
-          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) END AS ids
+          SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
         )
-        SELECT n.id, n.ended_at, n.place, n.cost, coalesce(n.id = ANY (gone.ids), false) AS is_gone FROM n CROSS JOIN gone ORDER BY n.at_nr
+        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 ELSE 0 END AS cost,
+               f.fits AND coalesce(f.id = ANY (gone.ids), false) AS is_gone
+        FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
         got := got + 1;
         effort := effort + r.cost;
         IF r.is_gone THEN
           effort := effort + 9;
           r.id := NULL;
-        END IF;
-        IF r.id IS NOT NULL AND (kinds IS NOT NULL OR meta IS NOT NULL OR key IS NOT NULL) THEN
-          effort := effort + 9;
-          -- All rows of a job have the same kind, meta and key.
-          IF NOT EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = r.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = r.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = r.id AND f.kind IS NOT NULL LIMIT 1)) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)) THEN
-            r.id := NULL;
-          END IF;
         END IF;
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
@@ -152,7 +155,7 @@ BEGIN
       END LOOP;
       EXIT WHEN got = 0;
       IF got >= step THEN
-        step := least(2 * step, 200);
+        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END);
       END IF;
     END LOOP;
     nr := nr + 1;
@@ -224,3 +227,26 @@ END
 $$;
 COMMENT ON FUNCTION weir.jobs IS
   'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._jobs_after(state text, after text) RETURNS TABLE (job weir.job_info, next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+ROWS 100
+AS $$
+DECLARE
+  p record;
+BEGIN
+  PERFORM weir._lock_log();
+  SELECT k.* INTO p FROM weir._read_page(ARRAY[_jobs_after.state], NULL, NULL, NULL, NULL, _jobs_after.after, CASE WHEN _jobs_after.after IS NULL THEN 50 ELSE 500 END) k;
+  RETURN QUERY SELECT j, NULL::text FROM unnest(p.jobs) j;
+  IF p.next IS NOT NULL THEN
+    RETURN QUERY SELECT NULL::weir.job_info, p.next;
+  END IF;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
+COMMENT ON FUNCTION weir._jobs_after IS
+  'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';

@@ -218,6 +218,7 @@ DECLARE
   -- The queue, if all lanes are those of one.
   of_name text := (SELECT q.name FROM weir.queue q WHERE q.id = (_next_cancelled.lanes[1] >> 39)::integer);
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE of_name IS NULL OR w.queue IS NULL OR w.queue = of_name);
+  upto    bigint := (SELECT max(w.upto) FROM weir.cancellation_where w);  -- no job with a greater id is cancelled by a filter
   at_time timestamptz;
   at_id   bigint;
 BEGIN
@@ -246,9 +247,9 @@ BEGIN
     WITH n AS MATERIALIZED (
       SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_available(_next_cancelled.lanes, nullif(after -> 'waiting', 'null'), most) k
     ), gone AS MATERIALIZED (
-      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id <= upto)) AS ids
     )
-    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + 9 FROM n CROSS JOIN gone ORDER BY n.at_nr;
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('waiting', n.place), n.cost + CASE WHEN n.id <= upto THEN 9 ELSE 0 END FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
@@ -259,9 +260,9 @@ BEGIN
     WITH n AS MATERIALIZED (
       SELECT k.*, row_number() OVER () AS at_nr FROM weir._next_later(_next_cancelled.lanes, nullif(after -> 'later', 'null'), most) k
     ), gone AS MATERIALIZED (
-      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id IS NOT NULL)) AS ids
+      SELECT weir._cancelled_where_among(ARRAY(SELECT n.id FROM n WHERE n.id <= upto)) AS ids
     )
-    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), 10 FROM n CROSS JOIN gone ORDER BY n.at_nr;
+    SELECT CASE WHEN n.id = ANY (gone.ids) THEN n.id END, NULL::timestamptz, jsonb_build_object('later', n.place), CASE WHEN n.id <= upto THEN 10 ELSE 1 END FROM n CROSS JOIN gone ORDER BY n.at_nr;
     IF FOUND THEN
       RETURN;
     END IF;
