@@ -92,11 +92,7 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		if wanted == 0 { // limits withhold all that it could claim
 			s.Health.claims.Rest()
-			if s.awaitsTurn() {
-				s.sleepOr(ctx, min(time.Until(s.turnAt), s.Lease/4), nil, nil)
-			} else {
-				s.sleepOr(ctx, min(time.Until(s.nextLook()), s.Lease/4), s.room, s.released)
-			}
+			s.waitForLook(ctx, min(time.Until(s.nextLook()), s.Lease/4))
 			continue
 		}
 		began := time.Now()
@@ -344,6 +340,7 @@ func (s *session) lookLater(withheld []store.Withheld, got int) {
 	limited, now, sharing := false, time.Now(), s.sharing.Load()
 	for _, w := range withheld {
 		q := s.byName[w.Queue]
+		q.awaits = false
 		switch {
 		case w.For == nil:
 			limited = true
@@ -351,8 +348,7 @@ func (s *session) lookLater(withheld []store.Withheld, got int) {
 				q.lookAt = now.Add(min(s.slow(s.Poll), lookAtLeast)) // a limit may have been raised
 			}
 		case isSoon(w) && got == 0 && s.owes:
-			q.lookAt = now.Add(sleep.Jitter(min(gather<<s.missed, s.turn())))
-			s.turnAt = q.lookAt
+			q.awaits, q.lookAt = true, now.Add(sleep.Jitter(min(gather<<s.missed, s.turn())))
 		case isSoon(w) && got == 0 && sharing > watchers:
 			q.lookAt = now.Add(sleep.Jitter(s.turn()))
 		}
@@ -367,13 +363,19 @@ func isSoon(w store.Withheld) bool { return w.For != nil && *w.For <= gather }
 
 // lookEverywhere lets the next claim look at all queues: ends of this worker's attempts were recorded. It tries until it has its turn.
 func (s *session) lookEverywhere() {
-	if s.awaitsTurn() {
-		return
-	}
 	s.owes = true
+	now := time.Now()
 	for _, q := range s.queues {
-		q.lookAt = time.Time{}
+		if !q.awaitsTurn(now) {
+			q.lookAt = time.Time{}
+		}
 	}
+}
+
+// awaitsTurn reports whether others were before this worker at its last try in some queue, and it leaves that to them for a while.
+func (s *session) awaitsTurn() bool {
+	now := time.Now()
+	return slices.ContainsFunc(s.queues, func(q *queue) bool { return q.awaitsTurn(now) })
 }
 
 // nextLook returns when to claim again from a queue whose limits withhold jobs; zero: there is none.
@@ -387,13 +389,27 @@ func (s *session) nextLook() (at time.Time) {
 	return at
 }
 
-// awaitsTurn reports whether others were before this worker at its last try, and it leaves them to it for a while.
-func (s *session) awaitsTurn() bool { return s.owes && time.Now().Before(s.turnAt) }
-
 // looksElsewhere reports whether the next claim may get jobs from queues whose limits withhold none.
 func (s *session) looksElsewhere() bool {
 	now := time.Now()
 	return slices.ContainsFunc(s.queues, func(q *queue) bool { return q.free() > 0 && !now.Before(q.lookAt) })
+}
+
+// waitForLook waits for a while, but not while a queue has room and may be looked at.
+func (s *session) waitForLook(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for !s.looksElsewhere() {
+		select {
+		case <-s.room:
+		case <-s.released:
+			s.lookEverywhere()
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // letGather lets jobs gather for a while, but not while a queue has room that had more jobs than room at its last claim.

@@ -78,55 +78,90 @@ func TestJobsGatherNoLongerThanAFullQueueIsFull(t *testing.T) {
 	pgtest.Receive(t, gathered, "the end of gathering")
 }
 
-// TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues: others are before it in a queue at its limit, so it leaves that alone for minutes; meanwhile a job of
-// another queue starts.
+// TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues: others are before it in a queue at its limit, so it leaves that alone for minutes; meanwhile jobs of
+// another queue start: one that is enqueued, one for which there is room again, and one for which an attempt has freed a slot of that queue's limit.
 func TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues(t *testing.T) {
 	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	pool := pgtest.Pool(t, pgtest.Database(t))
-	exec := func(query string, args ...any) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), query, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
-	w := New(Config{Queues: map[string]int{"limited": 5, "free": 5}, Lease: time.Hour, Store: st, Poll: 5 * time.Millisecond, Log: log, Outage: outage.New(log)})
-	exec(`SELECT weir.set_limit('limited', running => 1)`)
-	exec(`SELECT weir.enqueue('limited', 'k')`)
-	id, err := st.StartWorker(t.Context(), "turns", w.queues, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSession(w, id, time.Now())
-	defer s.lease.stop()
-	started := make(chan struct{}, 1)
-	s.byName["free"].start = func() { started <- struct{}{} }
-	s.byName["limited"].start = func() { t.Error("a job starts in spite of those before it") }
-	s.owes, s.missed = true, 2*missedMost
-	s.sharing.Store(100_000)
+	for name, c := range map[string]struct {
+		prepare string // with other, a worker of the other queue
+		busy    int    // how many of the runners of the other queue
+		before  func(t *testing.T, s *session, other int32, exec func(string, ...any))
+	}{
+		"a new job": {``, 0, func(_ *testing.T, _ *session, _ int32, exec func(string, ...any)) {
+			exec(`SELECT weir.enqueue('other', 'k')`)
+		}},
+		"room": {`SELECT weir.enqueue('other', 'k'), $1::int`, 1, func(_ *testing.T, s *session, _ int32, _ func(string, ...any)) {
+			s.freed(s.byName["other"], time.Second)
+		}},
+		"a slot": {`SELECT weir.set_limit('other', running => 1), weir.enqueue('other', 'k'), weir.enqueue('other', 'k'), $1::int`, 0, func(t *testing.T, s *session, other int32, exec func(string, ...any)) {
+			exec(`SELECT weir._record($1, ARRAY[h.lane], ARRAY[h.seq], '{1}', h.ids) FROM weir._holds($1) h`, other)
+			s.released <- struct{}{} // as if that attempt were this worker's
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			url := pgtest.Database(t)
+			pool, observer := pgtest.Pool(t, url), pgtest.Pool(t, url)
+			exec := func(query string, args ...any) {
+				t.Helper()
+				if _, err := observer.Exec(t.Context(), query, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+			w := New(Config{Queues: map[string]int{"limited": 5, "other": 1}, Lease: time.Hour, Store: st, Poll: 5 * time.Millisecond, Log: log, Outage: outage.New(log)})
+			exec(`SELECT weir.set_limit('limited', running => 1)`)
+			exec(`SELECT weir.enqueue('limited', 'k')`)
+			start := func() int32 {
+				t.Helper()
+				id, err := st.StartWorker(t.Context(), "turns", w.queues, time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return id
+			}
+			other := start()
+			if c.prepare != "" {
+				exec(c.prepare, other)
+			}
+			if c.busy == 0 {
+				exec(`SELECT count(c) FROM (SELECT weir._claim($1, '{other}', '{1}') c) c`, other)
+			}
+			s := newSession(w, start(), time.Now())
+			defer s.lease.stop()
+			started := make(chan struct{}, 1)
+			s.byName["other"].start = func() { started <- struct{}{} }
+			s.byName["other"].inFlight.Store(int64(c.busy))
+			s.byName["limited"].start = func() { t.Error("a job starts in spite of those before it") }
+			s.owes, s.missed = true, 2*missedMost
+			s.sharing.Store(100_000)
 
-	before, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
+			before, err := observer.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for place := range 4 { // others have the gate and the places behind it
+				if _, err := before.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158560, gate # ($1 << 29)) FROM weir.queue WHERE name = 'limited'`, place); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ended := make(chan struct{})
+			go func() {
+				_ = s.fetch(ctx)
+				close(ended)
+			}()
+			pgtest.Until(t, "it has tried", func() bool {
+				var tried bool
+				return observer.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '%FROM weir.' || '_claim(%')
+					OR EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%FROM weir.' || '_watch(%')`).Scan(&tried) == nil && tried
+			})
+			c.before(t, s, other, exec)
+			pgtest.Receive(t, started, "the start of a job of the other queue")
+			stop()
+			pgtest.Receive(t, ended, "the end of the fetcher")
+			_ = before.Rollback(t.Context())
+		})
 	}
-	for place := range 4 { // others have the gate and the places behind it
-		if _, err := before.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158560, gate # ($1 << 29)) FROM weir.queue WHERE name = 'limited'`, place); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = s.fetch(ctx)
-		close(ended)
-	}()
-	pgtest.Until(t, "it has tried", func() bool {
-		var n int
-		return pool.QueryRow(t.Context(), `SELECT n FROM (SELECT count(*) FILTER (WHERE query LIKE '%weir._watch%') AS n FROM pg_stat_activity) a`).Scan(&n) == nil && n > 0
-	})
-	exec(`SELECT weir.enqueue('free', 'k')`)
-	pgtest.Receive(t, started, "the start of a job of the other queue")
-	stop()
-	pgtest.Receive(t, ended, "the end of the fetcher")
-	_ = before.Rollback(t.Context())
 }

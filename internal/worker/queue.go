@@ -29,6 +29,7 @@ type queue struct {
 	average     atomic.Uint64 // duration of a job, in ns, as float bits
 	filled      bool          // the last claim from it got as many jobs as it asked for, so there may be more; the fetcher's
 	lookAt      time.Time     // limits withheld its jobs: when to claim some again, unless this worker makes room before; the fetcher's
+	awaits      bool          // until lookAt, it leaves the queue to others who are before it, even if it makes room; the fetcher's
 
 	mu      sync.Mutex
 	ready   []*Task // claimed tasks; those from head on have not started
@@ -65,6 +66,9 @@ func (q *queue) worthwhile() bool {
 	}
 	return q.free() > 0
 }
+
+// awaitsTurn reports whether this worker leaves the queue to others who are before it.
+func (q *queue) awaitsTurn(now time.Time) bool { return q.awaits && now.Before(q.lookAt) }
 
 // finished removes a job, and adds its duration to the average of the last few. A race only loses one sample.
 func (q *queue) finished(took time.Duration) {

@@ -46,7 +46,6 @@ type session struct {
 	patience  time.Duration // for the next claim; the fetcher's
 	owes      bool          // this worker has freed slots, and has not looked since whether there are jobs for them; the fetcher's
 	missed    int           // how often it has tried in vain to have its turn, because others were before it, less one for each try that was not
-	turnAt    time.Time     // when it tries again, if it owes; the fetcher's
 	released  chan struct{} // signals the fetcher that ends were recorded since its last claim began; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
 	sharing   atomic.Int32  // number of workers that share a queue with this one, by the last heartbeat
