@@ -67,6 +67,20 @@ type step struct{ attempt, putOff int32 }
 
 func (a attempt) step() step { return step{a.Attempt, a.PutOff} }
 
+// someEndings are outcomes of attempts for random tests, each as often as it stands there.
+var someEndings = []string{"completed", "completed", "completed", "failed", "cancelled", "retried", "snoozed", "released"}
+
+// after returns the step that comes after an attempt with an outcome; final: none does.
+func (t step) after(outcome string) (next step, final bool) {
+	switch outcome {
+	case "retried":
+		return step{t.attempt + 1, 0}, false
+	case "snoozed", "released":
+		return step{t.attempt, t.putOff + 1}, false
+	}
+	return t, true
+}
+
 // follows reports whether a step comes right after another.
 func (t step) follows(before step) bool {
 	return t == step{before.attempt + 1, 0} || t == step{before.attempt, before.putOff + 1}

@@ -121,7 +121,7 @@ func (s *together) end(worker int32) {
 	n := s.rng.IntN(len(s.held[worker]))
 	a := s.held[worker][n]
 	s.held[worker] = slices.Delete(s.held[worker], n, n+1)
-	outcome := []string{"completed", "completed", "completed", "failed", "cancelled", "retried", "snoozed", "released"}[s.rng.IntN(8)]
+	outcome := someEndings[s.rng.IntN(len(someEndings))]
 	switch {
 	case a.Dropped != nil:
 		outcome = "cancelled"
@@ -138,14 +138,7 @@ func (s *together) end(worker int32) {
 	s.say("job %d has ended as %s", a.ID, outcome)
 	j := s.jobs[a.ID]
 	j.claimed = false
-	switch outcome {
-	case "retried":
-		j.step = step{j.step.attempt + 1, 0}
-	case "snoozed", "released":
-		j.step.putOff++
-	default:
-		j.final = true
-	}
+	j.step, j.final = j.step.after(outcome)
 }
 
 func (s *together) setLimit() {

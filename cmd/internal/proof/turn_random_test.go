@@ -218,7 +218,7 @@ func (s *turns) end(worker int32) {
 	a := s.held[worker][n]
 	s.held[worker] = slices.Delete(s.held[worker], n, n+1)
 	j := s.jobs[a.ID]
-	outcome := []string{"completed", "completed", "completed", "failed", "cancelled", "retried", "snoozed", "released"}[s.rng.IntN(8)]
+	outcome := someEndings[s.rng.IntN(len(someEndings))]
 	if a.Attempt+a.PutOff > 6 {
 		outcome = "completed"
 	}
@@ -226,14 +226,7 @@ func (s *turns) end(worker int32) {
 		s.t.Fatalf("job %d ends as %s: %v, %v", a.ID, outcome, ok, err)
 	}
 	j.claimed = false
-	switch outcome {
-	case "retried":
-		j.step = step{j.step.attempt + 1, 0}
-	case "snoozed", "released":
-		j.step.putOff++
-	default:
-		j.final = true
-	}
+	j.step, j.final = j.step.after(outcome)
 }
 
 // state describes where keys stand.
