@@ -301,14 +301,14 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 		left := max(time.Until(until), time.Millisecond)
 		switch {
 		case full:
-			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room, s.slotsFreed()) {
+			if !s.waitOr(ctx, min(s.pause(sharing), left), atOnce) {
 				return false, nil
 			}
 		case sharing <= watchers || rand.Int32N(sharing) < watchers:
 			pause = min(pause, left)
 			polls = max(int(min(watchFor, left)/pause), 1)
 		default:
-			if !s.sleepOr(ctx, min(s.pause(sharing), left), s.room, s.slotsFreed()) {
+			if !s.waitOr(ctx, min(s.pause(sharing), left), atOnce) {
 				return false, nil
 			}
 			if idle := time.Since(since) / 8; time.Since(polled) < min(idle, s.slow(0)) {
@@ -397,40 +397,16 @@ func (s *session) looksElsewhere() bool {
 
 // waitForLook waits for a while, but not while a queue has room and may be looked at.
 func (s *session) waitForLook(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for !s.looksElsewhere() {
-		select {
-		case <-s.room:
-		case <-s.released:
-			s.lookEverywhere()
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
+	if !s.looksElsewhere() {
+		s.waitOr(ctx, d, func(bool) bool { return s.looksElsewhere() })
 	}
 }
 
 // letGather lets jobs gather for a while, but not while a queue has room that had more jobs than room at its last claim.
 func (s *session) letGather(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.room:
-			if slices.ContainsFunc(s.queues, func(q *queue) bool { return q.filled && q.worthwhile() }) {
-				return
-			}
-		case <-s.slotsFreed():
-			s.lookEverywhere()
-			return
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+	s.waitOr(ctx, d, func(freed bool) bool {
+		return freed || slices.ContainsFunc(s.queues, func(q *queue) bool { return q.filled && q.worthwhile() })
+	})
 }
 
 // earlier returns the earlier of two times that are not zero.
@@ -450,22 +426,30 @@ func (s *session) slotsFreed() <-chan struct{} {
 	return nil
 }
 
-// sleepOr sleeps; false: ctx ended, or a signal came that jobs which may be waiting can be claimed now.
-func (s *session) sleepOr(ctx context.Context, d time.Duration, room, freed <-chan struct{}) bool {
+// waitOr waits for a while; false: ctx ended, or jobs that may be waiting can be claimed now, which may be when a queue has room or slots were freed.
+func (s *session) waitOr(ctx context.Context, d time.Duration, now func(freed bool) bool) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-room:
-		return false
-	case <-freed:
-		s.lookEverywhere()
-		return false
-	case <-ctx.Done():
-		return false
+	for {
+		freed := false
+		select {
+		case <-s.room:
+		case <-s.slotsFreed():
+			s.lookEverywhere()
+			freed = true
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+		if now(freed) {
+			return false
+		}
 	}
 }
+
+// atOnce ends a wait at the first signal.
+func atOnce(bool) bool { return true }
 
 // endedBy ends the session if the error means that its id is no longer valid, and reports whether it does.
 func (s *session) endedBy(err error) bool {
