@@ -1425,7 +1425,6 @@ DECLARE
   cluster     text;
   started_for text[];
   hinted      bigint[];  -- the only lanes to check; NULL: all
-  hinted_queues integer[];  -- and those of which it has lanes
   start_at    integer;
   visited     integer := 0;
   gaps        record;     -- what is known of the stretches between running transactions: see weir._fresh_between
@@ -1501,10 +1500,6 @@ BEGIN
     END IF;
   END IF;
 
-  IF has_keys THEN
-    hinted_queues := ARRAY(SELECT DISTINCT (h >> 39)::integer FROM unnest(hinted) h);
-  END IF;
-
   -- If there are more lanes than it may lock, it starts at a random queue, so that none always comes last.
   IF cardinality(hinted) > max_lanes THEN
     start_at := hinted[1 + floor(random() * cardinality(hinted))] >> 39;
@@ -1540,15 +1535,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT array_position(_claim.queues, q.name) AS ord OFFSET 0) o
         WHERE _claim.limits[o.ord] > 0 AND h.lane < ((h.lane >> 39) << 39) + 4  -- no key
         UNION ALL
-        SELECT (q.id << 39) + 4, n.ord, n.name
-        FROM (SELECT u.name, u.ord FROM unnest(_claim.queues) WITH ORDINALITY u(name, ord) WHERE hinted IS NULL
-              UNION ALL
-              SELECT m.name, array_position(_claim.queues, m.name)
-              FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (hinted_queues)
-                    UNION  -- where keys have limits, they may have turns without anything that is new
-                    SELECT k.name FROM weir.queue_limit k WHERE hinted IS NOT NULL AND num_nonnulls(k.key_running, k.key_rate) > 0) m) n
-        CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
-        WHERE has_keys AND _claim.limits[n.ord] > 0 AND q.id IS NOT NULL) l
+        SELECT k.lane, k.ord, k.name FROM weir._turn_lanes(_claim.queues, hinted) k
+        WHERE has_keys AND _claim.limits[k.ord] > 0) l
       -- A pause, a gate and ageing apply to all twins of a name, also to one that was committed after them.
       CROSS JOIN LATERAL (SELECT max(p.paused_at) AS paused_at, max(p.gate) AS gate, max(p.ageing) AS ageing FROM weir.queue p WHERE p.name = l.name OFFSET 0) n
       LEFT JOIN LATERAL (
@@ -1667,13 +1655,18 @@ BEGIN
     -- The snapshot of this statement, taken after the locks, is that of the batch. Statements below may have a newer one; rows that only the newer one
     -- sees are left alone.
     FOR again IN 0..1 LOOP  -- a second time, if jobs at the head of the lane may have been ended
-      SELECT coalesce(b.seq, 0) AS seq, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, coalesce(b.total, 0) AS total,
-             b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, f.filters, f.upto INTO last
-      FROM (SELECT array_agg(w) AS filters, coalesce(max(w.upto), 0) AS upto FROM weir.cancellation_where w
-            WHERE (w.queue IS NULL OR w.queue = ready.name) AND (is_ring OR w.priority IS NULL OR w.priority = (ready.lane & 3)::integer + 1)) f
-      LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1) b ON true;
+      SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed,
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation_where) THEN weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) END AS filters INTO last
+      FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
+      IF NOT FOUND THEN  -- joined to a row that is always there, it would be prepared for half as long again
+        SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending, NULL::bigint[] AS pending_after, pg_current_snapshot() AS snapshot,
+               EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) AS filters INTO last;
+      END IF;
       filters := last.filters;
-      upto := last.upto;
+      upto := 0;
+      IF filters IS NOT NULL THEN
+        upto := (SELECT max(f.upto) FROM unnest(filters) f);
+      END IF;
       EXIT WHEN upto = 0 OR is_ring OR again = 1;
       IF weir._skip_ended(_claim.worker, ready.lane, filters, false) THEN
         is_cut := true;
@@ -1749,6 +1742,54 @@ BEGIN
                  ELSE p.id > upto OR p.id <> ALL ((
         SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
+    ELSIF upto = 0 AND NOT last.keyed THEN  -- nothing to end: the statement below, with less to prepare
+      RETURN QUERY
+      WITH late AS MATERIALIZED (
+        SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, p.ord AS pending_ord
+        FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
+        CROSS JOIN LATERAL (
+          SELECT j.* FROM weir.job j
+          WHERE j.lane = ready.lane AND j.xid = p.xid AND j.id > p.after
+          ORDER BY j.xid, j.id LIMIT quota) j
+        LIMIT quota
+      ), picked AS MATERIALIZED (
+        SELECT late.* FROM late
+        UNION ALL
+        (SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, NULL::bigint FROM generate_series(0, cardinality(skip)) i
+         CROSS JOIN LATERAL (
+           SELECT j.* FROM weir.job j
+           WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
+             AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
+             AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))  -- more transactions may be in progress than skip lists
+           ORDER BY j.xid, j.id LIMIT quota) j
+         LIMIT quota)
+        LIMIT quota
+      ), state AS MATERIALIZED (
+        -- picked is sorted: late before fresh, each by (xid, id), and every late xid is below every fresh one.
+        SELECT r.xids[1] AS from_xid, r.xids[r.n] AS to_xid, r.n, r.n_late, r.late_ord,
+               CASE WHEN r.n > r.n_late THEN r.xids[r.n] ELSE last.pos_xid END AS pos_xid,
+               CASE WHEN r.n > r.n_late THEN r.ids[r.n] ELSE last.pos_id END AS pos_id
+        FROM (SELECT array_agg(p.xid) AS xids, array_agg(p.id) AS ids, count(*)::integer AS n,
+                     count(p.pending_ord)::integer AS n_late, max(p.pending_ord) AS late_ord FROM picked p) r
+      ), unread AS MATERIALIZED (
+        -- Transactions that have ended but, because late rows filled the batch, are not yet read to their end.
+        SELECT array_agg(e.xid) AS xids, array_agg(CASE WHEN e.ord = state.late_ord THEN (SELECT max(l.id) FROM late l WHERE l.pending_ord = e.ord) ELSE e.after END) AS afters
+        FROM state, unnest(ended, afters) WITH ORDINALITY e(xid, after, ord) WHERE state.n_late >= quota AND e.ord >= state.late_ord
+      ), pending AS MATERIALIZED (
+        SELECT CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.xids || running[1 : p.n] END AS xids,
+               CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
+        FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
+      ), made AS (
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate)
+        SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
+               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate
+        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+      )
+      SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
+             -- Usually nothing is cancelled: this is checked once, not row by row.
+             CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
+             (ready.lane & 3)::integer + 1, NULL::text
+      FROM picked p;
     ELSE
       RETURN QUERY
       WITH late AS MATERIALIZED (
@@ -2886,6 +2927,14 @@ BEGIN
     INSERT INTO weir.worker (id, fenced, at, name) VALUES (_fence.worker, true, clock_timestamp(), left(_fence.reason, 200));
   END IF;
   RETURN true;
+END
+$$;
+CREATE FUNCTION weir._filters_of(queue text, priority integer) RETURNS weir.cancellation_where[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN (SELECT array_agg(w) FROM weir.cancellation_where w
+          WHERE (w.queue IS NULL OR w.queue = _filters_of.queue) AND (_filters_of.priority IS NULL OR w.priority IS NULL OR w.priority = _filters_of.priority));
 END
 $$;
 CREATE FUNCTION weir._fire(marks weir.later[], at_time timestamp with time zone, most integer) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -7431,6 +7480,22 @@ AS $$
   SELECT CASE WHEN _try_lane.lane & 549755813884 = 0 THEN pg_try_advisory_xact_lock(1464158546, ((_try_lane.lane >> 39) * 4 + (_try_lane.lane & 3))::integer)
               ELSE pg_try_advisory_xact_lock(1464158559, hashtext((SELECT q.name FROM weir.queue q WHERE q.id = (_try_lane.lane >> 39)::integer))) END
 $$;
+CREATE FUNCTION weir._turn_lanes(queues text[], hinted bigint[]) RETURNS TABLE(lane bigint, ord bigint, name text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT (q.id << 39) + 4, n.ord, n.name
+  FROM (SELECT u.name, u.ord FROM unnest(_turn_lanes.queues) WITH ORDINALITY u(name, ord) WHERE _turn_lanes.hinted IS NULL
+        UNION ALL
+        SELECT m.name, array_position(_turn_lanes.queues, m.name)
+        FROM (SELECT q.name FROM weir.queue q WHERE q.id = ANY (ARRAY(SELECT DISTINCT (h >> 39)::integer FROM unnest(_turn_lanes.hinted) h))
+              UNION  -- where keys have limits, they may have turns without anything that is new
+              SELECT k.name FROM weir.queue_limit k WHERE _turn_lanes.hinted IS NOT NULL AND num_nonnulls(k.key_running, k.key_rate) > 0) m) n
+  CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
+  WHERE n.ord IS NOT NULL AND q.id IS NOT NULL;
+END
+$$;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer, seen_at timestamp with time zone) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
   SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running, coalesce(h.at, l.at)
@@ -9635,6 +9700,7 @@ COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after th
 COMMENT ON ROUTINE weir._failed_between(bigint[],timestamp with time zone,timestamp with time zone,integer) IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
@@ -9778,6 +9844,7 @@ COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins a
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
+COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet, in some lanes: those past the position, and those of a pending transaction (see _state_of).';
 COMMENT ON ROUTINE weir._unclaimed_of_keys(integer,integer) IS 'As _unclaimed, for all lanes of keys: it reads the whole segment once, however many lanes there are.';

@@ -7,6 +7,19 @@
 -- transaction, that its jobs ended as cancelled. So no such job is ever held by a worker, a claim that is lost is lost as a whole, and
 -- many thousands are ended in one call, without their arguments being read by anyone.
 
+CREATE OR REPLACE FUNCTION weir._filters_of(queue text, priority integer) RETURNS weir.cancellation_where[]
+LANGUAGE plpgsql STABLE  -- so that it is planned once for each session
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN (SELECT array_agg(w) FROM weir.cancellation_where w
+          WHERE (w.queue IS NULL OR w.queue = _filters_of.queue) AND (_filters_of.priority IS NULL OR w.priority IS NULL OR w.priority = _filters_of.priority));
+END
+$$;
+COMMENT ON FUNCTION weir._filters_of IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
+
 CREATE OR REPLACE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
