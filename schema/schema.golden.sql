@@ -1658,7 +1658,7 @@ BEGIN
       SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed,
              CASE WHEN EXISTS (SELECT FROM weir.cancellation_where) THEN weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) END AS filters INTO last
       FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
-      IF NOT FOUND THEN  -- joined to a row that is always there, it would be prepared for half as long again
+      IF NOT FOUND THEN  -- a join to a row that is always there would take each claim longer
         SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending, NULL::bigint[] AS pending_after, pg_current_snapshot() AS snapshot,
                EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) AS filters INTO last;
       END IF;
@@ -5967,14 +5967,16 @@ BEGIN
       WHERE e.ids IS NOT NULL;
     END IF;
   END IF;
-  RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
-      WHEN 'ended' THEN 'the attempt has already ended: drop this end'
-      WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
-      WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
-      ELSE k.detail END,
-      CASE WHEN k.refusal IS NULL THEN ruled[k.place]
-           WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
-    FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
+  IF places IS NOT NULL THEN  -- else all is accepted
+    RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
+        WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+        WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
+        WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
+        ELSE k.detail END,
+        CASE WHEN k.refusal IS NULL THEN ruled[k.place]
+             WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
+      FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off

@@ -269,7 +269,7 @@ BEGIN
       SELECT b.seq, b.pos_xid, b.pos_id, b.total, b.pending, b.pending_after, pg_current_snapshot() AS snapshot, EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed,
              CASE WHEN EXISTS (SELECT FROM weir.cancellation_where) THEN weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) END AS filters INTO last
       FROM weir.batch b WHERE b.lane = ready.lane ORDER BY b.seq DESC LIMIT 1;
-      IF NOT FOUND THEN  -- joined to a row that is always there, it would be prepared for half as long again
+      IF NOT FOUND THEN  -- a join to a row that is always there would take each claim longer
         SELECT 0::bigint AS seq, '0'::xid8 AS pos_xid, 0::bigint AS pos_id, 0::bigint AS total, NULL::xid8[] AS pending, NULL::bigint[] AS pending_after, pg_current_snapshot() AS snapshot,
                EXISTS (SELECT FROM weir.keyed k WHERE k.queue = ready.name) AS keyed, weir._filters_of(ready.name, CASE WHEN NOT is_ring THEN (ready.lane & 3)::integer + 1 END) AS filters INTO last;
       END IF;

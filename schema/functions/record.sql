@@ -248,14 +248,16 @@ BEGIN
       WHERE e.ids IS NOT NULL;
     END IF;
   END IF;
-  RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
-      WHEN 'ended' THEN 'the attempt has already ended: drop this end'
-      WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
-      WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
-      ELSE k.detail END,
-      CASE WHEN k.refusal IS NULL THEN ruled[k.place]
-           WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
-    FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
+  IF places IS NOT NULL THEN  -- else all is accepted
+    RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
+        WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+        WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
+        WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
+        ELSE k.detail END,
+        CASE WHEN k.refusal IS NULL THEN ruled[k.place]
+             WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
+      FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._record IS
