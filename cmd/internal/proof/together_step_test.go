@@ -248,7 +248,7 @@ func (s *together) retryWhere() {
 	for _, j := range s.jobs {
 		switch {
 		case !cancelled || j.claimed:
-		case j.unique && j.kind == kind && (key == "" || key == j.key):
+		case j.unique && !j.final && j.kind == kind && (key == "" || key == j.key): // a duplicate may have been ended unnoticed
 			j.again()
 		case !j.final && j.cancelled:
 			j.loose = true
