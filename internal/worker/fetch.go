@@ -426,8 +426,9 @@ func (s *session) slotsFreed() <-chan struct{} {
 	return nil
 }
 
-// waitOr waits for a while; false: ctx ended, or jobs that may be waiting can be claimed now, which may be when a queue has room or slots were freed.
-func (s *session) waitOr(ctx context.Context, d time.Duration, now func(freed bool) bool) bool {
+// waitOr waits for a while; false: ctx ended, or jobs that may be waiting can be claimed. It asks claimable whenever a queue has room or, which freed says,
+// slots of a limit were freed.
+func (s *session) waitOr(ctx context.Context, d time.Duration, claimable func(freed bool) bool) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -442,7 +443,7 @@ func (s *session) waitOr(ctx context.Context, d time.Duration, now func(freed bo
 		case <-ctx.Done():
 			return false
 		}
-		if now(freed) {
+		if claimable(freed) {
 			return false
 		}
 	}
