@@ -78,6 +78,7 @@ func (c *claimer) claim() int {
 	for i := range limits {
 		limits[i] = int32(1 + c.rng.IntN(40))
 	}
+	began := time.Now()
 	got, err := claim(c.ctx, c.conn, c.worker, queues, limits)
 	if sqlstate(err) == "WR001" && c.mortal { // the rescuer was faster
 		c.worker, c.lanes, c.seqs = 0, nil, nil
@@ -86,7 +87,7 @@ func (c *claimer) claim() int {
 	if c.check(c.conn, "claim", err) {
 		return 0
 	}
-	c.held = append(c.held, c.model.claimed(c.worker, got)...)
+	c.held = append(c.held, c.model.claimed(c.worker, began, got)...)
 	for i, a := range got {
 		if i == 0 || a.Lane != got[i-1].Lane {
 			c.lanes, c.seqs = append(c.lanes, a.Lane), append(c.seqs, a.Seq)
@@ -173,6 +174,7 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 	if done, err := call(tx); err != nil || !done {
 		return false, err
 	}
+	began := time.Now()
 	rows, err := tx.Query(c.ctx, `SELECT q.name, b.lane, b.seq, j.id, j.attempt, j.max_attempts, j.kind, j.args->>'k', NULL, j.put_off
 		FROM weir.batch b CROSS JOIN unnest(b.ids) i(id) JOIN weir.queue q ON q.id = b.lane >> 39
 		CROSS JOIN LATERAL (
@@ -194,7 +196,7 @@ func (c *claimer) takeStock(call func(pgx.Tx) (bool, error)) (bool, error) {
 			unseen = append(unseen, a)
 		}
 	}
-	c.model.abandon(c.model.claimed(c.worker, unseen))
+	c.model.abandon(c.model.claimed(c.worker, began, unseen))
 	return true, tx.Commit(c.ctx)
 }
 

@@ -33,6 +33,7 @@ const (
 type evidence struct {
 	attempt
 	worker int32
+	began  time.Time // when the question was sent
 	at     time.Time // when the answer arrived
 	end    ending
 }
@@ -87,14 +88,14 @@ func (m *model) survived(killed time.Time) (upto time.Time) {
 	return upto
 }
 
-// claimed records a claim.
-func (m *model) claimed(worker int32, got []attempt) []*evidence {
+// claimed records what the answer to a question sent at began says of claims.
+func (m *model) claimed(worker int32, began time.Time, got []attempt) []*evidence {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []*evidence
 	now := time.Now()
 	for _, a := range got {
-		e := &evidence{attempt: a, worker: worker, at: now}
+		e := &evidence{attempt: a, worker: worker, began: began, at: now}
 		all = append(all, e)
 		if m.claims[a.ID] == nil {
 			m.claims[a.ID], m.keys[a.ID] = map[step][]*evidence{}, map[string]bool{}
@@ -140,7 +141,8 @@ func (m *model) has(id int64, t step) bool {
 }
 
 // problems compares the evidence with what must be true. Claims commit asynchronously, so a claim made after the last transaction that is known to be on
-// disk may be lost when the server is killed, and its attempts claimed again.
+// disk may be lost when the server is killed, and its attempts claimed again. A client may read the killed server's last answers after the kill, so a claim is
+// the next server's if its question was sent after the kill.
 func (m *model) problems(killed time.Time) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +178,7 @@ func (m *model) problems(killed time.Time) []string {
 			before = k
 			slices.SortFunc(claims, func(a, b *evidence) int { return a.at.Compare(b.at) })
 			for _, e := range claims[:len(claims)-1] {
-				if e.answered() || e.at.After(killed) || e.at.Before(survived) {
+				if e.answered() || e.began.After(killed) || e.at.Before(survived) {
 					say("job %d attempt %v was claimed twice: %s, then %s", id, k, describe(e), describe(claims[len(claims)-1]))
 				}
 			}
@@ -190,7 +192,7 @@ func (m *model) problems(killed time.Time) []string {
 			b := [2]int64{e.Lane, e.Seq}
 			if other := batches[b]; other == nil {
 				batches[b] = e
-			} else if other.worker != e.worker && other.at.After(killed) && e.at.After(killed) {
+			} else if other.worker != e.worker && other.began.After(killed) && e.began.After(killed) {
 				say("lane %d batch %d was returned to workers %d and %d", e.Lane, e.Seq, other.worker, e.worker)
 			}
 		}
