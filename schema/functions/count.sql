@@ -57,7 +57,8 @@ BEGIN
   skip := running[width_bucket(from_xid, running) + 1 : width_bucket(from_xid, running) + 64];
   RETURN QUERY
   SELECT u.xid, u.id, coalesce(u.ready_at, u.enqueued_at), u.segment, u.place FROM (
-    SELECT j.* FROM unnest(last.pending, last.pending_after) p(xid, after)
+    -- What a batch left of a transaction precedes older ones that were still in progress.
+    SELECT j.* FROM (SELECT * FROM unnest(last.pending, last.pending_after) u(xid, after) ORDER BY u.xid) p
     CROSS JOIN LATERAL (
       SELECT j.*, j.ctid AS place FROM weir.job j
       WHERE j.lane = _waiting.lane AND j.xid = p.xid AND j.id > greatest(p.after, CASE WHEN p.xid = after_xid THEN after_id END) AND (j.xid, j.id) <= (upto_xid, upto_id)

@@ -187,30 +187,40 @@ func TestOneKeysJobsAreReadBesideManyOthers(t *testing.T) {
 	}
 }
 
-// TestNoPageMissesAJobThatWasCommittedLate: jobs of a key are listed in the order of their transactions, also if those that are pending began after one that has ended since.
+// TestNoPageMissesAJobThatWasCommittedLate: jobs are listed in the order of their transactions, in which they are claimed, also if those that are pending began after one that has ended since.
 func TestNoPageMissesAJobThatWasCommittedLate(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	conn, first, second := connect(t, url), connect(t, url), connect(t, url)
-	worker := startWorker(t, conn, "q")
-	var want []int64
-	for _, c := range []*pgx.Conn{first, second} {
-		exec(t, c, `BEGIN`)
-		want = append(want, value[[]int64](t, c, `SELECT array_agg(weir.enqueue('q', 'k', key => 'a')) FROM generate_series(1, 5)`)...)
-	}
-	exec(t, conn, `SELECT weir.enqueue('q', 'k', key => 'a')`)
-	mustClaim(t, conn, worker, "q", 1)
-	exec(t, second, `COMMIT`)
-	got := mustClaim(t, conn, worker, "q", 1) // the others of the second are pending now
-	if len(got) != 1 || got[0].ID != want[5] {
-		t.Fatalf("claimed %v, want job %d", got, want[5])
-	}
-	exec(t, first, `COMMIT`)
-	want = slices.Delete(want, 5, 6)
-	for _, limit := range []int{1, 3, 100} {
-		jobs, _ := list{states: []string{"available"}}.all(t, conn, limit, nil)
-		if ids := listedIDs(jobs); !slices.Equal(ids, want) {
-			t.Errorf("in pages of %d, the jobs are %v, want %v", limit, ids, want)
-		}
+	for name, key := range map[string]*string{"without a key": nil, "with a key": new("a")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			conn, first, second := connect(t, url), connect(t, url), connect(t, url)
+			worker := startWorker(t, conn, "q")
+			var want []int64
+			for _, c := range []*pgx.Conn{first, second} {
+				exec(t, c, `BEGIN`)
+				want = append(want, value[[]int64](t, c, `SELECT array_agg(weir.enqueue('q', 'k', key => $1)) FROM generate_series(1, 5)`, key)...)
+			}
+			exec(t, conn, `SELECT weir.enqueue('q', 'k', key => $1)`, key)
+			mustClaim(t, conn, worker, "q", 1)
+			exec(t, second, `COMMIT`)
+			got := mustClaim(t, conn, worker, "q", 1) // the others of the second are pending now
+			if len(got) != 1 || got[0].ID != want[5] {
+				t.Fatalf("claimed %v, want job %d", got, want[5])
+			}
+			exec(t, first, `COMMIT`)
+			want = slices.Delete(want, 5, 6)
+			for _, limit := range []int{1, 3, 100} {
+				jobs, _ := list{states: []string{"available"}}.all(t, conn, limit, nil)
+				if ids := listedIDs(jobs); !slices.Equal(ids, want) {
+					t.Errorf("in pages of %d, the jobs are %v, want %v", limit, ids, want)
+				}
+			}
+			for _, id := range want {
+				if got := mustClaim(t, conn, worker, "q", 1); len(got) != 1 || got[0].ID != id {
+					t.Fatalf("claimed %v, want job %d, which is the next in the list", got, id)
+				}
+			}
+		})
 	}
 }
