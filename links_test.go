@@ -42,6 +42,34 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 	}
 }
 
+// TestTestsThatTheDocumentsNameExist: whoever looks for the proof of a promise finds it.
+func TestTestsThatTheDocumentsNameExist(t *testing.T) {
+	t.Parallel()
+	exist := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			for _, name := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(read(t, path)), -1) {
+				exist[name[1]] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{"ARCHITECTURE.md", "docs/comparison.md"} {
+		named := regexp.MustCompile("`(Test[A-Z]\\w+)[`/]").FindAllStringSubmatch(string(read(t, page)), -1)
+		if len(named) < 10 {
+			t.Errorf("%s: found only %d names of tests", page, len(named))
+		}
+		for _, name := range named {
+			if !exist[name[1]] {
+				t.Errorf("%s: there is no test %s", page, name[1])
+			}
+		}
+	}
+}
+
 var code = regexp.MustCompile("(?ms)^```.*?^```")
 
 // anchors returns the headings of a page, in the form in which links refer to them.
