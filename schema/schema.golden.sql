@@ -1365,7 +1365,7 @@ BEGIN
   ELSIF _check_unique.key IS NOT NULL AND _check_unique.fields IS NOT NULL THEN
     RAISE EXCEPTION 'weir: enqueue_unique got both a unique_key and fields' USING ERRCODE = '22023', HINT = 'A unique_key alone decides which jobs are duplicates: leave out fields.';
   ELSIF _check_unique.until NOT IN ('finished', 'started') THEN
-    RAISE EXCEPTION 'weir: until must be finished or started, got %', left(_check_unique.until, 100) USING ERRCODE = '22023';
+    RAISE EXCEPTION 'weir: until must be finished or started, got "%"', left(_check_unique.until, 100) USING ERRCODE = '22023';
   ELSIF _check_unique.within <= interval '0' OR _check_unique.within > interval '366 days' THEN
     RAISE EXCEPTION 'weir: within must be more than 0 and at most 1 year, got %', _check_unique.within USING ERRCODE = '22023';
   ELSIF _check_unique.within IS NOT NULL AND _check_unique.until IS NOT NULL THEN

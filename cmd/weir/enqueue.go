@@ -158,7 +158,7 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 	}
 	switch {
 	case c.Until != "" && c.Until != "finished" && c.Until != "started":
-		return usagef("--until must be finished or started, got %s", printable(c.Until))
+		return usagef("--until must be finished or started, got %q", c.Until)
 	case c.Within < 0:
 		return usagef("--within must not be negative, got %s", c.Within)
 	case c.Field != "" && !c.Lines:
