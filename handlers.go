@@ -25,6 +25,7 @@ type JobMeta struct {
 	Queue       string
 	Priority    int             // 1 (first) to 4
 	Key         string          // Options.Key; "": the job has none
+	Flow        int64           // the flow that it is a member of; 0: none. Pass it as Options.Flow to add others
 	Attempt     int             // from 1
 	PutOff      int             // how many times the job was snoozed or released before this attempt
 	MaxAttempts int             // the number of the last attempt

@@ -44,7 +44,8 @@ type JobInfo struct {
 	State           State           `json:"state"`
 	Queue           string          `json:"queue"`
 	Priority        int             `json:"priority"`
-	Key             string          `json:"key,omitempty"` // "": the job has none
+	Key             string          `json:"key,omitempty"`  // "": the job has none
+	Flow            int64           `json:"flow,omitempty"` // 0: it is a member of none
 	Kind            string          `json:"kind"`
 	Args            json.RawMessage `json:"args"`
 	Meta            json.RawMessage `json:"meta,omitempty"` // nil: the job has none
@@ -160,6 +161,7 @@ type JobsParams struct {
 	Kinds  []string // up to 1,000; none: all kinds
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
+	Flow   int64    // only members of this flow; 0: all jobs
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
 }
@@ -176,14 +178,14 @@ type JobsPage struct {
 // between. A job that enters a state during that time may be on no page. Failed jobs are listed while their copies are kept, which is less than
 // failed_retention if they need more than a quarter of retention_bytes.
 //
-// Jobs examines a limited number of jobs for each page. If Kinds, Meta or Key match few of them, a page may hold fewer jobs than Limit, even
+// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key or Flow match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
 		p.Limit = 100
 	}
-	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, After: p.After, Limit: p.Limit}
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, After: p.After, Limit: p.Limit}
 	for _, s := range p.States {
 		list.States = append(list.States, string(s))
 	}

@@ -48,6 +48,8 @@
 // Jobs may have a key (Options.Key), such as a tenant: the keys of a queue take turns, and may have limits of their own, or run strictly in order.
 // See [Limit] and [Client.SetWeight].
 //
+// Jobs may be members of a [Flow], which enqueues callbacks when all of them have ended, and when all have completed.
+//
 // [Client.WithCodec] encrypts what jobs store, with keys that the database does not have.
 //
 // # Publish and subscribe
@@ -122,6 +124,7 @@ type Options struct {
 	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB, without keys that begin with "weir."; handlers see it as Job.Meta
+	Flow        int64     // the flow that it is added to, which has not ended: see [Flow]; default none. A member adds others with the Flow of its Job
 	Key         string    // whose job it is, such as a tenant, 1 to 200 characters: keys of a queue take turns, and may have limits; default none
 	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another
 }
@@ -175,6 +178,7 @@ func (o Options) or(defaults Options) Options {
 	o.Priority = cmp.Or(o.Priority, defaults.Priority)
 	o.MaxAttempts = cmp.Or(o.MaxAttempts, defaults.MaxAttempts)
 	o.Key = cmp.Or(o.Key, defaults.Key)
+	o.Flow = cmp.Or(o.Flow, defaults.Flow)
 	if o.RunAt.IsZero() {
 		o.RunAt = defaults.RunAt
 	}
@@ -355,7 +359,7 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 		return store.Job{}, errNoArgs
 	}
 	o := j.options()
-	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key}
+	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key, Flow: o.Flow}
 	if strings.IndexByte(job.Kind+job.Queue+job.Key, 0) >= 0 {
 		return job, fmt.Errorf("the kind %q, the queue %q or the key %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue, job.Key)
 	}
@@ -385,6 +389,9 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 		}
 	}
 	if u := o.Unique; u != nil {
+		if o.Flow != 0 {
+			return job, fmt.Errorf("kind %s has Unique and Flow %d: unique jobs can't be members of flows", job.Kind, o.Flow)
+		}
 		if strings.IndexByte(u.Key, 0) >= 0 {
 			return job, fmt.Errorf("Unique.Key %q contains a NUL character, which PostgreSQL cannot store", u.Key)
 		} else if u.Within < 0 {

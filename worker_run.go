@@ -41,7 +41,7 @@ var errExited = errors.New("the handler, or a hook, ended its goroutine (runtime
 // was called gets its End.
 func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result) {
 	meta := JobMeta{
-		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority, Key: t.Key,
+		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority, Key: t.Key, Flow: t.Flow,
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
 		ReadyAt: t.Ready(), attempt: &attempt{groups: r.groups, worker: t.Worker, batch: t.Batch},
 	}

@@ -2,6 +2,7 @@
 
 CREATE TYPE weir.outcome AS ENUM ('completed', 'failed', 'cancelled', 'retried', 'snoozed', 'released', 'lost');
 
+CREATE SEQUENCE weir.active_arrival AS smallint MINVALUE 1 MAXVALUE 3;
 CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
@@ -13,6 +14,8 @@ CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 922337203685477
 CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.flow_bytes AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.flow_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.gate_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.idle_looked AS integer MINVALUE 0 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -29,6 +32,19 @@ CREATE SEQUENCE weir.watched AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.worker_id AS integer MINVALUE 1 MAXVALUE 2147483647;
 
+CREATE TABLE weir.arrival (
+  flow bigint NOT NULL,
+  xid xid8 NOT NULL,
+  jobs integer NOT NULL DEFAULT 0,
+  completed integer NOT NULL DEFAULT 0,
+  failed integer NOT NULL DEFAULT 0,
+  cancelled integer NOT NULL DEFAULT 0,
+  ring smallint NOT NULL,
+  event text
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.arrival_1 PARTITION OF weir.arrival FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.arrival_2 PARTITION OF weir.arrival FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.attendance (
   worker integer NOT NULL,
   started_at timestamp with time zone NOT NULL,
@@ -56,7 +72,8 @@ CREATE VIEW weir.available_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.batch (
   lane bigint NOT NULL,
@@ -76,7 +93,8 @@ CREATE TABLE weir.batch (
   ids bigint[] NOT NULL,
   seen pg_snapshot,
   gate integer,
-  lanes bigint[]
+  lanes bigint[],
+  flows bigint[]
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.batch_1 PARTITION OF weir.batch FOR VALUES IN ('1') WITH (autovacuum_enabled=off, toast_tuple_target=8160);
 ALTER TABLE weir.batch_1 ALTER COLUMN pending SET STORAGE EXTERNAL;
@@ -106,6 +124,7 @@ CREATE TABLE weir.cancellation_where (
   enqueued_after timestamp with time zone,
   enqueued_before timestamp with time zone,
   key text,
+  flow bigint,
   batches bigint,
   xid xid8,
   clear_xid xid8
@@ -132,7 +151,8 @@ CREATE VIEW weir.cancelled_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE VIEW weir.completed_jobs (
   id bigint,
@@ -156,7 +176,8 @@ CREATE VIEW weir.completed_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.epoch (
   from_tick bigint NOT NULL,
@@ -187,7 +208,8 @@ CREATE VIEW weir.failed_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.failure (
   id bigint NOT NULL,
@@ -207,7 +229,8 @@ CREATE TABLE weir.failure (
   errors jsonb,
   unique_key uuid,
   unique_until timestamp with time zone,
-  key text
+  key text,
+  flow bigint
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.failure_1 PARTITION OF weir.failure FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.failure_2 PARTITION OF weir.failure FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -227,6 +250,48 @@ CREATE TABLE weir.firing (
   name text NOT NULL,
   due timestamp with time zone NOT NULL,
   job bigint
+) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.flow (
+  id bigint NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  deadline timestamp with time zone NOT NULL,
+  name text NOT NULL,
+  on_done jsonb,
+  on_success jsonb
+) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.flow_cut (
+  no bigint NOT NULL,
+  due timestamp with time zone NOT NULL,
+  snapshot pg_snapshot NOT NULL
+) WITH (autovacuum_enabled=off);
+CREATE TYPE weir.flow_info (
+  id bigint,
+  name text,
+  state text,
+  generation integer,
+  jobs bigint,
+  unfinished bigint,
+  completed bigint,
+  failed bigint,
+  cancelled bigint,
+  created_at timestamp with time zone,
+  deadline timestamp with time zone,
+  finished_at timestamp with time zone,
+  on_done jsonb,
+  on_success jsonb
+);
+CREATE TABLE weir.fold (
+  flow bigint NOT NULL,
+  cut bigint NOT NULL,
+  jobs bigint NOT NULL,
+  completed bigint NOT NULL,
+  failed bigint NOT NULL,
+  cancelled bigint NOT NULL,
+  generation integer NOT NULL,
+  is_sealed boolean NOT NULL,
+  is_cancelled boolean NOT NULL,
+  is_abandoned boolean NOT NULL,
+  fired_at timestamp with time zone
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.gate (
   gate integer NOT NULL,
@@ -268,7 +333,8 @@ CREATE TABLE weir.job (
   unique_key uuid,
   unique_no bigint,
   unique_until timestamp with time zone,
-  key text
+  key text,
+  flow bigint
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.job_1 PARTITION OF weir.job FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.job_2 PARTITION OF weir.job FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -296,7 +362,8 @@ CREATE TYPE weir.job_info (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.key_weight (
   queue text NOT NULL,
@@ -336,7 +403,8 @@ CREATE TABLE weir.later (
   unique_key uuid,
   unique_no bigint,
   unique_until timestamp with time zone,
-  key text
+  key text,
+  flow bigint
 ) PARTITION BY LIST (segment);
 CREATE TABLE weir.later_1 PARTITION OF weir.later FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.later_2 PARTITION OF weir.later FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -499,7 +567,8 @@ CREATE VIEW weir.running_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.schedule (
   name text NOT NULL,
@@ -560,7 +629,8 @@ CREATE VIEW weir.scheduled_jobs (
   percent double precision,
   message text,
   log jsonb,
-  key text
+  key text,
+  flow bigint
 );
 CREATE TABLE weir.segment (
   no bigint NOT NULL DEFAULT nextval('weir.segment_no'::regclass),
@@ -643,6 +713,9 @@ ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
 ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
 ALTER TABLE weir.firing ADD PRIMARY KEY (name, due);
+ALTER TABLE weir.flow_cut ADD PRIMARY KEY (no);
+ALTER TABLE weir.flow ADD PRIMARY KEY (id);
+ALTER TABLE weir.fold ADD PRIMARY KEY (flow, cut);
 ALTER TABLE weir.gate ADD PRIMARY KEY (gate, seq);
 ALTER TABLE weir.key_weight ADD PRIMARY KEY (queue, bits);
 ALTER TABLE weir.last_word_0 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
@@ -667,11 +740,13 @@ ALTER TABLE weir.survey ADD PRIMARY KEY (no);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
+CREATE INDEX arrival_xid ON ONLY weir.arrival USING btree (xid, flow);
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX cancellation_of_queue ON weir.cancellation USING btree (queue, id);
 CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
 CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX failure_lane ON ONLY weir.failure USING btree (lane, finished_at, id) WHERE (finished_at IS NOT NULL);
+CREATE INDEX flow_deadline ON weir.flow USING btree (deadline);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
@@ -726,6 +801,15 @@ BEGIN
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
                       CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
                       WHERE d.xid < w.clear_xid)));
+END
+$$;
+CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
+          CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event);
 END
 $$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -989,6 +1073,42 @@ EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_
     USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
 END
 $$;
+CREATE FUNCTION weir._call_back(job jsonb, about jsonb) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT weir.enqueue(job->>'queue', job->>'kind', job->'args', (job->>'priority')::integer, NULL, (job->>'max_attempts')::integer,
+                      coalesce(job->'meta', '{}') || jsonb_build_object('weir.flow', about), job->>'key')
+$$;
+CREATE FUNCTION weir._callback(what text, given jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  wrong text;
+  r     record;
+BEGIN
+  IF _callback.given IS NULL OR _callback.given = 'null' THEN
+    RETURN NULL;
+  ELSIF jsonb_typeof(_callback.given) <> 'object' THEN
+    RAISE EXCEPTION 'weir: % must be a job, as a JSON object, got a JSON %', _callback.what, jsonb_typeof(_callback.given)
+      USING ERRCODE = '22023', HINT = 'For example {"queue": "default", "kind": "merge"}.';
+  END IF;
+  SELECT k INTO wrong FROM jsonb_object_keys(_callback.given) k WHERE k NOT IN ('queue', 'kind', 'args', 'priority', 'max_attempts', 'meta', 'key') LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % has an unknown key %', _callback.what, to_json(left(wrong, 100))
+      USING ERRCODE = '22023', HINT = 'A callback is {"queue": ..., "kind": ...}, optionally with args, priority, max_attempts, meta and key.';
+  END IF;
+  SELECT x.queue, x.kind, coalesce(x.args, '{}') AS args, coalesce(x.priority, 2) AS priority, coalesce(x.max_attempts, 25) AS max_attempts, nullif(x.meta, 'null') AS meta, x.key INTO r
+  FROM jsonb_to_record(_callback.given) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
+  BEGIN
+    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key);
+    IF octet_length(r.meta::text) > 64000 THEN  -- the flow's key is added
+      RAISE EXCEPTION 'weir: meta too large: % bytes, at most 64000 are allowed in a callback', octet_length(r.meta::text) USING ERRCODE = '22023';
+    END IF;
+  EXCEPTION WHEN invalid_parameter_value THEN
+    RAISE EXCEPTION '% (%)', SQLERRM, _callback.what USING ERRCODE = '22023';
+  END;
+  RETURN jsonb_build_object('queue', r.queue, 'kind', r.kind, 'args', r.args, 'priority', r.priority, 'max_attempts', r.max_attempts)
+      || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
+END
+$$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT ARRAY(
@@ -1006,15 +1126,15 @@ BEGIN
   ORDER BY r.finished_at DESC, i.id DESC LIMIT most;
 END
 $$;
-CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[] DEFAULT NULL::text[], priorities integer[] DEFAULT NULL::integer[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[] DEFAULT NULL::text[], priorities integer[] DEFAULT NULL::integer[], flows bigint[] DEFAULT NULL::bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT ARRAY(
     SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
-                     _cancelled_of.keys, _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, nr)
+                     _cancelled_of.keys, _cancelled_of.priorities, _cancelled_of.flows) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, flow, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
@@ -1030,20 +1150,20 @@ DECLARE
 BEGIN
   FOR r IN
     SELECT a.queue, array_agg(a.id) AS ids, array_agg(a.attempt) AS attempts, array_agg(a.kind) AS kinds, array_agg(a.meta) AS metas, array_agg(a.enqueued_at) AS enqueued,
-           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities
+           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities, array_agg(a.flow) AS flows
     FROM (
       SELECT i.id, u.*, (SELECT q.name FROM weir.queue q WHERE q.id = (u.lane >> 39)::integer) AS queue
       FROM unnest(_cancelled_where_among.ids) i(id) CROSS JOIN LATERAL (
         SELECT k.* FROM (
-          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key, j.flow FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
           UNION ALL
-          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key, l.flow FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
         ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1) u) a
     GROUP BY a.queue
   LOOP
     SELECT array_agg(w) INTO filters FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(r.ids) i(id)) AND (w.queue IS NULL OR w.queue = r.queue);
     IF filters IS NOT NULL THEN
-      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities);
+      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities, r.flows);
     END IF;
   END LOOP;
   RETURN gone;
@@ -1060,8 +1180,8 @@ AS $$
     DELETE FROM weir.job j USING waiting w
     WHERE j.segment = _carry_keys.segment AND j.id = w.id AND j.attempt = w.attempt AND j.put_off = w.put_off RETURNING j.*
   ), copied AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, _carry_keys.active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key FROM deleted g
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, _carry_keys.active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key, g.flow FROM deleted g
   )
   SELECT coalesce(max(w.total), 0)::bigint FROM waiting w
 $$;
@@ -1085,8 +1205,8 @@ CREATE FUNCTION weir._carry_unfinished(segment integer, active integer, waiting 
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow
   FROM weir._unclaimed(_carry_unfinished.segment, waiting) j;
 
   WITH suspect AS (
@@ -1102,13 +1222,14 @@ BEGIN
     FROM suspect s CROSS JOIN LATERAL (
       SELECT b.* FROM weir.batch b WHERE b.segment = _carry_unfinished.segment AND b.lane = s.lane AND b.seq = s.seq OFFSET 0) b
   ), batches AS (
-    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes)
+    INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, lanes, flows)
     SELECT k.lane, active, k.origin, k.worker, k.seq, k.from_xid, k.to_xid, k.pos_xid, k.pos_id, k.total, k.claimed_at, k.no, k.pending, k.pending_after, k.unfinished, k.seen, k.gate,
-           CASE WHEN k.lanes IS NOT NULL THEN ARRAY(SELECT l.lane FROM unnest(k.unfinished) WITH ORDINALITY u(id, nr) JOIN unnest(k.ids, k.lanes) l(id, lane) ON l.id = u.id ORDER BY u.nr) END
+           CASE WHEN k.lanes IS NOT NULL THEN ARRAY(SELECT l.lane FROM unnest(k.unfinished) WITH ORDINALITY u(id, nr) JOIN unnest(k.ids, k.lanes) l(id, lane) ON l.id = u.id ORDER BY u.nr) END,
+           weir._flows_among(k.ids, k.flows, k.unfinished)
     FROM kept k WHERE k.is_state OR k.unfinished <> '{}'
   )
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT j.id, j.xid, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts, j.put_off, active, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow
   FROM kept k CROSS JOIN unnest(k.unfinished) i(id)
   CROSS JOIN LATERAL (
     SELECT j.* FROM weir.job j
@@ -1173,8 +1294,8 @@ BEGIN
     WITH deleted AS (
       DELETE FROM weir.job j WHERE j.segment = _carry_waiting.segment AND j.ctid = ANY (chosen) RETURNING j.*
     )
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key FROM deleted g;
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT g.id, g.xid, g.enqueued_at, g.ready_at, g.lane, g.attempt, g.max_attempts, g.put_off, active, g.kind, g.args, g.meta, g.errors, g.unique_key, g.unique_no, g.unique_until, g.key, g.flow FROM deleted g;
     max_jobs := max_jobs - cardinality(chosen);
     carried := carried + size;
   END LOOP;
@@ -1406,7 +1527,7 @@ BEGIN
   RETURN w.queues;
 END
 $$;
-CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone, priority integer, key text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL::pg_snapshot, backlog text[] DEFAULT NULL::text[]) RETURNS TABLE(queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer, kind text, args jsonb, meta jsonb, enqueued_at timestamp with time zone, dropped text, put_off integer, ready_at timestamp with time zone, priority integer, key text, flow bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1726,27 +1847,27 @@ BEGIN
               FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
                last.total + cardinality(state.xids), now(), batch_no, p.ids,
-               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p,
              (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (p.lane & 3)::integer + 1, p.key
+             (p.lane & 3)::integer + 1, p.key, p.flow
       FROM picked p
       WHERE p.id > upto AND p.unique_key IS NULL
          OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
-        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1), array_agg(d.flow))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
     ELSIF upto = 0 AND NOT last.keyed THEN  -- nothing to end: the statement below, with less to prepare
       RETURN QUERY
       WITH late AS MATERIALIZED (
-        SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, p.ord AS pending_ord
+        SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.flow, p.ord AS pending_ord
         FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
         CROSS JOIN LATERAL (
           SELECT j.* FROM weir.job j
@@ -1756,7 +1877,7 @@ BEGIN
       ), picked AS MATERIALIZED (
         SELECT late.* FROM late
         UNION ALL
-        (SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, NULL::bigint FROM generate_series(0, cardinality(skip)) i
+        (SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.flow, NULL::bigint FROM generate_series(0, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j.* FROM weir.job j
            WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
@@ -1781,20 +1902,20 @@ BEGIN
                CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
         FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate
-        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (ready.lane & 3)::integer + 1, NULL::text
+             (ready.lane & 3)::integer + 1, NULL::text, p.flow
       FROM picked p;
     ELSE
       RETURN QUERY
       WITH late AS MATERIALIZED (
-        SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, p.ord AS pending_ord
+        SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, p.ord AS pending_ord
         FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
         CROSS JOIN LATERAL (
           SELECT j.* FROM weir.job j
@@ -1804,7 +1925,7 @@ BEGIN
       ), picked AS MATERIALIZED (
         SELECT late.* FROM late
         UNION ALL
-        (SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, NULL::bigint FROM generate_series(0, cardinality(skip)) i
+        (SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, NULL::bigint FROM generate_series(0, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j.* FROM weir.job j
            WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
@@ -1841,21 +1962,21 @@ BEGIN
               FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
-        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (p.lane & 3)::integer + 1, p.key
+             (p.lane & 3)::integer + 1, p.key, p.flow
       FROM picked p
       WHERE p.id > upto AND p.unique_key IS NULL
          OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
-        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1), array_agg(d.flow))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
     END IF;
 
@@ -1955,6 +2076,61 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._compact_flows() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 4194304;
+  active    integer := pg_sequence_last_value('weir.active_arrival');
+  ring      integer;
+  kept      interval;
+  n         bigint;
+  n_ended   bigint;
+BEGIN
+  IF pg_relation_size('weir.arrival_' || active) > max_bytes AND pg_relation_size('weir.arrival_' || active % 3 + 1) = 0 THEN
+    PERFORM setval('weir.active_arrival', active % 3 + 1);
+    RETURN 'opened arrival ' || active % 3 + 1;
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 3) r WHERE r <> active AND pg_relation_size('weir.arrival_' || r) > 0 LOOP
+    CONTINUE WHEN weir._is_held(ARRAY['weir.arrival_' || ring]::regclass[]);  -- an open transaction has arrivals there: the others rotate meanwhile
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 7);
+      EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      -- Nearly all are counted.
+      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event) SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event
+                      FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
+                      WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
+      EXECUTE format('TRUNCATE weir.arrival_%s', ring);
+      RETURN 'emptied arrival ' || ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  IF pg_relation_size('weir.flow_cut') > max_bytes THEN
+    PERFORM pg_advisory_xact_lock(1464158547, 7);
+    LOCK TABLE weir.flow_cut IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT c.* FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1;
+    TRUNCATE weir.flow_cut;
+    INSERT INTO weir.flow_cut SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted cuts of flows';
+  ELSIF pg_relation_size('weir.fold') + pg_relation_size('weir.flow') > greatest(max_bytes, 2 * pg_sequence_last_value('weir.flow_bytes')) THEN
+    PERFORM pg_advisory_xact_lock(1464158547, 7);
+    LOCK TABLE weir.flow, weir.fold IN ACCESS EXCLUSIVE MODE NOWAIT;
+    kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT n.* FROM (SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC) n WHERE n.fired_at IS NULL OR n.fired_at > clock_timestamp() - kept;
+    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
+      SELECT f.* FROM weir.flow f WHERE EXISTS (SELECT FROM pg_temp.weir_keep k WHERE k.flow = f.id) OR NOT EXISTS (SELECT FROM weir.fold p WHERE p.flow = f.id);
+    TRUNCATE weir.flow, weir.fold;
+    INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
+    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_keep k;
+    PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
+    RETURN 'compacted flows';
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
 CREATE FUNCTION weir._compact_gates() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
 AS $$
 #variable_conflict use_column
@@ -2027,12 +2203,15 @@ BEGIN
   IF held.in_gate IS NOT NULL THEN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
+  IF held.in_flow IS NOT NULL THEN
+    PERFORM weir._arrive(held.in_flow, 'completed', 1);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
-    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
 $$;
@@ -2480,15 +2659,16 @@ BEGIN
     AND e.from_tick < (SELECT k.from_tick FROM weir.epoch k WHERE k.from_tick <= pg_sequence_last_value('weir.tick_floor') ORDER BY k.from_tick DESC LIMIT 1);
 END
 $$;
-CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[], flows bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities, _drop.flows);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
   FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
+  PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.flow IS NOT NULL AND u.id = ANY (gone) GROUP BY u.flow;
   RETURN gone;
 END
 $$;
@@ -2579,7 +2759,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.lane AS job_lane,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, j.lane AS job_lane,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -2603,15 +2783,15 @@ BEGIN
     SELECT a.id, CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane | 4 END AS lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
-           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key
+           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key, a.flow
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key, n.flow
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key, n.flow
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -2624,12 +2804,38 @@ BEGIN
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
     SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*), array_agg(a.job_lane) FILTER (WHERE a.key IS NOT NULL)
     FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
+  ), arrived AS (
+    INSERT INTO weir.arrival (flow, ring, xid, failed)
+    SELECT a.flow, (SELECT r.last_value FROM weir.active_arrival r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.ended = 'failed' AND a.flow IS NOT NULL GROUP BY a.flow
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key, flow)
   SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane & ~ 4::bigint END, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key, a.flow
   FROM attempt a WHERE a.ended = 'failed';
+END
+$$;
+CREATE FUNCTION weir._end_members(lanes bigint[], seqs bigint[], ids bigint[], outcomes text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.arrival (flow, ring, xid, completed, failed, cancelled)
+  SELECT m.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), count(*) FILTER (WHERE m.outcome = 'completed'),
+         count(*) FILTER (WHERE m.outcome = 'failed'), count(*) FILTER (WHERE m.outcome = 'cancelled')
+  FROM (
+    SELECT max(k.flow) AS flow, max(k.outcome) AS outcome
+    FROM (
+      -- Grouped instead of joined, so that no plan is quadratic.
+      SELECT e.lane, e.seq, e.id, coalesce(e.outcome, 'completed') AS outcome, NULL::bigint AS flow
+      FROM unnest(_end_members.lanes, _end_members.seqs, _end_members.ids, _end_members.outcomes) e(lane, seq, id, outcome)
+      UNION ALL
+      SELECT b.lane, b.seq, u.id, NULL, CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END
+      FROM (SELECT DISTINCT d.lane, d.seq FROM unnest(_end_members.lanes, _end_members.seqs) d(lane, seq)) d
+      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = d.lane AND b.seq = d.seq AND b.flows IS NOT NULL OFFSET 0) b
+      CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)) k
+    GROUP BY k.lane, k.seq, k.id) m
+  WHERE m.flow IS NOT NULL AND m.outcome IS NOT NULL
+  GROUP BY m.flow;
 END
 $$;
 CREATE FUNCTION weir._end_of(attempt weir.job, OUT claimed_at timestamp with time zone, OUT worker integer, OUT outcome weir.outcome, OUT finished_at timestamp with time zone, OUT error text, OUT output text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -2655,11 +2861,11 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._ended_among(filters weir.cancellation_where[], to_judge boolean, ids bigint[], xids xid8[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamp with time zone[]) RETURNS TABLE(nr bigint, id bigint, reason text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_nestloop=off SET enable_hashjoin=on
+CREATE FUNCTION weir._ended_among(filters weir.cancellation_where[], to_judge boolean, ids bigint[], xids xid8[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamp with time zone[], keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamp with time zone[], flows bigint[]) RETURNS TABLE(nr bigint, id bigint, reason text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_nestloop=off SET enable_hashjoin=on
 AS $$
 #variable_conflict use_column
 DECLARE
-  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities) END;
+  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities, flows) END;
   judged    bigint[];
   reasons   text[];
 BEGIN
@@ -3017,6 +3223,99 @@ BEGIN
   RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
 END
 $$;
+CREATE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF cardinality(_flows_among.flows) <= 1 OR _flows_among.flows IS NULL THEN
+    RETURN _flows_among.flows;
+  END IF;
+  RETURN weir._flows_of(ARRAY(SELECT _flows_among.flows[array_position(_flows_among.ids, u.id)] FROM unnest(_flows_among.wanted) WITH ORDINALITY u(id, nr) ORDER BY u.nr));
+END
+$$;
+CREATE FUNCTION weir._flows_of(flows bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN min(f) IS NOT NULL THEN CASE WHEN min(f) = max(f) AND count(f) = count(*) THEN ARRAY[min(f)] ELSE flows END END FROM unnest(flows) f
+$$;
+CREATE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  c     weir.flow_cut;
+  at    timestamptz;
+  ended weir.fold[];
+  this  weir.fold;
+  made  weir.flow;
+  about jsonb;
+BEGIN
+  folded := 0;
+  fired := 0;
+  busy := false;
+  is_used := pg_relation_size('weir.flow') > 0;
+  IF NOT is_used THEN
+    RETURN;
+  END IF;
+  PERFORM weir._check_isolation('fold'), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: fold needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 7) THEN
+    busy := true;
+    RETURN;
+  END IF;
+  PERFORM weir._check_cluster();
+  SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
+  at := greatest(clock_timestamp(), c.due);
+  IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
+     AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.deadline > c.due AND f.deadline <= at) THEN
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
+
+  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  news AS MATERIALIZED (
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled,
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
+           (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+    FROM (
+      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
+      CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
+      UNION ALL  -- those whose deadline has come
+      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL FROM weir.flow d WHERE d.deadline > c.due AND d.deadline <= at) a
+    GROUP BY a.flow
+  ), sums AS MATERIALIZED (
+    SELECT n.flow, n.jobs + coalesce(p.jobs, 0) AS jobs, n.completed + coalesce(p.completed, 0) AS completed, n.failed + coalesce(p.failed, 0) AS failed,
+           n.cancelled + coalesce(p.cancelled, 0) AS cancelled, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer AS generation,
+           z.is_sealed OR d.deadline <= at AS is_sealed, CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled,
+           coalesce(p.is_abandoned, false) OR d.deadline <= at AND NOT z.is_sealed AS is_abandoned, CASE WHEN NOT n.reopened THEN p.fired_at END AS fired_at
+    FROM news n
+    CROSS JOIN LATERAL (SELECT d.deadline FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
+    LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
+    CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, false) AS is_sealed) z
+  ), written AS (
+    INSERT INTO weir.fold (flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at)
+    SELECT t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned,
+           CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled THEN coalesce(t.fired_at, at) END
+    FROM sums t
+  ), moved AS (
+    INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
+  )
+  SELECT (SELECT count(*) FROM sums),
+         ARRAY(SELECT ROW(t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned, at)::weir.fold FROM sums t
+               WHERE t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled AND t.fired_at IS NULL ORDER BY t.flow)
+    INTO folded, ended;
+
+  FOREACH this IN ARRAY ended LOOP
+    SELECT k.* INTO made FROM weir.flow k WHERE k.id = this.flow;
+    about := jsonb_build_object('id', made.id, 'name', made.name, 'generation', this.generation, 'jobs', this.jobs, 'completed', this.completed, 'failed', this.failed, 'cancelled', this.cancelled);
+    IF made.on_success IS NOT NULL AND this.failed = 0 AND this.cancelled = 0 AND NOT this.is_cancelled AND NOT this.is_abandoned THEN
+      PERFORM weir._call_back(made.on_success, about);
+    END IF;
+    IF made.on_done IS NOT NULL THEN
+      PERFORM weir._call_back(made.on_done, about);
+    END IF;
+    fired := fired + 1;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -3325,7 +3624,7 @@ AS $$
   WHERE l.locktype = 'advisory' AND l.classid = _held.class AND l.objsubid = 2 AND l.mode = _held.mode AND l.granted
     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
-CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint, OUT in_flow bigint) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3343,8 +3642,8 @@ BEGIN
       PERFORM weir._check_worker(_hold_attempt.worker);
       in_segment := NULL;
       SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate,
-             b.lanes[array_position(b.ids, _hold_attempt.id)]
-        INTO in_segment, has_ended, in_gate, in_lane
+             b.lanes[array_position(b.ids, _hold_attempt.id)], CASE WHEN b.flows IS NOT NULL THEN b.flows[CASE WHEN cardinality(b.flows) = 1 THEN 1 ELSE array_position(b.ids, _hold_attempt.id) END] END
+        INTO in_segment, has_ended, in_gate, in_lane, in_flow
       FROM weir.batch b
       WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -3582,6 +3881,27 @@ BEGIN
     WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
 END
 $$;
+CREATE FUNCTION weir._join_flow(flow bigint, n bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  state    record;
+  is_known boolean;
+BEGIN
+  SELECT f.fired_at IS NULL AND NOT f.is_cancelled INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
+  IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
+    SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
+    IF state.id IS NULL THEN
+      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
+    ELSIF state.state IN ('cancelling', 'cancelled') THEN
+      RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
+    ELSIF state.state NOT IN ('open', 'running') THEN
+      RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
+    END IF;
+  END IF;
+  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+END
+$$;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -3744,9 +4064,9 @@ CREATE FUNCTION weir._keep_failures(worker integer, lanes bigint[], seqs bigint[
 AS $$
 #variable_conflict use_column
 BEGIN
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key, flow)
   SELECT e.id, (SELECT a.last_value FROM weir.active_failure a), j.lane & ~ 4::bigint, j.attempt, j.max_attempts, j.enqueued_at, b.claimed_at, clock_timestamp(),
-         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until, j.key
+         _keep_failures.worker, j.kind, j.args, j.meta, left(e.error, 65536), e.output, j.errors, j.unique_key, j.unique_until, j.key, j.flow
   FROM unnest(_keep_failures.lanes, _keep_failures.seqs, _keep_failures.segments, _keep_failures.ids, _keep_failures.errors, _keep_failures.outputs)
        e(lane, seq, segment, id, error, output)
   CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.segment = e.segment AND b.lane = e.lane AND b.seq = e.seq LIMIT 1) b
@@ -4129,10 +4449,10 @@ BEGIN
       WHERE d.id = n.id AND d.attempt = n.attempt AND d.put_off = n.put_off AND d.segment = n.segment
       RETURNING d.*, n.nr, coalesce(to_queue <> n.name, false) AS leaves_queue, (coalesce(queue_no, d.lane >> 39) << 39) + coalesce(to_priority - 1, d.lane & 3) AS to_lane
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key, flow)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
              row_number() OVER (PARTITION BY g.to_lane ORDER BY g.id) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
-             CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key
+             CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key, g.flow
       FROM gone g ORDER BY g.nr
     )
     SELECT array_agg(g.id) AS gone_ids, array_agg(DISTINCT g.lane) AS from_lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
@@ -4773,7 +5093,7 @@ BEGIN
   -- Rows that came behind the cursor of promotion, then those that are due from now on; if these are too many, those with the ids.
   FOREACH way IN ARRAY ARRAY['late', 'due', 'id'] LOOP
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
-           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys INTO r
+           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys, array_agg(l.flow) FILTER (WHERE l.waits) AS flows INTO r
     FROM (
       SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND weir._waits_later(c, u.run_at, u.id, u.xid) AS waits
       FROM (
@@ -4782,7 +5102,7 @@ BEGIN
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
-    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys) <> '{}' OR r.n > most AND way <> 'due' THEN
+    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, NULL, r.flows) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;
     EXIT WHEN way = 'due' AND r.n <= most;
@@ -4997,7 +5317,7 @@ BEGIN
     SELECT array_agg(f.nr) AS nrs, array_agg(f.is_late) AS lates, array_agg((f.job).segment) AS segments, array_agg((f.job).xid) AS xids, array_agg((f.job).id) AS ids,
            array_agg((f.job).attempt) AS attempts, array_agg((f.job).kind) AS kinds, array_agg((f.job).meta) AS metas, array_agg((f.job).enqueued_at) AS enqueued,
            array_agg((f.job).key) AS keys, array_agg(((f.job).lane & 3)::integer + 1) AS priorities,
-           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils INTO next
+           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils, array_agg((f.job).flow) AS flows INTO next
     FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
     CROSS JOIN LATERAL (
       -- As in a turn.
@@ -5015,23 +5335,23 @@ BEGIN
        LIMIT most)
       LIMIT most) f;
     SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons, array_agg(e.nr ORDER BY e.nr) AS nrs INTO fates
-    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils) e;
+    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils, next.flows) e;
     this_seq := this_seq + 1;
     WITH prefix AS MATERIALIZED (  -- of each lane, the rows up to the first one that is not ended
       SELECT u.* FROM (
         SELECT u.*, e.reason, count(*) OVER (PARTITION BY u.nr) AS n_found, bool_and(e.nr IS NOT NULL) OVER (PARTITION BY u.nr ORDER BY u.place) AS is_ended
-        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids) WITH ORDINALITY u(nr, is_late, segment, xid, id, place)
+        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids, next.flows) WITH ORDINALITY u(nr, is_late, segment, xid, id, flow, place)
         LEFT JOIN LATERAL (SELECT width_bucket(u.place, fates.nrs) AS at OFFSET 0) w ON fates.nrs IS NOT NULL
         LEFT JOIN LATERAL (SELECT fates.nrs[w.at] AS nr, fates.reasons[w.at] AS reason WHERE fates.nrs[w.at] = u.place) e ON true) u
       WHERE u.is_ended
     ), reach AS MATERIALIZED (
       SELECT p.nr, count(*) AS n, count(*) FILTER (WHERE p.is_late) AS n_late, (array_agg(p.xid ORDER BY p.place DESC))[1] AS xid, (array_agg(p.id ORDER BY p.place DESC))[1] AS id, max(p.n_found) AS n_found FROM prefix p GROUP BY p.nr
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes, flows)
       SELECT _pass_ended.lane, s.segment, s.segment, _pass_ended.worker, this_seq, a.xids[1], a.xids[cardinality(a.xids)], '0', 0,
-             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes
+             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes, weir._flows_of(s.flows)
       FROM (SELECT nextval('weir.batch_no') AS no OFFSET 0) o, (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM prefix p) a,
-           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes FROM prefix p GROUP BY p.segment) s
+           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes, array_agg(p.flow ORDER BY p.place) AS flows FROM prefix p GROUP BY p.segment) s
     ), ended AS (
       INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
       SELECT _pass_ended.lane, p.segment, _pass_ended.worker, this_seq, clock_timestamp(), 'cancelled', array_agg(p.id ORDER BY p.place),
@@ -5050,7 +5370,9 @@ BEGIN
     ), stands AS (
       INSERT INTO weir.turn SELECT (m.turn).* FROM moved m
     )
-    SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again INTO written FROM moved m;
+    SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again,
+           (SELECT array_agg(p.flow) FILTER (WHERE p.flow IS NOT NULL) FROM prefix p) AS flows INTO written FROM moved m;
+    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(written.flows) u(flow) GROUP BY u.flow;
     IF written.n > 0 THEN
       ring.seq := this_seq;
       all_gone := all_gone AND (head_tag IS NULL OR written.n_gone = cardinality(this));
@@ -5196,9 +5518,9 @@ BEGIN
     ), due AS MATERIALIZED (
       SELECT d.* FROM (SELECT l.* FROM late l UNION ALL SELECT f.* FROM fresh f) d ORDER BY d.run_at, d.id LIMIT quota
     ), logged AS (
-      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+      INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
       SELECT d.id, pg_current_xact_id(), d.enqueued_at, d.run_at, d.lane, d.attempt, d.max_attempts, d.put_off,
-             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until, d.key
+             (SELECT a.last_value FROM weir.active_job a), d.kind, d.args, d.meta, d.errors, d.unique_key, d.unique_no, d.unique_until, d.key, d.flow
       FROM due d WHERE d.lane > 0
       RETURNING 1
     ), reached AS (
@@ -5290,6 +5612,42 @@ BEGIN
   RETURN found_id;
 END
 $$;
+CREATE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  own xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  RETURN QUERY
+  WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
+  fresh AS MATERIALIZED (  -- not counted yet
+    SELECT a.* FROM c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
+    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.xid IS DISTINCT FROM own AND a.flow = ANY (_read_flows.ids)
+    UNION ALL
+    SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
+  ), news AS MATERIALIZED (
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+    FROM fresh a GROUP BY a.flow
+  )
+  SELECT f.id, f.name,
+         CASE WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
+              WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
+         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success
+  FROM unnest(_read_flows.ids) WITH ORDINALITY i(id, nr)
+  CROSS JOIN LATERAL (SELECT f.* FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
+  LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1) p ON true
+  LEFT JOIN LATERAL (SELECT n.* FROM news n WHERE n.flow = i.id) n ON true
+  CROSS JOIN LATERAL (
+    SELECT k.*, k.jobs - k.completed - k.failed - k.cancelled AS unfinished, CASE WHEN NOT k.is_reopened THEN p.fired_at END AS fired_at,
+           coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND k.is_reopened)::integer AS generation
+    FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
+                 (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
+                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
+                 CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
+  ORDER BY i.nr;
+END
+$$;
 CREATE FUNCTION weir._read_job(job_id bigint, ends integer) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -5330,7 +5688,7 @@ BEGIN
     -- Out of TOAST now (|| '{}'): the caller releases the table, which may then be truncated.
     look.id := a.id; look.kind := a.kind; look.args := a.args || '{}'; look.meta := a.meta || '{}'; look.enqueued_at := a.enqueued_at;
     look.attempt := a.attempt; look.max_attempts := a.max_attempts; look.priority := (a.lane & 3)::integer + 1;
-    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer); look.key := a.key;
+    look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (a.lane >> 39)::integer); look.key := a.key; look.flow := a.flow;
     history := a.errors || '[]';
   END IF;
   WHILE j.id IS NOT NULL LOOP
@@ -5365,7 +5723,7 @@ BEGIN
     IF FOUND THEN
       look.id := f.id; look.kind := f.kind; look.args := f.args || '{}'; look.meta := f.meta || '{}'; look.enqueued_at := f.enqueued_at;
       look.attempt := f.attempt; look.max_attempts := f.max_attempts; look.run_at := NULL; look.priority := (f.lane & 3)::integer + 1;
-      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer); look.key := f.key;
+      look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer); look.key := f.key; look.flow := f.flow;
       look.state := 'failed'; look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker;
       look.output := f.output || ''; look.error := f.error || '';
       history := f.errors || '[]';
@@ -5383,7 +5741,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -5400,7 +5758,7 @@ DECLARE
   hits   integer;  -- how many jobs the page has had before this step
   r      record;
   look   weir.job_info;
-  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key) > 0;
+  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -5426,12 +5784,12 @@ BEGIN
         RAISE data_exception;
       END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
-      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at) THEN
+      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at, _read_page.flow) THEN
         RAISE data_exception;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta and key; or NULL for the first page.';
+        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta, key and flow; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
     step := CASE WHEN has_conditions THEN 200 ELSE step END;
@@ -5453,12 +5811,13 @@ BEGIN
         WITH n AS MATERIALIZED (
           SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
         ), fit AS MATERIALIZED (
-          -- All rows of a job have the same kind, meta and key. In one query for all of them: one for each would cost many times as much.
+          -- All rows of a job have the same kind, meta, key and flow. In one query for all of them: one for each would cost many times as much.
           SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta, j.key FROM weir.job j WHERE j.id = n.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta, l.key FROM weir.later l WHERE l.id = n.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta, f.key FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key))) AS fits
+               (SELECT j.kind, j.meta, j.key, j.flow FROM weir.job j WHERE j.id = n.id LIMIT 1)
+               UNION ALL (SELECT l.kind, l.meta, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
+               UNION ALL (SELECT f.kind, f.meta, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
+             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
+               AND (_read_page.flow IS NULL OR k.flow = _read_page.flow))) AS fits
           FROM n
         ), gone AS MATERIALIZED (
           SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
@@ -5502,7 +5861,7 @@ BEGIN
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
-    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at, _read_page.flow)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
   END IF;
 END
 $$;
@@ -5783,6 +6142,7 @@ DECLARE
   gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
   gates_of  integer[];
   lanes_of  bigint[];    -- those of jobs with keys
+  has_members boolean;   -- a whole one has members of flows
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -5825,7 +6185,7 @@ BEGIN
   BEGIN
     -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
     IF held_open = '{}' THEN
-      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate) INTO whole, whole_in, gates
+      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate), bool_or(b.flows IS NOT NULL) INTO whole, whole_in, gates, has_members
       FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
             FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
       JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
@@ -5879,6 +6239,12 @@ BEGIN
       FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
       WHERE k.refusal IS NULL
       GROUP BY k.nr, k.segment;
+    END IF;
+    IF has_members OR rest <> '{}' THEN
+      PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), NULL) FROM (
+        SELECT k.nr, i.id FROM unnest(whole) k(nr) CROSS JOIN LATERAL unnest(_record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) i(id)
+        UNION ALL
+        SELECT k.nr, _record.ids[k.place] FROM unnest(batch_of, places, refusals) k(nr, place, refusal) WHERE k.refusal IS NULL) k;
     END IF;
     IF array_remove(gates || gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n), array_agg(k.lane)) FROM (
@@ -5944,6 +6310,11 @@ BEGIN
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF has_members OR rest <> '{}' THEN
+      PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.outcome))
+      FROM (SELECT u.nr, u.id, coalesce(u.outcome, 'completed') AS outcome FROM unnest(batch_of, _record.ids, refusals, _record.outcomes) u(nr, id, refusal, outcome) WHERE u.refusal IS NULL) k
+      WHERE k.outcome IN ('completed', 'failed', 'cancelled');
+    END IF;
     IF array_remove(gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
       WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
@@ -6310,7 +6681,7 @@ BEGIN
 
   DELETE FROM weir.cancellation_where d WHERE d.no IN (
     SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key ORDER BY c.no
+      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
     WHERE k.covered >= k.upto)
@@ -6334,7 +6705,13 @@ BEGIN
 
   PERFORM weir._lock_log();
   SELECT c.* INTO w FROM weir.cancellation_where c ORDER BY random() LIMIT 1;
-  IF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
+  IF w.flow IS NOT NULL THEN
+    -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since.
+    IF pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND NOT EXISTS (SELECT FROM weir._read_flows(ARRAY[w.flow]) f WHERE f.unfinished > 0) THEN
+      DELETE FROM weir.cancellation_where c WHERE c.no = w.no;
+      RETURN 'retired a cancellation';
+    END IF;
+  ELSIF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
     UPDATE weir.cancellation_where c SET clear_xid = pg_current_xact_id() WHERE c.no = w.no;
     RETURN 'cleared a cancellation';
   ELSIF w.clear_xid IS NOT NULL AND weir._all_claimed(w) THEN
@@ -6377,10 +6754,13 @@ BEGIN
   END IF;
   SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
+  IF j.flow IS NOT NULL THEN
+    PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
+  END IF;
   state := 'available';
 END
 $$;
@@ -6558,8 +6938,8 @@ BEGIN
     END IF;
     BEGIN
       EXECUTE format('LOCK TABLE weir.later_%s IN ACCESS EXCLUSIVE MODE NOWAIT', k.segment);
-      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
+      INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+      SELECT l.id, l.xid, l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, active, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key, l.flow
       FROM weir.later l
       WHERE l.segment = k.segment AND weir._waits_later(c, l.run_at, l.id, l.xid);
       EXECUTE format('TRUNCATE weir.later_%s', k.segment);
@@ -6697,10 +7077,10 @@ AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
          (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone COLLATE "C") = lower(b.time_zone COLLATE "C")
 $$;
-CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb, flow bigint DEFAULT NULL::bigint) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the places: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 3, states, queue, kinds, meta, key, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 4, states, queue, kinds, meta, key, at->0, at->1, flow)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6713,7 +7093,7 @@ AS $$
     SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
-CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, after text, max_rows integer, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, after text, max_rows integer, flow bigint DEFAULT NULL::bigint, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -6724,7 +7104,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page)) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page), flow) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -6749,10 +7129,10 @@ BEGIN
   GROUP BY u.segment, u.fate;
   IF _set_aside.fates && ARRAY['again'] THEN
     PERFORM pg_current_xact_id();
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
     -- With a key, it is put back in front of those that come after it.
     SELECT j.id, pg_current_xact_id(), j.enqueued_at, now(), CASE WHEN j.key IS NULL THEN j.lane ELSE j.lane | 4 END, j.attempt, j.max_attempts, j.put_off + 1, (SELECT a.last_value FROM weir.active_job a),
-           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until, j.key
+           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until, j.key, j.flow
     FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates) u(id, segment, fate)
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = u.segment AND j.id = u.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE u.fate = 'again';
@@ -6887,18 +7267,18 @@ BEGIN
     END IF;
     skip := running[below + 1 : below + max_skip];
     SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
-           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils INTO next
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils, array_agg(p.flow) AS flows INTO next
     FROM (
       SELECT j.* FROM generate_series(0, cardinality(skip)) i
       CROSS JOIN LATERAL (
-        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until FROM weir.job j
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until, j.flow FROM weir.job j
         WHERE j.lane = _skip_ended.lane AND j.xid < coalesce(skip[i + 1], top)
           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
         ORDER BY j.xid, j.id LIMIT size) j
       LIMIT size) p;
     SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons INTO fates
-    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils) e;
+    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils, next.flows) e;
     -- The rows up to the first one that is not ended.
     length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, fates.ids) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
     IF coalesce(length, 0) = 0 THEN
@@ -6906,17 +7286,19 @@ BEGIN
     END IF;
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
     WITH made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after, flows)
       SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
-             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
+             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END, s.flows
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
-      CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
+      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows
+                  FROM unnest(next.segments[1 : length], next.ids[1 : length], next.flows[1 : length]) p(segment, id, flow) GROUP BY p.segment) s
       RETURNING segment, ids
     )
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
     SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
            CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
     FROM made m;
+    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(next.flows[1 : length]) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
     IF length < size THEN
       RETURN false;
     END IF;
@@ -7366,7 +7748,7 @@ BEGIN
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
-         u.unique_key, u.unique_no, u.unique_until, u.key
+         u.unique_key, u.unique_no, u.unique_until, u.key, u.flow
   FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
   ORDER BY u.ordinality, n.nr;
 END
@@ -7447,7 +7829,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -7833,6 +8215,29 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir.cancel_flow(flow bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most   CONSTANT integer := 2000;
+  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[cancel_flow.flow]) i);
+BEGIN
+  IF now_is IN ('open', 'running', 'cancelling') THEN
+    IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+    END IF;
+    PERFORM pg_current_xact_id();
+    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow);
+    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled'), nextval('weir.control');
+    -- In order, those that were to be tried again hold up their keys no more.
+    INSERT INTO weir.release (gate, ring, xid, n, lanes)
+    SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    RETURN 'cancelling';
+  END IF;
+  RETURN now_is;
+END
+$$;
 CREATE FUNCTION weir.cancel_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, key text DEFAULT NULL::text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -7913,7 +8318,7 @@ AS $$
 DECLARE
   chore text;
 BEGIN
-  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy', 'fold_arrivals'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
     -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;
@@ -8001,7 +8406,7 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
@@ -8009,9 +8414,14 @@ BEGIN
     WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
        OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
   END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> 'flow', 'null') <> 'null' LIMIT 1;
+  END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key and unique.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
     IF jsonb_array_length(jobs) > 10000 THEN
@@ -8032,14 +8442,15 @@ BEGIN
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
          array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key
+         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
+         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow
     INTO r
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text);
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key);
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow);
 END
 $$;
-CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -8059,17 +8470,18 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
   ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
      OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys',
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n
+     OR cardinality(enqueue_many.flow) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows',
       n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key)
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key), cardinality(enqueue_many.flow)
       USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
   PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
           weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
           weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key);
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key), weir._check_array('enqueue_many', 'flow', enqueue_many.flow);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
@@ -8102,25 +8514,28 @@ BEGIN
   in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
   FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
                            + coalesce(u.bits, 0) AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
              + coalesce(u.bits, 0), 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
     WHERE u.run_at > now();
+  END IF;
+  IF enqueue_many.flow IS NOT NULL THEN
+    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(enqueue_many.flow) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
   END IF;
   RETURN new_ids;
 END
@@ -8206,7 +8621,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -8226,18 +8641,21 @@ BEGIN
     this_xid := pg_current_xact_id();
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     VALUES (nextval('weir.job_id'), this_xid, now(), lane, 1, max_attempts,
-            pg_sequence_last_value('weir.active_job'), kind, args, meta, key)
+            pg_sequence_last_value('weir.active_job'), kind, args, meta, key, flow)
     RETURNING id INTO new_id;
   ELSE
     IF run_at >= '10000-01-01 00:00:00+00' THEN  -- later times have no form in JSON that all clients read
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     VALUES (nextval('weir.job_id'), this_xid, run_at, now(), lane, 1, max_attempts,
-            pg_sequence_last_value('weir.active_later'), kind, args, meta, key)
+            pg_sequence_last_value('weir.active_later'), kind, args, meta, key, flow)
     RETURNING id INTO new_id;
+  END IF;
+  IF flow IS NOT NULL THEN
+    PERFORM weir._join_flow(flow, 1);
   END IF;
   RETURN new_id;
 END
@@ -8298,6 +8716,40 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+  SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
+$$;
+CREATE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL::jsonb, on_success jsonb DEFAULT NULL::jsonb, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  new_id bigint;
+BEGIN
+  IF name IS NULL OR length(name) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'weir: the name of a flow must have 1 to 200 characters, got %', CASE WHEN name IS NULL THEN 'null' ELSE length(name)::text END USING ERRCODE = '22023';
+  ELSIF deadline IS NOT NULL AND (NOT isfinite(deadline) OR deadline < now()) THEN
+    RAISE EXCEPTION 'weir: the deadline of a flow must be a time to come, got %', deadline USING ERRCODE = '22023', HINT = 'Until then, somebody has to seal it. NULL: one day.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success)
+  VALUES (nextval('weir.flow_id'), now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success))
+  RETURNING id INTO new_id;
+  PERFORM weir._arrive(new_id, 'jobs', 0, 'created');
+  RETURN new_id;
+END
+$$;
+CREATE FUNCTION weir.flows(after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF flows.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
+  END IF;
+  RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
+    SELECT f.id FROM weir.flow f WHERE f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+END
+$$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 #variable_conflict use_column
@@ -8349,12 +8801,12 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100)) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -8727,6 +9179,7 @@ DECLARE
   here        text := (SELECT system_identifier::text FROM pg_control_system());
   active      integer := pg_sequence_last_value('weir.active_job');
   relogged    bigint;
+  cut         weir.flow_cut;
   c           weir.promotion;
   indexes     regclass[];
   definitions text[];
@@ -8740,9 +9193,9 @@ BEGIN
   FOR check_no IN 1..2 LOOP
     IF check_no = 2 THEN
       -- All other sessions are blocked: no jobs run in a log that has just been restored.
-      PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
+      PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6, 7]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
-      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release, weir.turn, weir.ring IN ACCESS EXCLUSIVE MODE;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release, weir.turn, weir.ring, weir.arrival, weir.flow_cut IN ACCESS EXCLUSIVE MODE;
     END IF;
     BEGIN
       IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
@@ -8797,8 +9250,12 @@ BEGIN
   FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) w LEFT JOIN weir.ring r ON r.queue = w.queue GROUP BY w.queue;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
+  -- Arrivals that are not counted yet: the next cut counts them, as if this transaction had written them.
+  SELECT k.* INTO cut FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
+  CREATE TEMP TABLE weir_arrival ON COMMIT DROP AS SELECT a.* FROM weir.arrival a WHERE NOT pg_visible_in_snapshot(a.xid, cut.snapshot);
+
   -- Nothing runs any more: gates count from nothing.
-  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release, weir.turn, weir.ring;
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release, weir.turn, weir.ring, weir.arrival, weir.flow_cut;
   -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
   definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
@@ -8807,12 +9264,12 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key, flow)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts,
          -- An attempt that has reported was started: it is put off, so that it does not pass for one that has no checkpoint yet.
          j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
-         j.unique_key, j.unique_no, j.unique_until, j.key
+         j.unique_key, j.unique_no, j.unique_until, j.key, j.flow
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.place = j.place AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
@@ -8837,14 +9294,17 @@ BEGIN
   INSERT INTO weir.with_keys (queue, since) SELECT k.queue, k.since FROM pg_temp.weir_keys k;
   INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers)
   SELECT k.queue, k.seq, 0, k.forms, 0, (k.since::text || ':' || k.since::text || ':')::pg_snapshot, '{}' FROM pg_temp.weir_keys k;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key, l.flow
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event FROM pg_temp.weir_arrival a;
+  INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (cut.no + 1, cut.due, '3:3:');  -- before every transaction
   -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
   UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';
@@ -9005,6 +9465,28 @@ BEGIN
   RETURN found_it;
 END
 $$;
+CREATE FUNCTION weir.retry_flow(flow bigint, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  states CONSTANT text[] := ARRAY['failed', 'cancelled'];
+  ids    bigint[];
+BEGIN
+  PERFORM weir._check_isolation('retry_flow');
+  IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
+  ELSIF max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
+  END IF;
+  SELECT s.ids, s.next INTO ids, next FROM weir._select_where(states, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, after, coalesce(max_rows, 500), flow) s;
+  PERFORM weir._lock_to_retry(ids);
+  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+  IF retried > 0 THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');  -- also for those that were cancelled before they started, which have not ended
+  END IF;
+END
+$$;
 CREATE FUNCTION weir.retry_rules() RETURNS TABLE(name text, action text, queue text, kind text, error text, backoff interval, backoff_limit interval, backoff_form text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT r.name, r.action, r.queue, r.kind, r.error, r.backoff, r.backoff_limit, r.backoff_form FROM weir.retry_rule r
@@ -9067,6 +9549,20 @@ BEGIN
   RAISE SQLSTATE 'WR099';  -- releases the table
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
+END
+$$;
+CREATE FUNCTION weir.seal(flow bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[seal.flow]) i);
+BEGIN
+  IF now_is IS NULL THEN
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+  ELSIF now_is <> 'open' THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._arrive(seal.flow, 'jobs', 0, 'sealed'), nextval('weir.job_id');  -- wakes idle workers, whose maintainers count it
+  RETURN true;
 END
 $$;
 CREATE FUNCTION weir.set_checkpoint(worker integer, token text, checkpoint jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
@@ -9404,7 +9900,7 @@ BEGIN
   RETURN NOT (SELECT s.more FROM weir._settle(stop.worker) s);
 END
 $$;
-CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone, key text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone, key text, flow bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -9512,6 +10008,7 @@ BEGIN
             max_attempts := j.max_attempts;
             enqueued_at := j.enqueued_at;
             key := j.key;
+            flow := j.flow;
             RETURN NEXT;
           END IF;
         END LOOP;
@@ -9574,6 +10071,8 @@ AS $$
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
 COMMENT ON COLUMN weir.batch.lanes IS 'In the ring lane of a queue, where nothing is logged, are the batches of claims from its keys: these are the lanes of its jobs, in the order of ids. NULL: all are in the batch''s lane.';
@@ -9588,11 +10087,17 @@ COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were 
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
+COMMENT ON COLUMN weir.flow.deadline IS 'When it is sealed, if nobody has done so.';
+COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
+COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
+COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have; more than 1 if ended members were retried, or others were added, after it had ended.';
+COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
 COMMENT ON COLUMN weir.gate.before IS 'The seq of the gate''s first row. Its before_lanes and before_seqs are the batches that were not ended when the gate was opened: what runs of them counts as well. NULL: all have ended.';
 COMMENT ON COLUMN weir.gate.folded IS 'The releases of transactions that this snapshot sees are in running.';
 COMMENT ON COLUMN weir.gate.next_start IS 'When the rate would allow the next start if there were no burst: the theoretical arrival time of the generic cell rate algorithm.';
 COMMENT ON COLUMN weir.gate.running IS 'How many attempts were handed out through this gate, minus how many of them the releases in folded have ended.';
 COMMENT ON COLUMN weir.job.errors IS 'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
+COMMENT ON COLUMN weir.job.flow IS 'The flow that it is a member of: see functions/flow.sql. NULL: none.';
 COMMENT ON COLUMN weir.job.key IS 'Whose job it is, in a queue that is shared by turns; its hash is part of the lane. NULL: nobody''s.';
 COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the same transaction and segment, has the same lane: the rows where it is true show in which lanes a transaction has logged.';
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
@@ -9641,6 +10146,7 @@ COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual ti
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
+COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -9652,9 +10158,11 @@ COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a work
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
+COMMENT ON ROUTINE weir._call_back(jsonb,jsonb) IS 'Enqueues a callback of a flow, with what its meta says about the flow. Locks: see weir.enqueue.';
+COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
-COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
+COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
@@ -9677,6 +10185,7 @@ COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worke
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
+COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
@@ -9689,12 +10198,13 @@ COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are sched
 COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_running() IS 'How many jobs of each lane are running: too few, perhaps, in the lanes of a worker that has claimed so many batches since it was last settled that only the newest are read; these are marked as estimates, and all of them are returned. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._draw_epoch(bigint) IS 'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
-COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
+COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],smallint[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Ends those jobs of a batch that is being claimed that are cancelled by one of these filters, and returns their ids. In the transaction of the claim: so they are claimed and ended, or neither. Segments can''t be reclaimed meanwhile, because a claim holds the claims'' lock.';
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
+COMMENT ON ROUTINE weir._end_members(bigint[],bigint[],bigint[],text[]) IS 'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
-COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
+COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';
@@ -9708,6 +10218,9 @@ COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filte
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
+COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._fold_arrivals() IS 'Counts what has arrived at flows since the last cut, seals those whose deadline has come, and enqueues the callbacks of those that have ended. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; and is_used: there are flows. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
@@ -9721,7 +10234,7 @@ COMMENT ON ROUTINE weir._has_turns(text,pg_snapshot) IS 'Whether a claim from th
 COMMENT ON ROUTINE weir._has_waiting(integer[],bigint) IS 'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._heads(text,bigint,integer) IS 'Where the keys of a queue stand that wait for their turns from this tag on, in their order, at most most. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, and the lane of its job if it has a key. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
 COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
@@ -9738,6 +10251,7 @@ COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whe
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
+COMMENT ON ROUTINE weir._join_flow(bigint,bigint) IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
@@ -9797,8 +10311,9 @@ COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transa
 COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
-COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
@@ -9823,10 +10338,10 @@ COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,text,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
+COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,text,jsonb,bigint) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
-COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
+COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
@@ -9844,7 +10359,7 @@ COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job 
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates and _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
@@ -9868,25 +10383,29 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
-COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields, names of the JSON object, of which args has at least one ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled. name is for people, and need not be unique. Errors: 22023, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, and that have this key: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
@@ -9908,10 +10427,12 @@ COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role m
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_flow(bigint,text,integer) IS 'One step of retrying all failed and cancelled members of a flow, as weir.retry does. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.seal(bigint) IS 'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue, which need not have been used yet: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if no queue had this name, and creates it. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
@@ -9926,6 +10447,7 @@ COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,inte
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';
+COMMENT ON SEQUENCE weir.active_arrival IS 'The table that new rows of weir.arrival are written to.';
 COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.failure are written to.';
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.later are written to.';
@@ -9936,6 +10458,8 @@ COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclud
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in steps, since it was opened.';
 COMMENT ON SEQUENCE weir.control IS 'Counts changes that running workers must notice: cancellations, pauses, new queues.';
+COMMENT ON SEQUENCE weir.flow_bytes IS 'The size of weir.flow and weir.fold when they were compacted last.';
+COMMENT ON SEQUENCE weir.flow_id IS 'Flow ids.';
 COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. An idle worker compares its last_value with the one of its last poll to find out whether anything was enqueued in between.';
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_value with the one of its last poll to find out whether anything was published in between.';
@@ -9944,6 +10468,7 @@ COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read a
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
 COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
+COMMENT ON TABLE weir.arrival IS 'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
@@ -9951,6 +10476,9 @@ COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON TABLE weir.firing IS 'The due times of schedules that were fired, each with its job (NULL: it was missed, and passed over). Insert-only; the newest row of a schedule counts, and the others are kept for a while.';
+COMMENT ON TABLE weir.flow IS 'Flows, as they were created. Insert-only; those that ended long ago are left out when it is compacted by TRUNCATE.';
+COMMENT ON TABLE weir.flow_cut IS 'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
+COMMENT ON TABLE weir.fold IS 'The sums of the arrivals of flows, a row for each cut in which a flow had some; the newest row of a flow counts. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.gate IS 'What the limits of a queue count: a row for each claim, and the newest row of a gate is its whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
@@ -9979,6 +10507,7 @@ COMMENT ON TABLE weir.turn IS 'Where the keys of queues stand: a row for each tu
 COMMENT ON TABLE weir.with_keys IS 'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
 COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
+COMMENT ON TYPE weir.flow_info IS 'A flow and its progress, as weir.flow_info returns it.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 COMMENT ON TYPE weir.outcome IS 'How an attempt ended. completed, failed and cancelled are final; retried, snoozed, released (not started) and lost (its worker died) are followed by another row of the same job.';
 COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
@@ -9997,6 +10526,7 @@ GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint) TO weir_op
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._fold_arrivals() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
@@ -10018,6 +10548,7 @@ GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.cancel_flow(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
@@ -10026,17 +10557,20 @@ GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;
@@ -10058,10 +10592,12 @@ GRANT EXECUTE ON ROUTINE weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.retry_flow(bigint,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.seal(bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.set(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set(text,text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.set_checkpoint(integer,text,jsonb) TO weir_operate, weir_work;

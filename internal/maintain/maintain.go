@@ -30,6 +30,9 @@ const (
 	choresIdle   = 4                      // rounds per round while nothing is logged
 	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
 	tidyEvery    = 10                     // rounds of chores
+	foldEvery    = 100 * time.Millisecond // if there are flows, when not signalled
+	foldIdle     = time.Second            // if there are none
+	foldPause    = 5 * time.Millisecond   // minimum interval; and when another session folds, which may not see what this one was signalled for
 	stepGrace    = 5 * time.Second        // for a step that has begun when the maintainer stops
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
@@ -44,13 +47,15 @@ type Maintainer struct {
 	log     *slog.Logger
 	outage  *outage.Log
 	poked   chan struct{}
+	arrived chan struct{}
+	ended   atomic.Bool // members of flows have, since the last fold
 	stirred atomic.Bool // poked since the last round of chores
 	workers atomic.Int32
 }
 
 // New returns a Maintainer, which works while Run runs. It reports failures to o, which it shares with its worker.
 func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
-	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1)}
+	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1), arrived: make(chan struct{}, 1)}
 	m.workers.Store(1)
 	return m
 }
@@ -64,6 +69,15 @@ func (m *Maintainer) Poke() {
 	}
 }
 
+// Arrived signals that members of flows have ended.
+func (m *Maintainer) Arrived() {
+	m.ended.Store(true)
+	select {
+	case m.arrived <- struct{}{}:
+	default:
+	}
+}
+
 // Share sets the number of maintainers.
 func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
@@ -73,6 +87,7 @@ func (m *Maintainer) Run(ctx context.Context) {
 	all.Go(func() { m.promote(ctx) })
 	all.Go(func() { m.rescues(ctx) })
 	all.Go(func() { m.chores(ctx) })
+	all.Go(func() { m.folds(ctx) })
 	all.Wait()
 }
 
@@ -130,6 +145,33 @@ func (m *Maintainer) promote(ctx context.Context) {
 // logged knows of it. The sooner it is due, the more likely each one attends, so that a few do, however many know.
 func (m *Maintainer) attends(next time.Duration) bool {
 	return m.workers.Load() == 1 || next <= promoteIdle || rand.Float64() < promoteIdle.Seconds()/next.Seconds()
+}
+
+// folds counts what has arrived at flows: when signalled that something has, and now and then for what arrived elsewhere.
+func (m *Maintainer) folds(ctx context.Context) {
+	for wait := m.shared(foldEvery); sleep.Until(ctx, wait, m.arrived); {
+		wait = m.shared(foldEvery)
+		signalled := m.ended.Swap(false)
+		if !signalled && !m.mine() {
+			continue
+		}
+		step, done := outlast(ctx)
+		busy, used, err := m.store.Fold(step)
+		done()
+		m.done(ctx, "fold", "", err)
+		switch {
+		case err != nil:
+			wait = m.shared(choresEvery)
+		case busy && signalled:
+			m.ended.Store(true)
+			wait = foldPause
+		case !used:
+			wait = m.shared(foldIdle)
+		}
+		if !sleep.For(ctx, foldPause) {
+			return
+		}
+	}
 }
 
 // chores does all other chores, in rounds.

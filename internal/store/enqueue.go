@@ -17,6 +17,7 @@ type Job struct {
 	MaxAttempts int
 	Meta        json.RawMessage
 	Key         string
+	Flow        int64 // 0: none
 	Unique      *Unique
 }
 
@@ -43,8 +44,8 @@ const (
 )
 
 const (
-	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb, nullif($8, ''))`
-	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[], $8::text[])`
+	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb, nullif($8, ''), nullif($9::bigint, 0))`
+	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[], $8::text[], $9::bigint[])`
 	// From JSON, and as JSON, because not every driver behind a Querier has arrays.
 	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY e.ord), '[]')::text
 		FROM weir._enqueue_unique_many($1::jsonb) WITH ORDINALITY e(id, duplicate, ord)`
@@ -62,7 +63,7 @@ func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
 	if j.Meta != nil {
 		meta = string(j.Meta)
 	}
-	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key).Scan(&id)
+	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key, j.Flow).Scan(&id)
 	return id, err
 }
 
@@ -73,6 +74,7 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 	priorities, attempts := make([]int32, n), make([]int32, n)
 	runAts, metas := make([]*time.Time, n), make([]*string, n)
 	var keys []*string // nil, if no job has one
+	var flows []*int64 // the same
 	for i, j := range jobs {
 		j = j.withDefaults()
 		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)
@@ -89,8 +91,14 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 			}
 			keys[i] = new(j.Key) // a pointer to the field would move each job to the heap
 		}
+		if j.Flow != 0 {
+			if flows == nil {
+				flows = make([]*int64, n)
+			}
+			flows[i] = new(j.Flow)
+		}
 	}
-	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas, keys).Scan(&ids)
+	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas, keys, flows).Scan(&ids)
 	return ids, err
 }
 
@@ -151,11 +159,12 @@ type jobJSON struct {
 	MaxAttempts int             `json:"max_attempts"`
 	Meta        json.RawMessage `json:"meta,omitempty"`
 	Key         string          `json:"key,omitempty"`
+	Flow        int64           `json:"flow,omitempty"`
 }
 
 func (j Job) json() jobJSON {
 	j = j.withDefaults()
-	text := jobJSON{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key}
+	text := jobJSON{Queue: j.Queue, Kind: j.Kind, Args: j.Args, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Meta: j.Meta, Key: j.Key, Flow: j.Flow}
 	if !j.RunAt.IsZero() {
 		text.RunAt = &j.RunAt
 	}

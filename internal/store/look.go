@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	jobColumns = `id, state, queue, priority, coalesce(key, ''), kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
+	jobColumns = `id, state, queue, priority, coalesce(key, ''), coalesce(flow, 0), kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
 		worker, cancel_requested, output, error, errors, percent, message, log`
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
-	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''))`
+	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0))`
 	sqlQueues   = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
@@ -54,6 +54,7 @@ type List struct {
 	Kinds  []string
 	Meta   []byte // a JSON object
 	Key    string
+	Flow   int64
 	After  string // next of the previous page
 	Limit  int
 }
@@ -65,7 +66,7 @@ func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err
 		text := string(l.Meta)
 		meta = &text
 	}
-	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key}, &jobs, &next)
+	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key, l.Flow}, &jobs, &next)
 	return jobs, next, err
 }
 

@@ -43,6 +43,7 @@ type Claim struct {
 	Args        []byte
 	Meta        []byte
 	Key         string // "": it has none
+	Flow        int64  // 0: it is a member of none
 	EnqueuedAt  time.Time
 	ReadyAt     *time.Time // nil: when it was enqueued
 	Dropped     *string    // not nil: must not run, but be recorded as cancelled, with this reason, if it is not empty
@@ -102,7 +103,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, key FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, key, coalesce(flow, 0) FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
@@ -141,14 +142,14 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 		var c Claim
 		var queue, kind, key repeated
 		defer r.Close()
-		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &key}
+		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &key, &c.Flow}
 		for r.Next() {
 			if values := r.RawValues(); values[0] == nil {
 				more = true
 				continue
 			} else if values[3] == nil {
 				w, now, until := Withheld{}, time.Time{}, (*time.Time)(nil)
-				if err := r.Scan(&w.Queue, nil, nil, nil, nil, nil, nil, nil, nil, &now, nil, nil, &until, nil, nil); err != nil {
+				if err := r.Scan(&w.Queue, nil, nil, nil, nil, nil, nil, nil, nil, &now, nil, nil, &until, nil, nil, nil); err != nil {
 					return err
 				}
 				if until != nil {

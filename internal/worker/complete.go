@@ -317,6 +317,7 @@ func inOrder(a, b *Task) int {
 func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	if len(refused) == 0 {
 		c.done(some)
+		c.arrived(some)
 		c.tell(some, asRecorded)
 		return
 	}
@@ -358,6 +359,7 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 		c.s.Log.Warn("weir: results dropped: the server lost the claim in a crash, and the jobs run again", "worker", c.s.id, "jobs", lost)
 	}
 	c.done(slices.Concat(recorded, found, dropped))
+	c.arrived(some)
 	c.tell(recorded, asRecorded)
 	c.tell(found, asFound)
 	c.tell(dropped, asLost)
@@ -366,6 +368,13 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	}
 	if len(busy) > 0 {
 		time.AfterFunc(busyFor, func() { c.push(0, busy...) })
+	}
+}
+
+// arrived signals that members of flows have ended, if some have.
+func (c *completer) arrived(some []*Task) {
+	if c.s.Maintainer != nil && slices.ContainsFunc(some, func(t *Task) bool { return t.Flow != 0 }) {
+		c.s.Maintainer.Arrived()
 	}
 }
 

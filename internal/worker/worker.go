@@ -83,6 +83,8 @@ type Maintainer interface {
 	Run(ctx context.Context)
 	// Poke signals that jobs may have been logged.
 	Poke()
+	// Arrived signals that members of flows have ended.
+	Arrived()
 	// Share passes the number of workers that do the same chores.
 	Share(workers int)
 }

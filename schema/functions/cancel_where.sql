@@ -104,13 +104,13 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
-    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key)
+    AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
 $$;
 COMMENT ON FUNCTION weir._covers IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[] DEFAULT NULL, priorities integer[] DEFAULT NULL) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[] DEFAULT NULL, priorities integer[] DEFAULT NULL, flows bigint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -122,11 +122,11 @@ SET enable_mergejoin = off
 AS $$
   SELECT ARRAY(
     SELECT u.id FROM unnest(_cancelled_of.ids, _cancelled_of.attempts, _cancelled_of.kinds, _cancelled_of.metas, _cancelled_of.enqueued,
-                     _cancelled_of.keys, _cancelled_of.priorities) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, nr)
+                     _cancelled_of.keys, _cancelled_of.priorities, _cancelled_of.flows) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, flow, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
@@ -135,18 +135,19 @@ $$;
 COMMENT ON FUNCTION weir._cancelled_of IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 
 CREATE OR REPLACE FUNCTION weir._drop(worker integer, lane bigint, seq bigint, filters weir.cancellation_where[], segments smallint[], ids bigint[],
-                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[], priorities integer[]) RETURNS bigint[]
+                                      attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[], priorities integer[], flows bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities);
+  gone bigint[] := weir._cancelled_of(_drop.filters, _drop.ids, _drop.attempts, _drop.kinds, _drop.metas, _drop.enqueued, _drop.keys, _drop.priorities, _drop.flows);
 BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
   FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
+  PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.flow IS NOT NULL AND u.id = ANY (gone) GROUP BY u.flow;
   RETURN gone;
 END
 $$;
@@ -194,18 +195,18 @@ BEGIN
     END IF;
     skip := running[below + 1 : below + max_skip];
     SELECT array_agg(p.segment) AS segments, array_agg(p.xid) AS xids, array_agg(p.id) AS ids, array_agg(p.attempt) AS attempts, array_agg(p.kind) AS kinds,
-           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils INTO next
+           array_agg(p.meta) AS metas, array_agg(p.enqueued_at) AS enqueued, array_agg(p.unique_key) AS keys, array_agg(p.unique_no) AS nos, array_agg(p.unique_until) AS untils, array_agg(p.flow) AS flows INTO next
     FROM (
       SELECT j.* FROM generate_series(0, cardinality(skip)) i
       CROSS JOIN LATERAL (
-        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until FROM weir.job j
+        SELECT j.segment, j.xid, j.id, j.attempt, j.kind, j.meta, j.enqueued_at, j.unique_key, j.unique_no, j.unique_until, j.flow FROM weir.job j
         WHERE j.lane = _skip_ended.lane AND j.xid < coalesce(skip[i + 1], top)
           AND (j.xid, j.id) > (CASE WHEN i > 0 THEN skip[i] ELSE last.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE last.pos_id END)
           AND (cardinality(skip) < max_skip OR pg_visible_in_snapshot(j.xid, snapshot))
         ORDER BY j.xid, j.id LIMIT size) j
       LIMIT size) p;
     SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons INTO fates
-    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils) e;
+    FROM weir._ended_among(_skip_ended.filters, to_judge, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, NULL, NULL, next.keys, next.nos, next.untils, next.flows) e;
     -- The rows up to the first one that is not ended.
     length := (SELECT coalesce(min(u.nr) - 1, cardinality(next.ids)) FROM unnest(next.ids, fates.ids) WITH ORDINALITY u(id, gone, nr) WHERE u.gone IS DISTINCT FROM u.id);
     IF coalesce(length, 0) = 0 THEN
@@ -213,17 +214,19 @@ BEGIN
     END IF;
     this_seq := greatest(last.seq, (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) << 40) + 1;  -- as in a claim
     WITH made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, ids, pending_after, flows)
       SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
-             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END
+             o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END, s.flows
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
-      CROSS JOIN (SELECT u.segment, array_agg(u.id) AS ids FROM unnest(next.segments[1 : length], next.ids[1 : length]) u(segment, id) GROUP BY u.segment) s
+      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows
+                  FROM unnest(next.segments[1 : length], next.ids[1 : length], next.flows[1 : length]) p(segment, id, flow) GROUP BY p.segment) s
       RETURNING segment, ids
     )
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
     SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
            CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
     FROM made m;
+    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(next.flows[1 : length]) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
     IF length < size THEN
       RETURN false;
     END IF;
@@ -236,7 +239,7 @@ COMMENT ON FUNCTION weir._skip_ended IS
   'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
 
 CREATE OR REPLACE FUNCTION weir._ended_among(filters weir.cancellation_where[], to_judge boolean, ids bigint[], xids xid8[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[],
-                                             keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamptz[]) RETURNS TABLE (nr bigint, id bigint, reason text)
+                                             keys text[], priorities integer[], unique_keys uuid[], nos bigint[], untils timestamptz[], flows bigint[]) RETURNS TABLE (nr bigint, id bigint, reason text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -248,7 +251,7 @@ SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 DECLARE
-  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities) END;
+  cancelled bigint[] := CASE WHEN filters IS NOT NULL THEN weir._cancelled_of(filters, _ended_among.ids, attempts, kinds, metas, enqueued, keys, priorities, flows) END;
   judged    bigint[];
   reasons   text[];
 BEGIN
@@ -286,20 +289,20 @@ DECLARE
 BEGIN
   FOR r IN
     SELECT a.queue, array_agg(a.id) AS ids, array_agg(a.attempt) AS attempts, array_agg(a.kind) AS kinds, array_agg(a.meta) AS metas, array_agg(a.enqueued_at) AS enqueued,
-           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities
+           array_agg(a.key) AS keys, array_agg((a.lane & 3)::integer + 1) AS priorities, array_agg(a.flow) AS flows
     FROM (
       SELECT i.id, u.*, (SELECT q.name FROM weir.queue q WHERE q.id = (u.lane >> 39)::integer) AS queue
       FROM unnest(_cancelled_where_among.ids) i(id) CROSS JOIN LATERAL (
         SELECT k.* FROM (
-          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
+          (SELECT j.lane, j.attempt, j.put_off, j.kind, j.meta, j.enqueued_at, j.key, j.flow FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
           UNION ALL
-          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
+          (SELECT l.lane, l.attempt, l.put_off, l.kind, l.meta, l.enqueued_at, l.key, l.flow FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
         ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1) u) a
     GROUP BY a.queue
   LOOP
     SELECT array_agg(w) INTO filters FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(r.ids) i(id)) AND (w.queue IS NULL OR w.queue = r.queue);
     IF filters IS NOT NULL THEN
-      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities);
+      gone := gone || weir._cancelled_of(filters, r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, r.priorities, r.flows);
     END IF;
   END LOOP;
   RETURN gone;

@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION weir._claim(worker integer, queues text[], limits integer[], since pg_snapshot DEFAULT NULL, backlog text[] DEFAULT NULL)
 RETURNS TABLE (queue text, lane bigint, seq bigint, id bigint, attempt integer, max_attempts integer,
                kind text, args jsonb, meta jsonb, enqueued_at timestamptz, dropped text, put_off integer, ready_at timestamptz,
-               priority integer, key text)
+               priority integer, key text, flow bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -337,27 +337,27 @@ BEGIN
               FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
                last.total + cardinality(state.xids), now(), batch_no, p.ids,
-               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes FROM picked p GROUP BY p.segment) p,
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p,
              (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (p.lane & 3)::integer + 1, p.key
+             (p.lane & 3)::integer + 1, p.key, p.flow
       FROM picked p
       WHERE p.id > upto AND p.unique_key IS NULL
          OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
-        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1), array_agg(d.flow))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
     ELSIF upto = 0 AND NOT last.keyed THEN  -- nothing to end: the statement below, with less to prepare
       RETURN QUERY
       WITH late AS MATERIALIZED (
-        SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, p.ord AS pending_ord
+        SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.flow, p.ord AS pending_ord
         FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
         CROSS JOIN LATERAL (
           SELECT j.* FROM weir.job j
@@ -367,7 +367,7 @@ BEGIN
       ), picked AS MATERIALIZED (
         SELECT late.* FROM late
         UNION ALL
-        (SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, NULL::bigint FROM generate_series(0, cardinality(skip)) i
+        (SELECT j.id, j.xid, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.flow, NULL::bigint FROM generate_series(0, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j.* FROM weir.job j
            WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
@@ -392,20 +392,20 @@ BEGIN
                CASE WHEN p.n > 0 OR u.xids IS NOT NULL THEN u.afters || array_fill(0::bigint, ARRAY[p.n]) END AS afters
         FROM (SELECT width_bucket(state.pos_xid, running) AS n FROM state) p, unread u
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
-               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate
-        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+               last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (ready.lane & 3)::integer + 1, NULL::text
+             (ready.lane & 3)::integer + 1, NULL::text, p.flow
       FROM picked p;
     ELSE
       RETURN QUERY
       WITH late AS MATERIALIZED (
-        SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, p.ord AS pending_ord
+        SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, p.ord AS pending_ord
         FROM unnest(ended, afters) WITH ORDINALITY p(xid, after, ord)
         CROSS JOIN LATERAL (
           SELECT j.* FROM weir.job j
@@ -415,7 +415,7 @@ BEGIN
       ), picked AS MATERIALIZED (
         SELECT late.* FROM late
         UNION ALL
-        (SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, NULL::bigint FROM generate_series(0, cardinality(skip)) i
+        (SELECT j.id, j.xid, j.lane, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.segment, j.kind, j.args, j.meta, j.ready_at, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, NULL::bigint FROM generate_series(0, cardinality(skip)) i
          CROSS JOIN LATERAL (
            SELECT j.* FROM weir.job j
            WHERE j.lane = ready.lane AND j.xid < coalesce(skip[i + 1], top)
@@ -452,21 +452,21 @@ BEGIN
               FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
-        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate)
+        INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
-               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate
-        FROM (SELECT p.segment, array_agg(p.id) AS ids FROM picked p GROUP BY p.segment) p, state, pending
+               CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.flows
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
              CASE WHEN EXISTS (SELECT FROM weir.cancellation) AND EXISTS (SELECT FROM weir.cancellation c WHERE c.id = p.id) THEN '' END, p.put_off, p.ready_at,
-             (p.lane & 3)::integer + 1, p.key
+             (p.lane & 3)::integer + 1, p.key, p.flow
       FROM picked p
       WHERE p.id > upto AND p.unique_key IS NULL
          OR CASE WHEN last.keyed AND p.unique_key IS NOT NULL THEN (SELECT count(*) FROM aside) IS NOT NULL AND p.id IN (SELECT g.id FROM judged g WHERE g.fate = 'run')
                  ELSE p.id > upto OR p.id <> ALL ((
-        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1))
+        SELECT weir._drop(_claim.worker, ready.lane, this_seq, filters, array_agg(d.segment), array_agg(d.id), array_agg(d.attempt), array_agg(d.kind), array_agg(d.meta), array_agg(d.enqueued_at), array_agg(d.key), array_agg((d.lane & 3)::integer + 1), array_agg(d.flow))
         FROM picked d WHERE d.unique_key IS NULL)::bigint[]) END;
     END IF;
 

@@ -26,7 +26,7 @@ CREATE OR REPLACE FUNCTION weir.take(
   worker integer, queues text[] DEFAULT NULL, limits integer[] DEFAULT NULL, kinds text[] DEFAULT NULL, held text[] DEFAULT NULL,
   lost boolean DEFAULT NULL, wait interval DEFAULT NULL)
 RETURNS TABLE (event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb,
-               attempt integer, max_attempts integer, enqueued_at timestamptz, key text)
+               attempt integer, max_attempts integer, enqueued_at timestamptz, key text, flow bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -137,6 +137,7 @@ BEGIN
             max_attempts := j.max_attempts;
             enqueued_at := j.enqueued_at;
             key := j.key;
+            flow := j.flow;
             RETURN NEXT;
           END IF;
         END LOOP;
@@ -385,7 +386,7 @@ AS $$
 DECLARE
   chore text;
 BEGIN
-  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy'] LOOP
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy', 'fold_arrivals'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
     -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;
@@ -399,4 +400,4 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE weir.chores IS
-  'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+  'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';

@@ -72,7 +72,8 @@ CREATE OR REPLACE FUNCTION weir.enqueue(
   run_at       timestamptz DEFAULT NULL,
   max_attempts integer     DEFAULT 25,
   meta         jsonb       DEFAULT NULL,
-  key          text        DEFAULT NULL
+  key          text        DEFAULT NULL,
+  flow         bigint      DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -97,24 +98,27 @@ BEGIN
     this_xid := pg_current_xact_id();
   END IF;
   IF run_at IS NULL OR run_at <= now() THEN
-    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     VALUES (nextval('weir.job_id'), this_xid, now(), lane, 1, max_attempts,
-            pg_sequence_last_value('weir.active_job'), kind, args, meta, key)
+            pg_sequence_last_value('weir.active_job'), kind, args, meta, key, flow)
     RETURNING id INTO new_id;
   ELSE
     IF run_at >= '10000-01-01 00:00:00+00' THEN  -- later times have no form in JSON that all clients read
       RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999', run_at USING ERRCODE = '22023';
     END IF;
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     VALUES (nextval('weir.job_id'), this_xid, run_at, now(), lane, 1, max_attempts,
-            pg_sequence_last_value('weir.active_later'), kind, args, meta, key)
+            pg_sequence_last_value('weir.active_later'), kind, args, meta, key, flow)
     RETURNING id INTO new_id;
+  END IF;
+  IF flow IS NOT NULL THEN
+    PERFORM weir._join_flow(flow, 1);
   END IF;
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue IS
-  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
@@ -124,7 +128,8 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(
   run_at       timestamptz[] DEFAULT NULL,
   max_attempts integer[]     DEFAULT NULL,
   meta         jsonb[]       DEFAULT NULL,
-  key          text[]        DEFAULT NULL
+  key          text[]        DEFAULT NULL,
+  flow         bigint[]      DEFAULT NULL
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -149,17 +154,18 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
   ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
      OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys',
+     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n
+     OR cardinality(enqueue_many.flow) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows',
       n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key)
+      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key), cardinality(enqueue_many.flow)
       USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
   PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
           weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
           weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key);
+          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key), weir._check_array('enqueue_many', 'flow', enqueue_many.flow);
   FOR bad IN
     SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
                            enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
@@ -192,31 +198,34 @@ BEGIN
   in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
   SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
   FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
                            + coalesce(u.bits, 0) AS lane
         FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
+                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
         WHERE u.run_at IS NULL OR u.run_at <= now()) u;
 
   IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key)
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
     SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
              + coalesce(u.bits, 0), 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
     FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits)
+                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
     WHERE u.run_at > now();
+  END IF;
+  IF enqueue_many.flow IS NOT NULL THEN
+    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(enqueue_many.flow) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
   END IF;
   RETURN new_ids;
 END
 $$;
-COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[]) IS
-  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[]) IS
+  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -239,7 +248,7 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
@@ -247,9 +256,14 @@ BEGIN
     WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
        OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
   END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> 'flow', 'null') <> 'null' LIMIT 1;
+  END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key and unique.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
     IF jsonb_array_length(jobs) > 10000 THEN
@@ -270,11 +284,12 @@ BEGIN
   SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
          array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key
+         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
+         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow
     INTO r
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text);
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key);
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow);
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS

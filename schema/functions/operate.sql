@@ -118,10 +118,13 @@ BEGIN
   END IF;
   SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
   PERFORM nextval('weir.job_id');
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
+  IF j.flow IS NOT NULL THEN
+    PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
+  END IF;
   state := 'available';
 END
 $$;

@@ -79,7 +79,7 @@ BEGIN
     SELECT array_agg(f.nr) AS nrs, array_agg(f.is_late) AS lates, array_agg((f.job).segment) AS segments, array_agg((f.job).xid) AS xids, array_agg((f.job).id) AS ids,
            array_agg((f.job).attempt) AS attempts, array_agg((f.job).kind) AS kinds, array_agg((f.job).meta) AS metas, array_agg((f.job).enqueued_at) AS enqueued,
            array_agg((f.job).key) AS keys, array_agg(((f.job).lane & 3)::integer + 1) AS priorities,
-           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils INTO next
+           array_agg((f.job).unique_key) AS unique_keys, array_agg((f.job).unique_no) AS nos, array_agg((f.job).unique_until) AS untils, array_agg((f.job).flow) AS flows INTO next
     FROM unnest(this) WITH ORDINALITY t(lane, seq, pos_xid, pos_id, tag, segment, waits, parked, pending, pending_after, open, next_start, again_at, nr)
     CROSS JOIN LATERAL (
       -- As in a turn.
@@ -97,23 +97,23 @@ BEGIN
        LIMIT most)
       LIMIT most) f;
     SELECT array_agg(e.id ORDER BY e.nr) AS ids, array_agg(e.reason ORDER BY e.nr) AS reasons, array_agg(e.nr ORDER BY e.nr) AS nrs INTO fates
-    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils) e;
+    FROM weir._ended_among(filters, keyed, next.ids, next.xids, next.attempts, next.kinds, next.metas, next.enqueued, next.keys, next.priorities, next.unique_keys, next.nos, next.untils, next.flows) e;
     this_seq := this_seq + 1;
     WITH prefix AS MATERIALIZED (  -- of each lane, the rows up to the first one that is not ended
       SELECT u.* FROM (
         SELECT u.*, e.reason, count(*) OVER (PARTITION BY u.nr) AS n_found, bool_and(e.nr IS NOT NULL) OVER (PARTITION BY u.nr ORDER BY u.place) AS is_ended
-        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids) WITH ORDINALITY u(nr, is_late, segment, xid, id, place)
+        FROM unnest(next.nrs, next.lates, next.segments, next.xids, next.ids, next.flows) WITH ORDINALITY u(nr, is_late, segment, xid, id, flow, place)
         LEFT JOIN LATERAL (SELECT width_bucket(u.place, fates.nrs) AS at OFFSET 0) w ON fates.nrs IS NOT NULL
         LEFT JOIN LATERAL (SELECT fates.nrs[w.at] AS nr, fates.reasons[w.at] AS reason WHERE fates.nrs[w.at] = u.place) e ON true) u
       WHERE u.is_ended
     ), reach AS MATERIALIZED (
       SELECT p.nr, count(*) AS n, count(*) FILTER (WHERE p.is_late) AS n_late, (array_agg(p.xid ORDER BY p.place DESC))[1] AS xid, (array_agg(p.id ORDER BY p.place DESC))[1] AS id, max(p.n_found) AS n_found FROM prefix p GROUP BY p.nr
     ), made AS (
-      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes)
+      INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, lanes, flows)
       SELECT _pass_ended.lane, s.segment, s.segment, _pass_ended.worker, this_seq, a.xids[1], a.xids[cardinality(a.xids)], '0', 0,
-             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes
+             (SELECT b.total FROM weir.batch b WHERE b.lane = _pass_ended.lane AND b.seq < this_seq ORDER BY b.seq DESC LIMIT 1) + cardinality(a.xids), now(), o.no, s.ids, s.lanes, weir._flows_of(s.flows)
       FROM (SELECT nextval('weir.batch_no') AS no OFFSET 0) o, (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM prefix p) a,
-           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes FROM prefix p GROUP BY p.segment) s
+           (SELECT p.segment, array_agg(p.id ORDER BY p.place) AS ids, array_agg((this[p.nr]).lane ORDER BY p.place) AS lanes, array_agg(p.flow ORDER BY p.place) AS flows FROM prefix p GROUP BY p.segment) s
     ), ended AS (
       INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors)
       SELECT _pass_ended.lane, p.segment, _pass_ended.worker, this_seq, clock_timestamp(), 'cancelled', array_agg(p.id ORDER BY p.place),
@@ -132,7 +132,9 @@ BEGIN
     ), stands AS (
       INSERT INTO weir.turn SELECT (m.turn).* FROM moved m
     )
-    SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again INTO written FROM moved m;
+    SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again,
+           (SELECT array_agg(p.flow) FILTER (WHERE p.flow IS NOT NULL) FROM prefix p) AS flows INTO written FROM moved m;
+    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(written.flows) u(flow) GROUP BY u.flow;
     IF written.n > 0 THEN
       ring.seq := this_seq;
       all_gone := all_gone AND (head_tag IS NULL OR written.n_gone = cardinality(this));

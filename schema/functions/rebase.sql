@@ -16,6 +16,7 @@ DECLARE
   here        text := (SELECT system_identifier::text FROM pg_control_system());
   active      integer := pg_sequence_last_value('weir.active_job');
   relogged    bigint;
+  cut         weir.flow_cut;
   c           weir.promotion;
   indexes     regclass[];
   definitions text[];
@@ -29,9 +30,9 @@ BEGIN
   FOR check_no IN 1..2 LOOP
     IF check_no = 2 THEN
       -- All other sessions are blocked: no jobs run in a log that has just been restored.
-      PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6]) step;
+      PERFORM pg_advisory_xact_lock(1464158547, step) FROM unnest(ARRAY[0, 1, 2, 3, 6, 7]) step;
       PERFORM pg_advisory_xact_lock(1464158549, segment) FROM generate_series(1, 4) segment;
-      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release, weir.turn, weir.ring IN ACCESS EXCLUSIVE MODE;
+      LOCK TABLE weir.job, weir.batch, weir.result, weir.later, weir.promotion, weir.worker, weir.setting, weir.survey, weir.gate, weir.release, weir.turn, weir.ring, weir.arrival, weir.flow_cut IN ACCESS EXCLUSIVE MODE;
     END IF;
     BEGIN
       IF (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster') = here
@@ -86,8 +87,12 @@ BEGIN
   FROM (SELECT DISTINCT w.queue FROM weir.with_keys w) w LEFT JOIN weir.ring r ON r.queue = w.queue GROUP BY w.queue;
   CREATE TEMP TABLE weir_seq ON COMMIT DROP AS SELECT max(p.seq) AS seq FROM weir.promotion p;
 
+  -- Arrivals that are not counted yet: the next cut counts them, as if this transaction had written them.
+  SELECT k.* INTO cut FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
+  CREATE TEMP TABLE weir_arrival ON COMMIT DROP AS SELECT a.* FROM weir.arrival a WHERE NOT pg_visible_in_snapshot(a.xid, cut.snapshot);
+
   -- Nothing runs any more: gates count from nothing.
-  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release, weir.turn, weir.ring;
+  TRUNCATE weir.job, weir.batch, weir.later, weir.promotion, weir.survey, weir.gate, weir.release, weir.turn, weir.ring, weir.arrival, weir.flow_cut;
   -- Indexes are created again after the inserts, which is several times faster than row by row.
   indexes := ARRAY(SELECT i.indexrelid::regclass FROM pg_index i WHERE i.indrelid IN ('weir.job'::regclass, 'weir.later'::regclass) ORDER BY i.indexrelid);
   definitions := ARRAY(SELECT replace(pg_get_indexdef(i.at), ' ON ONLY ', ' ON ') FROM unnest(indexes) WITH ORDINALITY i(at, nr) ORDER BY i.nr);
@@ -96,12 +101,12 @@ BEGIN
   PERFORM nextval('weir.job_id');
   -- The first xid of a cluster is 3. History gets xid 1, below every position, and every new position is 2: so unfinished jobs lie past it, and
   -- so do jobs of transactions that are older than this one and enqueue after it.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key)
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key, flow)
   SELECT j.id, CASE WHEN j.unfinished THEN pg_current_xact_id() ELSE '1' END, j.enqueued_at, j.ready_at, j.lane, j.attempt, j.max_attempts,
          -- An attempt that has reported was started: it is put off, so that it does not pass for one that has no checkpoint yet.
          j.put_off + (j.unfinished AND j.id IN (SELECT r.job_id FROM weir.report r))::integer,
          CASE WHEN j.unfinished THEN active ELSE j.segment END, j.unfinished, j.kind, j.args, j.meta, CASE WHEN NOT j.unfinished THEN e.seq END, j.errors,
-         j.unique_key, j.unique_no, j.unique_until, j.key
+         j.unique_key, j.unique_no, j.unique_until, j.key, j.flow
   FROM pg_temp.weir_job j LEFT JOIN pg_temp.weir_end e ON e.id = j.id AND e.place = j.place AND e.segment = j.segment AND e.nr = j.nr;
   INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids)
   SELECT l.lane, active, active, 0, max(l.seq) + 1, '2', '2', '2', 0, max(l.total), now(), 0, '{}'::bigint[]
@@ -126,14 +131,17 @@ BEGIN
   INSERT INTO weir.with_keys (queue, since) SELECT k.queue, k.since FROM pg_temp.weir_keys k;
   INSERT INTO weir.ring (queue, seq, tag, forms, version, arrived, newcomers)
   SELECT k.queue, k.seq, 0, k.forms, 0, (k.since::text || ':' || k.since::text || ':')::pg_snapshot, '{}' FROM pg_temp.weir_keys k;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT l.id, pg_current_xact_id(), l.run_at, l.enqueued_at, l.lane, l.attempt, l.max_attempts, l.put_off, l.segment, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key, l.flow
   FROM pg_temp.weir_later l ORDER BY l.run_at, l.id;
   FOREACH definition IN ARRAY definitions LOOP
     EXECUTE definition;
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event FROM pg_temp.weir_arrival a;
+  INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (cut.no + 1, cut.due, '3:3:');  -- before every transaction
   -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
   UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
   UPDATE weir.setting SET value = here WHERE name = 'cluster';

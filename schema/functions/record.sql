@@ -63,6 +63,7 @@ DECLARE
   gates     integer[];   -- of the whole ones, and of the others job by job; NULL: the queue has no limits
   gates_of  integer[];
   lanes_of  bigint[];    -- those of jobs with keys
+  has_members boolean;   -- a whole one has members of flows
   rest      integer[];   -- batches that are checked job by job
   batch_of  integer[];   -- for these: each job's batch, and its place
   places    integer[];
@@ -105,7 +106,7 @@ BEGIN
   BEGIN
     -- Usually everything is accepted, which is checked a batch at a time: each id is a job of the batch, occurs once, and has no end.
     IF held_open = '{}' THEN
-      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate) INTO whole, whole_in, gates
+      SELECT array_agg(i.nr), array_agg(b.segment), array_agg(b.gate), bool_or(b.flows IS NOT NULL) INTO whole, whole_in, gates, has_members
       FROM (SELECT k.nr, k.lane, k.seq, _record.ids[k.last - k.size + 1 : k.last] AS ids, count(*) OVER (PARTITION BY k.lane, k.seq) AS times
             FROM unnest(_record.lanes, _record.seqs, _record.sizes, lasts) WITH ORDINALITY k(lane, seq, size, last, nr) WHERE k.size > 0) i
       JOIN weir.batch b ON b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _record.worker
@@ -159,6 +160,12 @@ BEGIN
       FROM unnest(batch_of, places, segments, refusals) k(nr, place, segment, refusal)
       WHERE k.refusal IS NULL
       GROUP BY k.nr, k.segment;
+    END IF;
+    IF has_members OR rest <> '{}' THEN
+      PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), NULL) FROM (
+        SELECT k.nr, i.id FROM unnest(whole) k(nr) CROSS JOIN LATERAL unnest(_record.ids[lasts[k.nr] - _record.sizes[k.nr] + 1 : lasts[k.nr]]) i(id)
+        UNION ALL
+        SELECT k.nr, _record.ids[k.place] FROM unnest(batch_of, places, refusals) k(nr, place, refusal) WHERE k.refusal IS NULL) k;
     END IF;
     IF array_remove(gates || gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(k.n), array_agg(k.lane)) FROM (
@@ -224,6 +231,11 @@ BEGIN
       FROM unnest(batch_of, segments, _record.ids, refusals, _record.outcomes, _record.errors, _record.outputs) u(nr, segment, id, refusal, outcome, error, output)
       WHERE u.refusal IS NULL AND coalesce(u.outcome, 'completed') IN ('completed', 'failed', 'cancelled')) k
     GROUP BY k.nr, k.segment, k.outcome, k.alone;
+    IF has_members OR rest <> '{}' THEN
+      PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.outcome))
+      FROM (SELECT u.nr, u.id, coalesce(u.outcome, 'completed') AS outcome FROM unnest(batch_of, _record.ids, refusals, _record.outcomes) u(nr, id, refusal, outcome) WHERE u.refusal IS NULL) k
+      WHERE k.outcome IN ('completed', 'failed', 'cancelled');
+    END IF;
     IF array_remove(gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
       WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') IN ('completed', 'failed', 'cancelled');
@@ -308,7 +320,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._being_completed IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 
-CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint)
+CREATE OR REPLACE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq bigint, id bigint, OUT in_segment smallint, OUT in_gate integer, OUT in_lane bigint, OUT in_flow bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -332,8 +344,8 @@ BEGIN
       PERFORM weir._check_worker(_hold_attempt.worker);
       in_segment := NULL;
       SELECT b.segment, EXISTS (SELECT FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq AND _hold_attempt.id = ANY (r.ids)), b.gate,
-             b.lanes[array_position(b.ids, _hold_attempt.id)]
-        INTO in_segment, has_ended, in_gate, in_lane
+             b.lanes[array_position(b.ids, _hold_attempt.id)], CASE WHEN b.flows IS NOT NULL THEN b.flows[CASE WHEN cardinality(b.flows) = 1 THEN 1 ELSE array_position(b.ids, _hold_attempt.id) END] END
+        INTO in_segment, has_ended, in_gate, in_lane, in_flow
       FROM weir.batch b
       WHERE b.lane = _hold_attempt.lane AND b.seq = _hold_attempt.seq AND b.worker IS NOT DISTINCT FROM _hold_attempt.worker AND _hold_attempt.id = ANY (b.ids);
       RAISE EXCEPTION USING ERRCODE = 'WR099';  -- rolling back a block releases its locks, which may be on other segments too
@@ -353,7 +365,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._hold_attempt IS
-  'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, and the lane of its job if it has a key. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -370,6 +382,9 @@ BEGIN
   VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
   IF held.in_gate IS NOT NULL THEN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
+  END IF;
+  IF held.in_flow IS NOT NULL THEN
+    PERFORM weir._arrive(held.in_flow, 'completed', 1);
   END IF;
 END
 $$;
@@ -396,7 +411,7 @@ BEGIN
     PERFORM nextval('weir.job_id');
   END IF;
   WITH attempt AS MATERIALIZED (
-    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.lane AS job_lane,
+    SELECT e.lane, e.seq, e.segment, e.id, e.outcome, e.error, e.output, e.ord, coalesce(q.next, e.run_at) AS run_at, j.kind, j.args, j.meta, j.errors, j.enqueued_at, j.attempt, j.max_attempts, j.put_off, j.claimed_at, j.gate, j.unique_key, j.unique_no, j.unique_until, j.key, j.flow, j.lane AS job_lane,
            CASE WHEN e.outcome IN ('retried', 'lost') AND j.attempt >= j.max_attempts THEN 'failed' ELSE e.outcome END AS ended
     FROM unnest(_end_attempts.lanes, _end_attempts.seqs, _end_attempts.segments, _end_attempts.ids, _end_attempts.outcomes,
                 _end_attempts.errors, _end_attempts.outputs, _end_attempts.run_at)
@@ -420,15 +435,15 @@ BEGIN
     SELECT a.id, CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane | 4 END AS lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
-           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key
+           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key, a.flow
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT n.id, pg_current_xact_id(), n.enqueued_at, now(), n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_job a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key, n.flow
     FROM next n WHERE n.run_at IS NULL OR n.run_at <= now() ORDER BY n.ord
   ), postponed AS (
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
-    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+    SELECT n.id, pg_current_xact_id(), n.run_at, n.enqueued_at, n.lane, n.attempt, n.max_attempts, n.put_off, (SELECT a.last_value FROM weir.active_later a), n.kind, n.args, n.meta, n.errors, n.unique_key, n.unique_no, n.unique_until, n.key, n.flow
     FROM next n WHERE n.run_at > now() ORDER BY n.ord
   ), recorded AS (
     INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, errors, outputs)
@@ -441,11 +456,14 @@ BEGIN
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
     SELECT a.gate, (SELECT r.last_value FROM weir.active_release r), pg_current_xact_id(), count(*), array_agg(a.job_lane) FILTER (WHERE a.key IS NOT NULL)
     FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
+  ), arrived AS (
+    INSERT INTO weir.arrival (flow, ring, xid, failed)
+    SELECT a.flow, (SELECT r.last_value FROM weir.active_arrival r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.ended = 'failed' AND a.flow IS NOT NULL GROUP BY a.flow
   )
   -- As weir._keep_failures does, but from rows that have been read already.
-  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key)
+  INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key, flow)
   SELECT a.id, (SELECT s.last_value FROM weir.active_failure s), CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane & ~ 4::bigint END, a.attempt, a.max_attempts, a.enqueued_at, a.claimed_at, clock_timestamp(),
-         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key
+         _end_attempts.worker, a.kind, a.args, a.meta, left(a.error, 65536), a.output, a.errors, a.unique_key, a.unique_until, a.key, a.flow
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;

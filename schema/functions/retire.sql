@@ -4,6 +4,8 @@
 --   2. The transactions that enqueued its jobs have ended, none of its jobs is left in batches up to that number, and none is scheduled. So
 --      all that are left wait to be claimed, and will be ended by a claim.
 --   3. All lanes have been claimed past the rows that existed then.
+--
+-- Of a flow it is known how many members are unfinished, so its cancellation is over when there are none, and those that enqueued them have ended.
 
 CREATE OR REPLACE FUNCTION weir._retire_cancellations() RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -36,7 +38,7 @@ BEGIN
 
   DELETE FROM weir.cancellation_where d WHERE d.no IN (
     SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key ORDER BY c.no
+      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
                                              ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
       FROM weir.cancellation_where c) k
     WHERE k.covered >= k.upto)
@@ -60,7 +62,13 @@ BEGIN
 
   PERFORM weir._lock_log();
   SELECT c.* INTO w FROM weir.cancellation_where c ORDER BY random() LIMIT 1;
-  IF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
+  IF w.flow IS NOT NULL THEN
+    -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since.
+    IF pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND NOT EXISTS (SELECT FROM weir._read_flows(ARRAY[w.flow]) f WHERE f.unfinished > 0) THEN
+      DELETE FROM weir.cancellation_where c WHERE c.no = w.no;
+      RETURN 'retired a cancellation';
+    END IF;
+  ELSIF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
     UPDATE weir.cancellation_where c SET clear_xid = pg_current_xact_id() WHERE c.no = w.no;
     RETURN 'cleared a cancellation';
   ELSIF w.clear_xid IS NOT NULL AND weir._all_claimed(w) THEN
@@ -132,7 +140,7 @@ BEGIN
   -- Rows that came behind the cursor of promotion, then those that are due from now on; if these are too many, those with the ids.
   FOREACH way IN ARRAY ARRAY['late', 'due', 'id'] LOOP
     SELECT count(*) AS n, array_agg(l.id) FILTER (WHERE l.waits) AS ids, array_agg(l.attempt) FILTER (WHERE l.waits) AS attempts, array_agg(l.kind) FILTER (WHERE l.waits) AS kinds,
-           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys INTO r
+           array_agg(l.meta) FILTER (WHERE l.waits) AS metas, array_agg(l.enqueued_at) FILTER (WHERE l.waits) AS enqueued, array_agg(l.key) FILTER (WHERE l.waits) AS keys, array_agg(l.flow) FILTER (WHERE l.waits) AS flows INTO r
     FROM (
       SELECT u.*, u.id <= w.upto AND u.lane >> 39 = ANY (ids) AND (w.priority IS NULL OR u.lane & 3 = w.priority - 1) AND weir._waits_later(c, u.run_at, u.id, u.xid) AS waits
       FROM (
@@ -141,7 +149,7 @@ BEGIN
         (SELECT l.* FROM weir.later l WHERE way = 'due' AND (l.run_at, l.id) > (c.due, c.due_id) ORDER BY l.run_at, l.id LIMIT most + 1)
         UNION ALL
         (SELECT l.* FROM weir.later l WHERE way = 'id' AND l.id BETWEEN 1 AND w.upto ORDER BY l.id LIMIT most + 1)) u) l;
-    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys) <> '{}' OR r.n > most AND way <> 'due' THEN
+    IF r.ids IS NOT NULL AND weir._cancelled_of(ARRAY[w], r.ids, r.attempts, r.kinds, r.metas, r.enqueued, r.keys, NULL, r.flows) <> '{}' OR r.n > most AND way <> 'due' THEN
       RETURN false;
     END IF;
     EXIT WHEN way = 'due' AND r.n <= most;

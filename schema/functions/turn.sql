@@ -425,7 +425,7 @@ BEGIN
     FROM next n
   )
   SELECT u.id, u.xid, u.enqueued_at, u.ready_at, u.lane, u.attempt, u.max_attempts, u.put_off, u.segment, u.leads, u.kind, u.args, u.meta, u.seq, u.errors,
-         u.unique_key, u.unique_no, u.unique_until, u.key
+         u.unique_key, u.unique_no, u.unique_until, u.key, u.flow
   FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
   ORDER BY u.ordinality, n.nr;
 END

@@ -317,10 +317,10 @@ BEGIN
   GROUP BY u.segment, u.fate;
   IF _set_aside.fates && ARRAY['again'] THEN
     PERFORM pg_current_xact_id();
-    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key)
+    INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
     -- With a key, it is put back in front of those that come after it.
     SELECT j.id, pg_current_xact_id(), j.enqueued_at, now(), CASE WHEN j.key IS NULL THEN j.lane ELSE j.lane | 4 END, j.attempt, j.max_attempts, j.put_off + 1, (SELECT a.last_value FROM weir.active_job a),
-           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until, j.key
+           j.kind, j.args, j.meta, j.errors, j.unique_key, nextval('weir.job_id') * 2 + (j.unique_no & 1), j.unique_until, j.key, j.flow
     FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates) u(id, segment, fate)
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = u.segment AND j.id = u.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE u.fate = 'again';

@@ -19,7 +19,7 @@
 --   1464158560  a place in front of a gate   (second key: its number, and with another bit)  exclusive, tried: claim
 --   1464158561  a place in front of turns    (second key: as of the turns, and with another bit)  exclusive, tried: claim
 -- Steps: 0 guards claims against reclaiming and changes of limits (shared: claim; exclusive: reclaim, rebase, set_limit, clear_limit, tidying gates);
---        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue.
+--        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue; 7 folding arrivals of flows.
 
 COMMENT ON SCHEMA weir IS 'Weir: background jobs on an insert-only log. Call the functions; the tables are private.';
 
@@ -69,7 +69,8 @@ CREATE TABLE weir.job (
   unique_key   uuid,
   unique_no    bigint,
   unique_until timestamptz,
-  key          text
+  key          text,
+  flow         bigint
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.job IS
   'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
@@ -80,6 +81,7 @@ COMMENT ON COLUMN weir.job.errors IS
   'Why earlier attempts ended, in brief: see weir._brief_errors. It goes with the job, so that it outlives the segments of those attempts. NULL: this is the first attempt.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
 COMMENT ON COLUMN weir.job.key IS 'Whose job it is, in a queue that is shared by turns; its hash is part of the lane. NULL: nobody''s.';
+COMMENT ON COLUMN weir.job.flow IS 'The flow that it is a member of: see functions/flow.sql. NULL: none.';
 COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
 COMMENT ON COLUMN weir.job.unique_no IS
   'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
@@ -107,6 +109,7 @@ CREATE TABLE weir.batch (
   seen          pg_snapshot,
   gate          integer,
   lanes         bigint[],
+  flows         bigint[],
   PRIMARY KEY (lane, seq, segment, origin)
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.batch IS
@@ -117,6 +120,7 @@ COMMENT ON COLUMN weir.batch.no IS 'A value of weir.batch_no. The attempts that 
 COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs are in it: their duplicates that it shows need no run of their own.';
 COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
 COMMENT ON COLUMN weir.batch.lanes IS 'In the ring lane of a queue, where nothing is logged, are the batches of claims from its keys: these are the lanes of its jobs, in the order of ids. NULL: all are in the batch''s lane.';
+COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.pending IS 'Transactions that were in progress below the position; pending_after holds the last id already claimed of each.';
 
 CREATE TABLE weir.result (
@@ -149,7 +153,8 @@ CREATE TABLE weir.later (
   unique_key   uuid,
   unique_no    bigint,
   unique_until timestamptz,
-  key          text
+  key          text,
+  flow         bigint
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 
@@ -171,7 +176,8 @@ CREATE TABLE weir.failure (
   errors       jsonb,
   unique_key   uuid,
   unique_until timestamptz,
-  key          text
+  key          text,
+  flow         bigint
 ) PARTITION BY LIST (segment);
 COMMENT ON TABLE weir.failure IS
   'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -548,6 +554,7 @@ CREATE TABLE weir.cancellation_where (
   enqueued_after  timestamptz,
   enqueued_before timestamptz,
   key             text,
+  flow            bigint,
   batches         bigint,
   xid             xid8,
   clear_xid       xid8
@@ -565,6 +572,79 @@ CREATE TABLE weir.reprieve (
 CREATE INDEX reprieve_by_id ON weir.reprieve (id);
 COMMENT ON TABLE weir.reprieve IS
   'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+
+-- Flows: see functions/flow.sql.
+CREATE SEQUENCE weir.flow_id AS bigint;
+COMMENT ON SEQUENCE weir.flow_id IS 'Flow ids.';
+CREATE SEQUENCE weir.flow_bytes AS bigint MINVALUE 0;
+COMMENT ON SEQUENCE weir.flow_bytes IS 'The size of weir.flow and weir.fold when they were compacted last.';
+CREATE TABLE weir.flow (
+  id         bigint      PRIMARY KEY,
+  created_at timestamptz NOT NULL,
+  deadline   timestamptz NOT NULL,
+  name       text        NOT NULL,
+  on_done    jsonb,
+  on_success jsonb
+) WITH (autovacuum_enabled = off);
+CREATE INDEX flow_deadline ON weir.flow (deadline);
+COMMENT ON TABLE weir.flow IS 'Flows, as they were created. Insert-only; those that ended long ago are left out when it is compacted by TRUNCATE.';
+COMMENT ON COLUMN weir.flow.deadline IS 'When it is sealed, if nobody has done so.';
+
+CREATE SEQUENCE weir.active_arrival AS smallint MINVALUE 1 MAXVALUE 3;
+COMMENT ON SEQUENCE weir.active_arrival IS 'The table that new rows of weir.arrival are written to.';
+CREATE TABLE weir.arrival (
+  flow      bigint   NOT NULL,
+  xid       xid8     NOT NULL,
+  jobs      integer  NOT NULL DEFAULT 0,
+  completed integer  NOT NULL DEFAULT 0,
+  failed    integer  NOT NULL DEFAULT 0,
+  cancelled integer  NOT NULL DEFAULT 0,
+  ring      smallint NOT NULL,
+  event     text
+) PARTITION BY LIST (ring);
+CREATE INDEX arrival_xid ON weir.arrival (xid, flow);
+CREATE TABLE weir.arrival_1 PARTITION OF weir.arrival FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.arrival_2 PARTITION OF weir.arrival FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN (3) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.arrival IS
+  'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+
+CREATE TABLE weir.fold (
+  flow         bigint      NOT NULL,
+  cut          bigint      NOT NULL,
+  jobs         bigint      NOT NULL,
+  completed    bigint      NOT NULL,
+  failed       bigint      NOT NULL,
+  cancelled    bigint      NOT NULL,
+  generation   integer     NOT NULL,
+  is_sealed    boolean     NOT NULL,
+  is_cancelled boolean     NOT NULL,
+  is_abandoned boolean     NOT NULL,
+  fired_at     timestamptz,
+  PRIMARY KEY (flow, cut)
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.fold IS
+  'The sums of the arrivals of flows, a row for each cut in which a flow had some; the newest row of a flow counts. Insert-only, and compacted by TRUNCATE.';
+COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have; more than 1 if ended members were retried, or others were added, after it had ended.';
+COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
+COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
+
+CREATE TABLE weir.flow_cut (
+  no       bigint      PRIMARY KEY,
+  due      timestamptz NOT NULL,
+  snapshot pg_snapshot NOT NULL
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.flow_cut IS
+  'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
+COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
+INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (1, '-infinity', '3:3:');  -- before every transaction
+SELECT setval('weir.active_arrival', 1), setval('weir.flow_bytes', 0);
+
+CREATE TYPE weir.flow_info AS (
+  id bigint, name text, state text, generation integer, jobs bigint, unfinished bigint, completed bigint, failed bigint, cancelled bigint,
+  created_at timestamptz, deadline timestamptz, finished_at timestamptz, on_done jsonb, on_success jsonb);
+COMMENT ON TYPE weir.flow_info IS 'A flow and its progress, as weir.flow_info returns it.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;
 CREATE TABLE weir.segment (
@@ -604,7 +684,7 @@ COMMENT ON TYPE weir.schedule_info IS 'A schedule, as weir.schedules lists it.';
 CREATE TYPE weir.job_info AS (
   id bigint, state text, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer,
   enqueued_at timestamptz, run_at timestamptz, claimed_at timestamptz, finished_at timestamptz, worker integer,
-  cancel_requested boolean, output text, error text, errors jsonb, percent double precision, message text, log jsonb, key text);
+  cancel_requested boolean, output text, error text, errors jsonb, percent double precision, message text, log jsonb, key text, flow bigint);
 COMMENT ON TYPE weir.job_info IS
   'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
 

@@ -53,15 +53,15 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many"}
+	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "flow", "seal", "flow_info"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page")
+		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "_jobs_after"})
-	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where")
+	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow")
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
@@ -103,6 +103,11 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	claimOne := fmt.Sprintf(`SELECT * FROM weir._claim(%d, ARRAY['q'], ARRAY[1])`, worker)
 	as("weir_enqueue", "", `SELECT weir.enqueue('q', 'k')`, `SELECT weir.enqueue('new', 'k', run_at => now() + interval '1 hour')`,
 		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k"}]')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[])`)
+	as("weir_enqueue", "", `SELECT weir.seal(weir.flow('f'))`, `SELECT * FROM weir.flow_info(1)`, `SELECT weir.enqueue('q', 'k', flow => weir.flow('g'))`)
+	as("weir_enqueue", denied, `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir.arrival`, `SELECT weir._fold_arrivals()`)
+	as("weir_work", "", `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir._fold_arrivals()`)
+	as("weir_work", denied, `SELECT * FROM weir.retry_flow(1)`, `SELECT weir._arrive(1, 'jobs', 1)`, `SELECT * FROM weir.fold`)
+	as("weir_operate", "", `SELECT * FROM weir.retry_flow(1)`)
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,

@@ -13,7 +13,7 @@ import (
 )
 
 // TestFeaturesSurviveADump: restored in another cluster, migrated and rebased, unique keys are held by the jobs that held them, schedules fire each due
-// time once and paused ones none, checkpoints are read, rules and limits hold, and what was cancelled by filter stays cancelled, unless it was retried.
+// time once and paused ones none, checkpoints are read, rules and limits hold, and what was cancelled by filter stays cancelled, unless it was retried; and flows go on.
 func TestFeaturesSurviveADump(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -43,6 +43,10 @@ func TestFeaturesSurviveADump(t *testing.T) {
 	if n := len(mustClaim(t, conn, worker, "limited", 5)); n != 2 {
 		t.Fatalf("%d jobs of the limited queue run, want 2", n)
 	}
+	flow := newFlow(t, conn, "f")
+	addTo(t, conn, flow, 1)
+	fold(t, conn)
+	exec(t, conn, `SELECT weir.seal($1)`, flow) // not counted before the move
 	const fired = `SELECT (meta->>'due') FROM weir.job WHERE meta->>'schedule' = 'active' ORDER BY 1`
 	due := column[string](t, conn, fired)
 	if len(due) < 2 {
@@ -98,6 +102,11 @@ func TestFeaturesSurviveADump(t *testing.T) {
 			t.Errorf("a paused schedule has fired %d times", n)
 		}
 	}
+	inFlow := func(t *testing.T, target *pgx.Conn) {
+		t.Helper()
+		fold(t, target)
+		wantFlow(t, target, flow, flowState{State: "running", Generation: 1, Jobs: 1, Unfinished: 1})
+	}
 	t.Run("copied tables", func(t *testing.T) {
 		server := pgtest.Server(t, nil)
 		target := connect(t, server.URL("postgres"))
@@ -106,11 +115,14 @@ func TestFeaturesSurviveADump(t *testing.T) {
 		}
 		copyAll(t, conn, target)
 		check(t, target)
+		inFlow(t, target)
 	})
 	t.Run("pg_dump", func(t *testing.T) {
 		dump := dumpProgram(t)
 		server := pgtest.Server(t, nil)
 		run(t, bytes.NewReader(run(t, nil, dump, "--schema=weir", url)), filepath.Join(filepath.Dir(dump), "psql"), "-X", "-q", server.URL("postgres"))
-		check(t, connect(t, server.URL("postgres")))
+		target := connect(t, server.URL("postgres"))
+		check(t, target)
+		inFlow(t, target)
 	})
 }

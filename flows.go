@@ -1,0 +1,207 @@
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Flow describes a set of jobs, its members, and what is enqueued when all of them have ended: what others call a batch, a chord or a group. Members
+// may be in different queues, and while they run they may add others, with the Flow of their Job as Options.Flow.
+type Flow struct {
+	Name      string    // for people, 1 to 200 characters
+	OnDone    NewJob    // enqueued when all members have ended, in whatever way; no Args: nothing is
+	OnSuccess NewJob    // enqueued when all members have completed; no Args: nothing is
+	Open      bool      // others will add members: it does not end before [Client.SealFlow]
+	Deadline  time.Time // when it is sealed as abandoned, if nobody has done so; default in one day
+}
+
+// FlowState is the state of a flow.
+type FlowState string
+
+const (
+	FlowOpen       FlowState = "open"       // not sealed
+	FlowRunning    FlowState = "running"    // members have not ended, or the callbacks are not enqueued yet
+	FlowCancelling FlowState = "cancelling" // the same, after it was cancelled
+	FlowSucceeded  FlowState = "succeeded"  // all members have completed
+	FlowFailed     FlowState = "failed"     // all have ended, and some have failed or were cancelled
+	FlowCancelled  FlowState = "cancelled"  // all have ended, after it was cancelled
+	FlowAbandoned  FlowState = "abandoned"  // all have ended, after its deadline had sealed it
+)
+
+// FlowInfo describes a flow and its progress.
+type FlowInfo struct {
+	ID         int64      `json:"id"`
+	Name       string     `json:"name"`
+	State      FlowState  `json:"state"`
+	Generation int        `json:"generation"` // how often it has ended, or will have: more than 1, if members were retried, or added, after it had
+	Jobs       int64      `json:"jobs"`       // how many members it has had
+	Unfinished int64      `json:"unfinished"` // of these
+	Completed  int64      `json:"completed"`
+	Failed     int64      `json:"failed"`
+	Cancelled  int64      `json:"cancelled"`
+	CreatedAt  time.Time  `json:"created_at"`
+	Deadline   time.Time  `json:"deadline"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"` // nil: it has not ended
+}
+
+// EndedFlow is what a callback is told about its flow.
+type EndedFlow struct {
+	ID         int64  `json:"id"`
+	Name       string `json:"name"`
+	Generation int    `json:"generation"` // 1; more, if members were retried, or added, after it had ended before
+	Jobs       int64  `json:"jobs"`
+	Completed  int64  `json:"completed"`
+	Failed     int64  `json:"failed"`
+	Cancelled  int64  `json:"cancelled"`
+}
+
+// Flow creates a flow with these members, in a transaction of its own, and returns its id. Unless it is Open, it takes no others than those that its
+// members add, and ends when all have ended: at once, if there are none.
+func (c *Client) Flow(ctx context.Context, f Flow, jobs ...NewJob) (id int64, err error) {
+	err = c.store.InTx(ctx, func(q store.Querier) error {
+		id, err = c.FlowTx(ctx, q, f, jobs...)
+		return err
+	})
+	return id, err
+}
+
+// FlowTx is Flow in your transaction: the flow and its members exist when you commit, and never after a rollback.
+func (c *Client) FlowTx(ctx context.Context, tx Tx, f Flow, jobs ...NewJob) (id int64, err error) {
+	if tx == nil {
+		return 0, errNoTx
+	}
+	var onDone, onSuccess string
+	if onDone, err = c.callback(ctx, "OnDone", f.OnDone); err == nil {
+		onSuccess, err = c.callback(ctx, "OnSuccess", f.OnSuccess)
+	}
+	if err == nil {
+		id, err = store.CreateFlow(ctx, tx, f.Name, onDone, onSuccess, f.Deadline)
+	}
+	if err != nil {
+		return 0, wrap("create flow", err, "weir_enqueue")
+	}
+	if len(jobs) > 0 {
+		members := make([]NewJob, len(jobs))
+		for i, j := range jobs {
+			o := j.options()
+			o.Flow = id
+			members[i] = NewJob{Args: j.Args, Options: &o, complete: true}
+		}
+		if _, err = c.EnqueueManyTx(ctx, tx, members); err != nil {
+			return 0, err
+		}
+	}
+	if !f.Open {
+		if _, err = store.SealFlow(ctx, tx, id); err != nil {
+			return 0, wrap("seal flow", err, "weir_enqueue")
+		}
+	}
+	return id, nil
+}
+
+// callback returns a callback as the database takes it; "": there is none.
+func (c *Client) callback(ctx context.Context, name string, j NewJob) (string, error) {
+	if j.Args == nil {
+		return "", nil
+	}
+	job, err := j.encode(ctx, c.codecs)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", name, err)
+	case job.Unique != nil || job.Flow != 0 || !job.RunAt.IsZero():
+		return "", fmt.Errorf("%s: a callback can't have Unique, Flow or RunAt", name)
+	}
+	text, err := json.Marshal(job.CallbackJSON())
+	return string(text), err
+}
+
+// SealFlow seals a flow that was created Open: it ends when all its members have, and only these may add others. Sealing it again does nothing.
+func (c *Client) SealFlow(ctx context.Context, id int64) error {
+	return c.store.Direct(ctx, func(q store.Querier) error { return c.SealFlowTx(ctx, q, id) })
+}
+
+// SealFlowTx is SealFlow in your transaction: it takes effect when you commit.
+func (c *Client) SealFlowTx(ctx context.Context, tx Tx, id int64) error {
+	_, err := store.SealFlow(ctx, tx, id)
+	return wrap("seal flow", err, "weir_enqueue")
+}
+
+// FlowInfo returns a flow and its progress. It costs the same, however many members the flow has. It returns ErrNotFound if the id is unknown, or the
+// flow ended longer ago than jobs are kept.
+func (c *Client) FlowInfo(ctx context.Context, id int64) (*FlowInfo, error) {
+	found, err := store.FlowInfo[FlowInfo](ctx, c.store, id)
+	if err == nil && len(found) == 0 {
+		err = notFound("flow", id)
+	}
+	if err != nil {
+		return nil, wrap("look up flow", err, "weir_enqueue")
+	}
+	return &found[0], nil
+}
+
+// Flows lists up to limit flows (1 to 1,000; 0: 100), newest first, with smaller ids than after; 0: from the newest on.
+func (c *Client) Flows(ctx context.Context, after int64, limit int) ([]FlowInfo, error) {
+	if limit == 0 {
+		limit = 100
+	}
+	all, err := store.Flows[FlowInfo](ctx, c.store, after, limit)
+	return all, wrap("list flows", err, "weir_work")
+}
+
+// CancelFlow cancels all unfinished members of a flow, whatever their number, with one row, and returns its state: FlowCancelling; or a final one, if it
+// had ended already. Members that wait do not start, running ones are notified, and nobody can add any. When all have ended, Flow.OnDone is enqueued. It
+// returns ErrNotFound if the id is unknown.
+func (c *Client) CancelFlow(ctx context.Context, id int64) (state FlowState, err error) {
+	err = c.store.Direct(ctx, func(q store.Querier) error {
+		state, err = c.CancelFlowTx(ctx, q, id)
+		return err
+	})
+	return state, err
+}
+
+// CancelFlowTx is CancelFlow in your transaction: it takes effect when you commit.
+func (c *Client) CancelFlowTx(ctx context.Context, tx Tx, id int64) (FlowState, error) {
+	state, err := store.CancelFlow(ctx, tx, id)
+	if err == nil && state == "" {
+		err = notFound("flow", id)
+	}
+	return FlowState(state), wrap("cancel flow", err, "weir_work")
+}
+
+// RetryFlow retries all failed and cancelled members of a flow, as RetryJob does, and returns how many. If the flow had ended, its callbacks are enqueued
+// once more when it ends again, with the next generation. It works in steps, and calls progress after each with the number so far, unless it is nil. If
+// it is interrupted, another call does the rest. It returns ErrNotFound if the id is unknown, or the flow ended longer ago than jobs are kept.
+func (c *Client) RetryFlow(ctx context.Context, id int64, progress func(retried int64)) (retried int64, err error) {
+	if _, err := c.FlowInfo(ctx, id); errors.Is(err, ErrNotFound) {
+		return 0, wrap("retry flow", notFound("flow", id), "weir_operate")
+	}
+	for after := ""; ; {
+		var n int64
+		if n, after, err = c.store.RetryFlow(ctx, id, after); err != nil {
+			return retried, wrap("retry flow", err, "weir_operate")
+		}
+		retried += n
+		if progress != nil {
+			progress(retried)
+		}
+		if after == "" {
+			return retried, nil
+		}
+	}
+}
+
+// EndedFlow returns what the job, which is a callback, is told about its flow; nil: it is none.
+func (j *JobMeta) EndedFlow() *EndedFlow {
+	var meta struct {
+		Flow *EndedFlow `json:"weir.flow"`
+	}
+	if j.Meta == nil || json.Unmarshal(j.Meta, &meta) != nil {
+		return nil
+	}
+	return meta.Flow
+}

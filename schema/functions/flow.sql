@@ -1,0 +1,487 @@
+-- Flows: sets of jobs with callbacks when all of them are done, and when all have succeeded.
+--
+-- Who adds jobs to a flow logs how many, and who ends some logs how many ended in which way: rows of weir.arrival, one for each flow and transaction or
+-- flush. Nobody updates a counter, so nobody waits. One session at a time, whoever comes, sums up what has arrived: a cut. Like a batch of messages, a cut
+-- takes whole snapshots: all arrivals of the transactions that its snapshot sees, and that the snapshot of the cut before did not. So each arrival is
+-- counted once, and the sum is what was true at one moment: a child that a job has added before its own end is counted before that end. If a flow
+-- is sealed and the sum is zero, all members have ended, and the transaction that finds it so also enqueues the callbacks: exactly one of each.
+
+CREATE OR REPLACE FUNCTION weir._callback(what text, given jsonb) RETURNS jsonb
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  wrong text;
+  r     record;
+BEGIN
+  IF _callback.given IS NULL OR _callback.given = 'null' THEN
+    RETURN NULL;
+  ELSIF jsonb_typeof(_callback.given) <> 'object' THEN
+    RAISE EXCEPTION 'weir: % must be a job, as a JSON object, got a JSON %', _callback.what, jsonb_typeof(_callback.given)
+      USING ERRCODE = '22023', HINT = 'For example {"queue": "default", "kind": "merge"}.';
+  END IF;
+  SELECT k INTO wrong FROM jsonb_object_keys(_callback.given) k WHERE k NOT IN ('queue', 'kind', 'args', 'priority', 'max_attempts', 'meta', 'key') LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % has an unknown key %', _callback.what, to_json(left(wrong, 100))
+      USING ERRCODE = '22023', HINT = 'A callback is {"queue": ..., "kind": ...}, optionally with args, priority, max_attempts, meta and key.';
+  END IF;
+  SELECT x.queue, x.kind, coalesce(x.args, '{}') AS args, coalesce(x.priority, 2) AS priority, coalesce(x.max_attempts, 25) AS max_attempts, nullif(x.meta, 'null') AS meta, x.key INTO r
+  FROM jsonb_to_record(_callback.given) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
+  BEGIN
+    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key);
+    IF octet_length(r.meta::text) > 64000 THEN  -- the flow's key is added
+      RAISE EXCEPTION 'weir: meta too large: % bytes, at most 64000 are allowed in a callback', octet_length(r.meta::text) USING ERRCODE = '22023';
+    END IF;
+  EXCEPTION WHEN invalid_parameter_value THEN
+    RAISE EXCEPTION '% (%)', SQLERRM, _callback.what USING ERRCODE = '22023';
+  END;
+  RETURN jsonb_build_object('queue', r.queue, 'kind', r.kind, 'args', r.args, 'priority', r.priority, 'max_attempts', r.max_attempts)
+      || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
+END
+$$;
+COMMENT ON FUNCTION weir._callback IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL, on_success jsonb DEFAULT NULL, deadline timestamptz DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  new_id bigint;
+BEGIN
+  IF name IS NULL OR length(name) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'weir: the name of a flow must have 1 to 200 characters, got %', CASE WHEN name IS NULL THEN 'null' ELSE length(name)::text END USING ERRCODE = '22023';
+  ELSIF deadline IS NOT NULL AND (NOT isfinite(deadline) OR deadline < now()) THEN
+    RAISE EXCEPTION 'weir: the deadline of a flow must be a time to come, got %', deadline USING ERRCODE = '22023', HINT = 'Until then, somebody has to seal it. NULL: one day.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success)
+  VALUES (nextval('weir.flow_id'), now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success))
+  RETURNING id INTO new_id;
+  PERFORM weir._arrive(new_id, 'jobs', 0, 'created');
+  RETURN new_id;
+END
+$$;
+COMMENT ON FUNCTION weir.flow IS
+  'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled. name is for people, and need not be unique. Errors: 22023, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
+          CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event);
+END
+$$;
+COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+
+CREATE OR REPLACE FUNCTION weir._end_members(lanes bigint[], seqs bigint[], ids bigint[], outcomes text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.arrival (flow, ring, xid, completed, failed, cancelled)
+  SELECT m.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), count(*) FILTER (WHERE m.outcome = 'completed'),
+         count(*) FILTER (WHERE m.outcome = 'failed'), count(*) FILTER (WHERE m.outcome = 'cancelled')
+  FROM (
+    SELECT max(k.flow) AS flow, max(k.outcome) AS outcome
+    FROM (
+      -- Grouped instead of joined, so that no plan is quadratic.
+      SELECT e.lane, e.seq, e.id, coalesce(e.outcome, 'completed') AS outcome, NULL::bigint AS flow
+      FROM unnest(_end_members.lanes, _end_members.seqs, _end_members.ids, _end_members.outcomes) e(lane, seq, id, outcome)
+      UNION ALL
+      SELECT b.lane, b.seq, u.id, NULL, CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END
+      FROM (SELECT DISTINCT d.lane, d.seq FROM unnest(_end_members.lanes, _end_members.seqs) d(lane, seq)) d
+      CROSS JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = d.lane AND b.seq = d.seq AND b.flows IS NOT NULL OFFSET 0) b
+      CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)) k
+    GROUP BY k.lane, k.seq, k.id) m
+  WHERE m.flow IS NOT NULL AND m.outcome IS NOT NULL
+  GROUP BY m.flow;
+END
+$$;
+COMMENT ON FUNCTION weir._end_members IS
+  'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+
+CREATE OR REPLACE FUNCTION weir._flows_of(flows bigint[]) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT CASE WHEN min(f) IS NOT NULL THEN CASE WHEN min(f) = max(f) AND count(f) = count(*) THEN ARRAY[min(f)] ELSE flows END END FROM unnest(flows) f
+$$;
+COMMENT ON FUNCTION weir._flows_of IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF cardinality(_flows_among.flows) <= 1 OR _flows_among.flows IS NULL THEN
+    RETURN _flows_among.flows;
+  END IF;
+  RETURN weir._flows_of(ARRAY(SELECT _flows_among.flows[array_position(_flows_among.ids, u.id)] FROM unnest(_flows_among.wanted) WITH ORDINALITY u(id, nr) ORDER BY u.nr));
+END
+$$;
+COMMENT ON FUNCTION weir._flows_among IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._join_flow(flow bigint, n bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  state    record;
+  is_known boolean;
+BEGIN
+  SELECT f.fired_at IS NULL AND NOT f.is_cancelled INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
+  IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
+    SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
+    IF state.id IS NULL THEN
+      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
+    ELSIF state.state IN ('cancelling', 'cancelled') THEN
+      RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
+    ELSIF state.state NOT IN ('open', 'running') THEN
+      RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
+    END IF;
+  END IF;
+  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+END
+$$;
+COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+
+CREATE OR REPLACE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  own xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  RETURN QUERY
+  WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
+  fresh AS MATERIALIZED (  -- not counted yet
+    SELECT a.* FROM c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
+    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.xid IS DISTINCT FROM own AND a.flow = ANY (_read_flows.ids)
+    UNION ALL
+    SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
+  ), news AS MATERIALIZED (
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+    FROM fresh a GROUP BY a.flow
+  )
+  SELECT f.id, f.name,
+         CASE WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
+              WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
+         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success
+  FROM unnest(_read_flows.ids) WITH ORDINALITY i(id, nr)
+  CROSS JOIN LATERAL (SELECT f.* FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
+  LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1) p ON true
+  LEFT JOIN LATERAL (SELECT n.* FROM news n WHERE n.flow = i.id) n ON true
+  CROSS JOIN LATERAL (
+    SELECT k.*, k.jobs - k.completed - k.failed - k.cancelled AS unfinished, CASE WHEN NOT k.is_reopened THEN p.fired_at END AS fired_at,
+           coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND k.is_reopened)::integer AS generation
+    FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
+                 (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
+                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
+                 CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
+  ORDER BY i.nr;
+END
+$$;
+COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+  SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
+$$;
+COMMENT ON FUNCTION weir.flow_info IS
+  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF flows.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
+  END IF;
+  RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
+    SELECT f.id FROM weir.flow f WHERE f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+END
+$$;
+COMMENT ON FUNCTION weir.flows IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[seal.flow]) i);
+BEGIN
+  IF now_is IS NULL THEN
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+  ELSIF now_is <> 'open' THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._arrive(seal.flow, 'jobs', 0, 'sealed'), nextval('weir.job_id');  -- wakes idle workers, whose maintainers count it
+  RETURN true;
+END
+$$;
+COMMENT ON FUNCTION weir.seal IS
+  'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.cancel_flow(flow bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most   CONSTANT integer := 2000;
+  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[cancel_flow.flow]) i);
+BEGIN
+  IF now_is IN ('open', 'running', 'cancelling') THEN
+    IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+    END IF;
+    PERFORM pg_current_xact_id();
+    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow);
+    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled'), nextval('weir.control');
+    -- In order, those that were to be tried again hold up their keys no more.
+    INSERT INTO weir.release (gate, ring, xid, n, lanes)
+    SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    RETURN 'cancelling';
+  END IF;
+  RETURN now_is;
+END
+$$;
+COMMENT ON FUNCTION weir.cancel_flow IS
+  'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.retry_flow(flow bigint, after text DEFAULT NULL, max_rows integer DEFAULT 500, OUT retried integer, OUT next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  states CONSTANT text[] := ARRAY['failed', 'cancelled'];
+  ids    bigint[];
+BEGIN
+  PERFORM weir._check_isolation('retry_flow');
+  IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
+  ELSIF max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
+  END IF;
+  SELECT s.ids, s.next INTO ids, next FROM weir._select_where(states, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, after, coalesce(max_rows, 500), flow) s;
+  PERFORM weir._lock_to_retry(ids);
+  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+  IF retried > 0 THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');  -- also for those that were cancelled before they started, which have not ended
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir.retry_flow IS
+  'One step of retrying all failed and cancelled members of a flow, as weir.retry does. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  c     weir.flow_cut;
+  at    timestamptz;
+  ended weir.fold[];
+  this  weir.fold;
+  made  weir.flow;
+  about jsonb;
+BEGIN
+  folded := 0;
+  fired := 0;
+  busy := false;
+  is_used := pg_relation_size('weir.flow') > 0;
+  IF NOT is_used THEN
+    RETURN;
+  END IF;
+  PERFORM weir._check_isolation('fold'), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: fold needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 7) THEN
+    busy := true;
+    RETURN;
+  END IF;
+  PERFORM weir._check_cluster();
+  SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
+  at := greatest(clock_timestamp(), c.due);
+  IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
+     AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.deadline > c.due AND f.deadline <= at) THEN
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
+
+  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
+  news AS MATERIALIZED (
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled,
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
+           (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+    FROM (
+      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
+      CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
+      UNION ALL  -- those whose deadline has come
+      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL FROM weir.flow d WHERE d.deadline > c.due AND d.deadline <= at) a
+    GROUP BY a.flow
+  ), sums AS MATERIALIZED (
+    SELECT n.flow, n.jobs + coalesce(p.jobs, 0) AS jobs, n.completed + coalesce(p.completed, 0) AS completed, n.failed + coalesce(p.failed, 0) AS failed,
+           n.cancelled + coalesce(p.cancelled, 0) AS cancelled, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer AS generation,
+           z.is_sealed OR d.deadline <= at AS is_sealed, CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled,
+           coalesce(p.is_abandoned, false) OR d.deadline <= at AND NOT z.is_sealed AS is_abandoned, CASE WHEN NOT n.reopened THEN p.fired_at END AS fired_at
+    FROM news n
+    CROSS JOIN LATERAL (SELECT d.deadline FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
+    LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
+    CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, false) AS is_sealed) z
+  ), written AS (
+    INSERT INTO weir.fold (flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at)
+    SELECT t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned,
+           CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled THEN coalesce(t.fired_at, at) END
+    FROM sums t
+  ), moved AS (
+    INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
+  )
+  SELECT (SELECT count(*) FROM sums),
+         ARRAY(SELECT ROW(t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned, at)::weir.fold FROM sums t
+               WHERE t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled AND t.fired_at IS NULL ORDER BY t.flow)
+    INTO folded, ended;
+
+  FOREACH this IN ARRAY ended LOOP
+    SELECT k.* INTO made FROM weir.flow k WHERE k.id = this.flow;
+    about := jsonb_build_object('id', made.id, 'name', made.name, 'generation', this.generation, 'jobs', this.jobs, 'completed', this.completed, 'failed', this.failed, 'cancelled', this.cancelled);
+    IF made.on_success IS NOT NULL AND this.failed = 0 AND this.cancelled = 0 AND NOT this.is_cancelled AND NOT this.is_abandoned THEN
+      PERFORM weir._call_back(made.on_success, about);
+    END IF;
+    IF made.on_done IS NOT NULL THEN
+      PERFORM weir._call_back(made.on_done, about);
+    END IF;
+    fired := fired + 1;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._fold_arrivals IS
+  'Counts what has arrived at flows since the last cut, seals those whose deadline has come, and enqueues the callbacks of those that have ended. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; and is_used: there are flows. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+
+CREATE OR REPLACE FUNCTION weir._call_back(job jsonb, about jsonb) RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT weir.enqueue(job->>'queue', job->>'kind', job->'args', (job->>'priority')::integer, NULL, (job->>'max_attempts')::integer,
+                      coalesce(job->'meta', '{}') || jsonb_build_object('weir.flow', about), job->>'key')
+$$;
+COMMENT ON FUNCTION weir._call_back IS 'Enqueues a callback of a flow, with what its meta says about the flow. Locks: see weir.enqueue.';
+
+CREATE OR REPLACE FUNCTION weir._compact_flows() RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '50ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 4194304;
+  active    integer := pg_sequence_last_value('weir.active_arrival');
+  ring      integer;
+  kept      interval;
+  n         bigint;
+  n_ended   bigint;
+BEGIN
+  IF pg_relation_size('weir.arrival_' || active) > max_bytes AND pg_relation_size('weir.arrival_' || active % 3 + 1) = 0 THEN
+    PERFORM setval('weir.active_arrival', active % 3 + 1);
+    RETURN 'opened arrival ' || active % 3 + 1;
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 3) r WHERE r <> active AND pg_relation_size('weir.arrival_' || r) > 0 LOOP
+    CONTINUE WHEN weir._is_held(ARRAY['weir.arrival_' || ring]::regclass[]);  -- an open transaction has arrivals there: the others rotate meanwhile
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 7);
+      EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      -- Nearly all are counted.
+      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event) SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event
+                      FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
+                      WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
+      EXECUTE format('TRUNCATE weir.arrival_%s', ring);
+      RETURN 'emptied arrival ' || ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  IF pg_relation_size('weir.flow_cut') > max_bytes THEN
+    PERFORM pg_advisory_xact_lock(1464158547, 7);
+    LOCK TABLE weir.flow_cut IN ACCESS EXCLUSIVE MODE NOWAIT;
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT c.* FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1;
+    TRUNCATE weir.flow_cut;
+    INSERT INTO weir.flow_cut SELECT k.* FROM pg_temp.weir_keep k;
+    RETURN 'compacted cuts of flows';
+  ELSIF pg_relation_size('weir.fold') + pg_relation_size('weir.flow') > greatest(max_bytes, 2 * pg_sequence_last_value('weir.flow_bytes')) THEN
+    PERFORM pg_advisory_xact_lock(1464158547, 7);
+    LOCK TABLE weir.flow, weir.fold IN ACCESS EXCLUSIVE MODE NOWAIT;
+    kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+      SELECT n.* FROM (SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC) n WHERE n.fired_at IS NULL OR n.fired_at > clock_timestamp() - kept;
+    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
+      SELECT f.* FROM weir.flow f WHERE EXISTS (SELECT FROM pg_temp.weir_keep k WHERE k.flow = f.id) OR NOT EXISTS (SELECT FROM weir.fold p WHERE p.flow = f.id);
+    TRUNCATE weir.flow, weir.fold;
+    INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
+    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_keep k;
+    PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
+    RETURN 'compacted flows';
+  END IF;
+  RETURN NULL;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
+COMMENT ON FUNCTION weir._compact_flows IS
+  'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
