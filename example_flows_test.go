@@ -73,7 +73,7 @@ func ExampleClient_CancelFlow() {
 	}
 	fmt.Println(info.Name, info.State, info.Unfinished, "of", info.Jobs)
 	fmt.Println(client.CancelFlow(ctx, flow))
-	page, err := client.Jobs(ctx, weir.JobsParams{Flow: flow, States: []weir.State{weir.StateCancelled}})
+	page, err := client.Jobs(ctx, weir.JobsParams{Queue: "mailing", Flow: flow, States: []weir.State{weir.StateCancelled}})
 	if err != nil {
 		log.Fatal(err)
 	}
