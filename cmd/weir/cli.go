@@ -27,6 +27,7 @@ type cli struct {
 	Jobs      jobsCmd      `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
 	Queues    queuesCmd    `cmd:"" help:"List, pause and resume queues."`
 	Limits    limitsCmd    `cmd:"" help:"List, set and clear limits of queues."`
+	Flows     flowsCmd     `cmd:"" help:"List, show, create, cancel and retry flows: sets of jobs that call back."`
 	Schedules schedulesCmd `cmd:"" help:"List, set, pause, resume and run schedules (cron)."`
 	Workers   workersCmd   `cmd:"" help:"List workers."`
 	Settings  settingsCmd  `cmd:"" help:"List and change settings."`

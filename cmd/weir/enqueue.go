@@ -29,6 +29,7 @@ type enqueueCmd struct {
 	MaxAttempts int    `default:"25" range:"1 to 1000" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
+	Flow        int64  `placeholder:"ID" help:"The flow that the jobs are added to: see weir flows."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\", \"replaced\"} as JSON."`
 
 	Unique    bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
@@ -85,7 +86,7 @@ func (e *enqueued) add(all []weir.Enqueued, replaced bool) {
 }
 
 func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
-	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Key: c.Key, Unique: c.unique()}
+	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Key: c.Key, Flow: c.Flow, Unique: c.unique()}
 	if err := c.check(options); err != nil {
 		return err
 	}

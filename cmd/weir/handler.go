@@ -106,6 +106,7 @@ func environment(job *weir.Job[json.RawMessage]) []string {
 		"WEIR_JOB_ID=" + strconv.FormatInt(job.ID, 10),
 		"WEIR_JOB_KIND=" + job.Kind,
 		"WEIR_JOB_QUEUE=" + job.Queue,
+		"WEIR_JOB_FLOW=" + strconv.FormatInt(job.Flow, 10),
 		"WEIR_JOB_ATTEMPT=" + strconv.Itoa(job.Attempt),
 		"WEIR_JOB_MAX_ATTEMPTS=" + strconv.Itoa(job.MaxAttempts),
 	}

@@ -39,7 +39,8 @@ type jobsListCmd struct {
 	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
 	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
-	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind, --meta and --key."`
+	Flow  int64    `placeholder:"ID" help:"Only members of this flow."`
+	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind, --meta, --key and --flow."`
 	Limit *int     `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
@@ -58,7 +59,7 @@ Examples:
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const maxLimit = 10_000
-	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, After: c.After}
+	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, Flow: c.Flow, After: c.After}
 	limit := 100
 	for _, name := range c.State {
 		state := weir.State(name)
@@ -265,6 +266,9 @@ func showJob(w io.Writer, j *weir.JobInfo) {
 	field("state", state)
 	field("queue", fmt.Sprintf("%s, priority %d", j.Queue, j.Priority))
 	field("key", j.Key)
+	if j.Flow != 0 {
+		field("flow", strconv.FormatInt(j.Flow, 10))
+	}
 	field("kind", j.Kind)
 	field("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
 	field("enqueued", when(&j.EnqueuedAt))
