@@ -13,7 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestNothingIsDeadWithEveryFeatureInUse: with unique jobs, keys, limits, schedules, retry rules, progress, checkpoints and operations by filter in use under a
+// TestNothingIsDeadWithEveryFeatureInUse: with unique jobs, keys, limits, flows, schedules, retry rules, progress, checkpoints and operations by filter in use under a
 // pinned horizon, no row of any table of the schema is updated or deleted, whichever tables there are; and the segments of every log are emptied, even
 // if those of jobs have something to do at every turn. Only what an operator changes leaves dead rows behind: settings, limits, weights that are changed,
 // and at most three for each cancellation by filter. (Moving jobs does, too: see docs/bulk.md.)
@@ -86,7 +86,7 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 			}()
 			until(t, "no table has dead rows, according to the statistics of all sessions", count)
 			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where",
-				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight"} {
+				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut"} {
 				if !slices.Contains(tables, table) {
 					t.Errorf("nothing was ever written into %s", table)
 				}
@@ -120,6 +120,12 @@ func (f *featureLoad) round() {
 	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('k'::text), key => array_agg(CASE WHEN n % 3 > 0 THEN 'key ' || $1::int % 100 || '.' || n END)) FROM generate_series(1, 60) n`, f.rounds)
 	exec(t, conn, `SELECT count(weir.enqueue('keys', 'later', key => 'key ' || n, run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 20) n`)
 	exec(t, conn, `SELECT count(u) FROM generate_series(1, 10) n CROSS JOIN LATERAL weir.enqueue_unique('order', 'unique', unique_key => 'key ' || n % 5, key => 'key ' || n) u`)
+	flow := value[int64](t, conn, `SELECT weir.flow('f', on_done => '{"queue": "mixed", "kind": "done"}', on_success => '{"queue": "mixed", "kind": "success"}')`)
+	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('member'::text), key => array_agg(CASE WHEN n % 5 = 0 THEN 'key' END), flow => array_agg($1::bigint)), weir.seal($1) FROM generate_series(1, 60) n`, flow)
+	if f.rounds%4 == 2 {
+		exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
+		f.cancels++
+	}
 	if f.rounds%8 == 0 {
 		exec(t, conn, `SELECT weir.set_weight('keys', 'key 1', 2 + $1::int % 5)`, f.rounds/8)
 		f.weights++
@@ -137,7 +143,7 @@ func (f *featureLoad) round() {
 	case 6:
 		exec(t, conn, `SELECT weir.delete_where(kinds => '{k}')`)
 	}
-	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_resurvey()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
+	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_fold_arrivals()`, `_resurvey()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
 		if strings.Contains(chore, "$1") {
 			exec(t, conn, `SELECT weir.`+chore, f.worker)
 		} else {
@@ -188,6 +194,7 @@ func (f *featureLoad) ends() {
 	exec(f.t, f.conn, `SELECT weir.pause_schedule(name) FROM weir.schedules()`)
 	until(f.t, "no job is left", func() bool {
 		exec(f.t, f.conn, `SELECT weir._promote()`)
+		exec(f.t, f.conn, `SELECT weir._fold_arrivals()`)
 		for _, queue := range featureQueues {
 			mustComplete(f.t, f.conn, f.worker, claimAll(f.t, f.conn, f.worker, queue))
 		}
