@@ -1851,7 +1851,7 @@ BEGIN
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
                last.total + cardinality(state.xids), now(), batch_no, p.ids,
                CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p,
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p,
              (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
@@ -1905,7 +1905,7 @@ BEGIN
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
@@ -1966,7 +1966,7 @@ BEGIN
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
                CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
@@ -3230,6 +3230,14 @@ BEGIN
     RETURN _flows_among.flows;
   END IF;
   RETURN weir._flows_of(ARRAY(SELECT _flows_among.flows[array_position(_flows_among.ids, u.id)] FROM unnest(_flows_among.wanted) WITH ORDINALITY u(id, nr) ORDER BY u.nr));
+END
+$$;
+CREATE FUNCTION weir._flows_in(segment integer, ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+BEGIN
+  RETURN ARRAY(
+    SELECT (SELECT j.flow FROM weir.job j WHERE j.segment = _flows_in.segment AND j.id = u.id LIMIT 1)
+    FROM unnest(_flows_in.ids) WITH ORDINALITY u(id, nr) ORDER BY u.nr);
 END
 $$;
 CREATE FUNCTION weir._flows_of(flows bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -10219,6 +10227,7 @@ COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._fold_arrivals() IS 'Counts what has arrived at flows since the last cut, seals those whose deadline has come, and enqueues the callbacks of those that have ended. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; and is_used: there are flows. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';

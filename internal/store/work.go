@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Outcome is how an attempt ended: weir.outcome.
@@ -103,7 +104,7 @@ const (
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
-	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, key, coalesce(flow, 0) FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
+	sqlClaim     = `SELECT queue, lane, seq, id, attempt, max_attempts, kind, args, meta, enqueued_at, dropped, put_off, ready_at, priority, key, flow FROM weir._claim($1, $2, $3, $4::text::pg_snapshot, $5)`
 	sqlRecord    = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5)`
 	sqlRecordAll = `SELECT place, coalesce(refusal, ''), coalesce(detail, ''), coalesce(outcome, '') FROM weir._record($1, $2, $3, $4, $5, $6, $7, $8,
 		ARRAY(SELECT CASE WHEN a.after < 0 THEN '-infinity' ELSE clock_timestamp() + make_interval(secs => a.after) END FROM unnest($9::float8[]) WITH ORDINALITY a(after, ord) ORDER BY a.ord))`
@@ -115,6 +116,9 @@ const (
 	sqlLeft          = `SELECT more FROM weir._settle($1)`
 	sqlCancelled     = `SELECT weir._cancelled_among($1)`
 )
+
+// flowAt is the place of flow among the columns of sqlClaim.
+const flowAt = 15
 
 // StartWorker registers a worker for its queues and returns its id.
 func (s *Store) StartWorker(ctx context.Context, name string, queues []string, lease time.Duration) (id int32, err error) {
@@ -142,9 +146,10 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 		var c Claim
 		var queue, kind, key repeated
 		defer r.Close()
-		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &key, &c.Flow}
+		into := []any{&queue, &c.Lane, &c.Seq, &c.ID, &c.Attempt, &c.MaxAttempts, &kind, &c.Args, &c.Meta, &c.EnqueuedAt, &c.Dropped, &c.PutOff, &c.ReadyAt, &c.Priority, &key, nil}
 		for r.Next() {
-			if values := r.RawValues(); values[0] == nil {
+			values := r.RawValues()
+			if values[0] == nil {
 				more = true
 				continue
 			} else if values[3] == nil {
@@ -162,6 +167,11 @@ func (s *Store) Claim(ctx context.Context, worker int32, queues []string, limits
 				return err
 			}
 			c.Queue, c.Kind, c.Key = string(queue), string(kind), string(key)
+			if c.Flow = 0; values[flowAt] != nil { // nearly always nil: reading it as the others would take each job longer
+				if err := r.Conn().TypeMap().Scan(pgtype.Int8OID, r.FieldDescriptions()[flowAt].Format, values[flowAt], &c.Flow); err != nil {
+					return err
+				}
+			}
 			add(c)
 		}
 		return r.Err()

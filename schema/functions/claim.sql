@@ -341,7 +341,7 @@ BEGIN
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.xids[1], state.xids[cardinality(state.xids)], '0', 0,
                last.total + cardinality(state.xids), now(), batch_no, p.ids,
                CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.lanes, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p,
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, array_agg(p.lane) AS lanes, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p,
              (SELECT array_agg(p.xid ORDER BY p.xid) AS xids FROM picked p) state
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
@@ -395,7 +395,7 @@ BEGIN
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, gate, flows)
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids, ready.gate, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.
@@ -456,7 +456,7 @@ BEGIN
         SELECT ready.lane, p.segment, p.segment, _claim.worker, this_seq, state.from_xid, state.to_xid, state.pos_xid, state.pos_id,
                last.total + state.n, now(), batch_no, pending.xids, pending.afters, p.ids,
                CASE WHEN last.keyed AND EXISTS (SELECT FROM judged g WHERE g.fate = 'run') THEN snapshot END, ready.gate, p.flows
-        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
+        FROM (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN max(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = cardinality(array_agg(p.id)) THEN ARRAY[max(p.flow)] ELSE weir._flows_in(p.segment, array_agg(p.id)) END END AS flows FROM picked p GROUP BY p.segment) p, state, pending
       )
       SELECT ready.name, ready.lane, this_seq, p.id, p.attempt, p.max_attempts, p.kind, p.args, p.meta, p.enqueued_at,
              -- Usually nothing is cancelled: this is checked once, not row by row.

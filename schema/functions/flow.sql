@@ -127,6 +127,25 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._flows_of IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._flows_in(segment integer, ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+BEGIN
+  RETURN ARRAY(
+    SELECT (SELECT j.flow FROM weir.job j WHERE j.segment = _flows_in.segment AND j.id = u.id LIMIT 1)
+    FROM unnest(_flows_in.ids) WITH ORDINALITY u(id, nr) ORDER BY u.nr);
+END
+$$;
+COMMENT ON FUNCTION weir._flows_in IS
+  'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
+
 CREATE OR REPLACE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
