@@ -195,3 +195,24 @@ func TestDrainFindsWhatIsBehindManyCancelledJobs(t *testing.T) {
 		t.Errorf("worked %d jobs, want 1", worked)
 	}
 }
+
+// TestDrainWorksTheCallbacksOfFlows: when the members of a flow have ended, its callback is worked in the same call.
+func TestDrainWorksTheCallbacksOfFlows(t *testing.T) {
+	t.Parallel()
+	client := weir.NewClient(pgtest.Pool(t, pgtest.Database(t)))
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(context.Context, *weir.Job[sendMail]) error { return nil })
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[charge]) error {
+		if flow := job.EndedFlow(); flow == nil || flow.Name != "mailing" || flow.Completed != 2 {
+			t.Errorf("the callback is told %+v", flow)
+		}
+		return nil
+	})
+	_, err := client.Flow(t.Context(), weir.Flow{Name: "mailing", OnSuccess: weir.NewJob{Args: charge{1}}}, weir.NewJob{Args: sendMail{To: "a"}}, weir.NewJob{Args: sendMail{To: "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := weirtest.Drain(t.Context(), t, client, weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}}, nil); len(all) != 3 {
+		t.Errorf("worked %d attempts, want 3", len(all))
+	}
+}

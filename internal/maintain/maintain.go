@@ -156,7 +156,7 @@ func (m *Maintainer) folds(ctx context.Context) {
 			continue
 		}
 		step, done := outlast(ctx)
-		busy, used, err := m.store.Fold(step)
+		_, busy, used, err := m.store.Fold(step)
 		done()
 		m.done(ctx, "fold", "", err)
 		switch {

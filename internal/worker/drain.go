@@ -68,6 +68,12 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 	}
 	for {
 		t, err := d.next(ctx)
+		if err == nil && t == nil {
+			var ended int
+			if ended, err = d.fold(ctx); err == nil && ended > 0 {
+				continue // their callbacks
+			}
+		}
 		if err != nil || t == nil {
 			return err
 		}
@@ -146,6 +152,19 @@ func (d *drain) record(ctx context.Context) (recorded, error) {
 		}
 		if d.told == nil && d.unrecorded() == 0 {
 			return recorded{outcome: d.result.Outcome}, nil
+		}
+	}
+}
+
+// fold has flows call back that have ended, and returns how many have.
+func (d *drain) fold(ctx context.Context) (ended int, err error) {
+	const pause = 5 * time.Millisecond
+	for {
+		ended, busy, _, err := d.Store.Fold(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("count what has arrived at flows: %w", err)
+		} else if !busy || !sleep.For(ctx, pause) {
+			return ended, ctx.Err()
 		}
 	}
 }
