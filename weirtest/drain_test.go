@@ -212,7 +212,7 @@ func TestDrainWorksTheCallbacksOfFlows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := weirtest.Drain(t.Context(), t, client, weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1}}, nil); len(all) != 3 {
+	if all := weirtest.Drain(t.Context(), t, client, weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 1, "money": 1}}, nil); len(all) != 3 {
 		t.Errorf("worked %d attempts, want 3", len(all))
 	}
 }
