@@ -190,7 +190,7 @@ $$;
 COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -203,6 +203,15 @@ AS $$
 DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
+  -- Volatile, because each statement then has a snapshot that is younger than its locks. One that is older than a compaction, of which the locks were waited for, shows nothing
+  -- of what is in the new files.
+  LOCK TABLE weir.flow, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ '^(flow|fold|flow_cut|arrival_[1-3])$') THEN
+    RAISE EXCEPTION 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved'
+      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
@@ -233,10 +242,10 @@ BEGIN
   ORDER BY i.nr;
 END
 $$;
-COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
@@ -244,10 +253,10 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: none. Locks: none that others wait for. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off
@@ -262,7 +271,7 @@ BEGIN
     SELECT f.id FROM weir.flow f WHERE f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
 END
 $$;
-COMMENT ON FUNCTION weir.flows IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir.flows IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -271,8 +280,9 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 DECLARE
-  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[seal.flow]) i);
+  now_is text;
 BEGIN
+  SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[seal.flow]) i;
   IF now_is IS NULL THEN
     RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
   ELSIF now_is <> 'open' THEN
@@ -293,8 +303,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   most   CONSTANT integer := 2000;
-  now_is text := (SELECT i.state FROM weir._read_flows(ARRAY[cancel_flow.flow]) i);
+  now_is text;
 BEGIN
+  SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'cancelling') THEN
     IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
