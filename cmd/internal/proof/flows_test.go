@@ -453,7 +453,7 @@ func TestAMemberThatIsRetriedMakesTheNextGeneration(t *testing.T) {
 // TestCancellingAFlowIsOneRow: however many members it has; none of them starts, running ones hear of it, others are not concerned, nobody can add any
 // more, on_done comes when all have ended, and retrying the flow undoes it.
 func TestCancellingAFlowIsOneRow(t *testing.T) {
-	t.Parallel()
+	// Not parallel: nothing is retired before the transactions of other tests, in any database of the server, have ended.
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q", "back")
 	flow, other := newFlow(t, conn, "f"), newFlow(t, conn, "other")
