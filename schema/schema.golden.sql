@@ -4298,12 +4298,7 @@ CREATE FUNCTION weir._lock_firings() RETURNS void LANGUAGE plpgsql VOLATILE SET 
 AS $$
 BEGIN
   LOCK TABLE weir.firing IN ACCESS SHARE MODE;
-  -- As in weir._lock_log: an older snapshot shows nothing of what was compacted.
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = 'weir.firing'::regclass AND c.relfilenode <> pg_relation_filenode(c.oid)) THEN
-    RAISE EXCEPTION 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^firing$', 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them');
 END
 $$;
 CREATE FUNCTION weir._lock_lanes(lanes bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4330,13 +4325,8 @@ CREATE FUNCTION weir._lock_log() RETURNS void LANGUAGE plpgsql VOLATILE SET sear
 AS $$
 BEGIN
   LOCK TABLE weir.job, weir.batch, weir.result, weir.turn, weir.ring, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
-  -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$') THEN
-    RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$',
+                                    'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved');
 END
 $$;
 CREATE FUNCTION weir._lock_to_retry(job_ids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -5626,15 +5616,9 @@ AS $$
 DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
-  -- Volatile, because each statement then has a snapshot that is younger than its locks. One that is older than a compaction, of which the locks were waited for, shows nothing
-  -- of what is in the new files.
+  -- Volatile, because each statement then has a snapshot that is younger than its locks.
   LOCK TABLE weir.flow, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^(flow|fold|flow_cut|arrival_[1-3])$') THEN
-    RAISE EXCEPTION 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^(flow|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
@@ -5663,6 +5647,9 @@ BEGIN
                  coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
                  CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
   ORDER BY i.nr;
+  RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir._read_job(job_id bigint, ends integer) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -6365,6 +6352,17 @@ BEGIN
         CASE WHEN k.refusal IS NULL THEN ruled[k.place]
              WHEN k.refusal = 'ended' THEN (SELECT r.outcome::text FROM weir.result r WHERE r.lane = _record.lanes[k.nr] AND r.seq = _record.seqs[k.nr] AND _record.ids[k.place] = ANY (r.ids) LIMIT 1) END
       FROM unnest(places, batch_of, refusals, details) k(place, nr, refusal, detail) WHERE k.refusal IS NOT NULL OR ruled[k.place] IS NOT NULL ORDER BY k.place;
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._refuse_old_snapshot(tables text, message text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  -- A snapshot that is older than the caller's lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ _refuse_old_snapshot.tables) THEN
+    RAISE EXCEPTION USING MESSAGE = _refuse_old_snapshot.message, ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
 END
 $$;
@@ -7307,7 +7305,7 @@ BEGIN
       SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
              o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END, s.flows
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
-      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows
+      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, weir._flows_of(array_agg(p.flow)) AS flows
                   FROM unnest(next.segments[1 : length], next.ids[1 : length], next.flows[1 : length]) p(segment, id, flow) GROUP BY p.segment) s
       RETURNING segment, ids
     )
@@ -8862,12 +8860,7 @@ DECLARE
 BEGIN
   PERFORM weir._lock_log();
   LOCK TABLE weir.gate, weir.release IN ACCESS SHARE MODE;
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^(gate|release_[1-3])$') THEN  -- as in _lock_log
-    RAISE EXCEPTION 'weir: the counts of limits were compacted after this transaction took its snapshot'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^(gate|release_[1-3])$', 'weir: the counts of limits were compacted after this transaction took its snapshot');
   FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
     queue := lim.name;
     IF num_nonnulls(lim.running, lim.rate) > 0 THEN
@@ -10331,7 +10324,7 @@ COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transa
 COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
@@ -10340,6 +10333,7 @@ COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies i
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
@@ -10419,7 +10413,7 @@ COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled. name is for people, and need not be unique. Errors: 22023, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';

@@ -130,14 +130,6 @@ func (flowsCreateCmd) Help() string {
     weir flows seal $flow`
 }
 
-// calledBack is a job of which the arguments are known as JSON.
-type calledBack struct {
-	kind string
-	json.RawMessage
-}
-
-func (c calledBack) Kind() string { return c.kind }
-
 // callbackOf returns a callback of a flow; no args: there is none.
 func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if text == "" {
@@ -159,7 +151,7 @@ func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if given.Args == nil {
 		given.Args = json.RawMessage("{}")
 	}
-	job.Args = calledBack{given.Kind, given.Args}
+	job.Args = rawArgs{given.Kind, given.Args}
 	job.Options = &weir.Options{Queue: given.Queue, Priority: given.Priority, MaxAttempts: given.MaxAttempts, Key: given.Key}
 	if given.Meta != nil {
 		job.Options.Meta = given.Meta
@@ -205,7 +197,10 @@ func (flowsSealCmd) Help() string {
 
 func (c *flowsSealCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return eachFlow(ctx, db, c.IDs, func(client *weir.Client, id int64) error {
-		err := client.SealFlow(ctx, id)
+		_, err := client.FlowInfo(ctx, id) // sealing does not tell an unknown flow by ErrNotFound
+		if err == nil {
+			err = client.SealFlow(ctx, id)
+		}
 		if err == nil {
 			fmt.Fprintln(s.out, "sealed", id)
 		}
@@ -266,11 +261,9 @@ func eachFlow(ctx context.Context, db *database, ids []int64, do func(*weir.Clie
 	defer closePool()
 	var unknown error
 	for _, id := range ids {
-		if _, err := client.FlowInfo(ctx, id); errors.Is(err, weir.ErrNotFound) {
+		if err := do(client, id); errors.Is(err, weir.ErrNotFound) {
 			unknown = cmp.Or(unknown, noFlow(id))
-			continue
-		}
-		if err := do(client, id); err != nil {
+		} else if err != nil {
 			return err
 		}
 	}

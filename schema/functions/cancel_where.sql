@@ -218,7 +218,7 @@ BEGIN
       SELECT _skip_ended.lane, s.segment, s.segment, _skip_ended.worker, this_seq, next.xids[1], next.xids[length], next.xids[length], next.ids[length], last.total + length, now(),
              o.no, CASE WHEN o.pending > 0 THEN running[1 : o.pending] END, s.ids, CASE WHEN o.pending > 0 THEN array_fill(0::bigint, ARRAY[o.pending]) END, s.flows
       FROM (SELECT nextval('weir.batch_no') AS no, width_bucket(next.xids[length], running) AS pending OFFSET 0) o
-      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, CASE WHEN min(p.flow) IS NOT NULL THEN CASE WHEN min(p.flow) = max(p.flow) AND count(p.flow) = count(*) THEN ARRAY[min(p.flow)] ELSE array_agg(p.flow) END END AS flows
+      CROSS JOIN (SELECT p.segment, array_agg(p.id) AS ids, weir._flows_of(array_agg(p.flow)) AS flows
                   FROM unnest(next.segments[1 : length], next.ids[1 : length], next.flows[1 : length]) p(segment, id, flow) GROUP BY p.segment) s
       RETURNING segment, ids
     )

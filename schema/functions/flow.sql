@@ -203,15 +203,9 @@ AS $$
 DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
-  -- Volatile, because each statement then has a snapshot that is younger than its locks. One that is older than a compaction, of which the locks were waited for, shows nothing
-  -- of what is in the new files.
+  -- Volatile, because each statement then has a snapshot that is younger than its locks.
   LOCK TABLE weir.flow, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^(flow|fold|flow_cut|arrival_[1-3])$') THEN
-    RAISE EXCEPTION 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^(flow|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
@@ -240,9 +234,12 @@ BEGIN
                  coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
                  CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
   ORDER BY i.nr;
+  RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
-COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
+COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -253,7 +250,7 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: ACCESS SHARE on the tables of flows; waits while one is being compacted. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

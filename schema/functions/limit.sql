@@ -396,12 +396,7 @@ DECLARE
 BEGIN
   PERFORM weir._lock_log();
   LOCK TABLE weir.gate, weir.release IN ACCESS SHARE MODE;
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^(gate|release_[1-3])$') THEN  -- as in _lock_log
-    RAISE EXCEPTION 'weir: the counts of limits were compacted after this transaction took its snapshot'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^(gate|release_[1-3])$', 'weir: the counts of limits were compacted after this transaction took its snapshot');
   FOR lim IN SELECT l.* FROM weir.queue_limit l ORDER BY l.name LOOP
     queue := lim.name;
     IF num_nonnulls(lim.running, lim.rate) > 0 THEN

@@ -15,17 +15,29 @@ SET jit = off
 AS $$
 BEGIN
   LOCK TABLE weir.job, weir.batch, weir.result, weir.turn, weir.ring, weir.later, weir.promotion, weir.settled, weir.segment, weir.report, weir.reprieve IN ACCESS SHARE MODE;
-  -- A snapshot that is older than the lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
-                   AND c.relname ~ '^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$') THEN
-    RAISE EXCEPTION 'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^((job|batch|result|turn|later|report)_[1-4]|ring|promotion|settled|segment|reprieve)$',
+                                    'weir: a segment was reclaimed after this transaction took its snapshot, and the snapshot does not show the jobs that were moved');
 END
 $$;
 COMMENT ON FUNCTION weir._lock_log IS
   'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
+
+CREATE OR REPLACE FUNCTION weir._refuse_old_snapshot(tables text, message text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  -- A snapshot that is older than the caller's lock sees the tables' old files in the catalog, and nothing of what is in the new ones.
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+     AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)
+                   AND c.relname ~ _refuse_old_snapshot.tables) THEN
+    RAISE EXCEPTION USING MESSAGE = _refuse_old_snapshot.message, ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._refuse_old_snapshot IS
+  'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._batch_of(lane bigint, segment integer, xid xid8, id bigint) RETURNS SETOF weir.batch
 LANGUAGE plpgsql STABLE

@@ -301,12 +301,7 @@ SET jit = off
 AS $$
 BEGIN
   LOCK TABLE weir.firing IN ACCESS SHARE MODE;
-  -- As in weir._lock_log: an older snapshot shows nothing of what was compacted.
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = 'weir.firing'::regclass AND c.relfilenode <> pg_relation_filenode(c.oid)) THEN
-    RAISE EXCEPTION 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them'
-      USING ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
-  END IF;
+  PERFORM weir._refuse_old_snapshot('^firing$', 'weir: the due times that schedules have fired were compacted after this transaction took its snapshot, which shows none of them');
 END
 $$;
 COMMENT ON FUNCTION weir._lock_firings IS

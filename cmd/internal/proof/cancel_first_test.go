@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 
@@ -30,10 +31,7 @@ func TestTheFirstCancellationByFilterIsSeenByEveryClaim(t *testing.T) {
 		go func() {
 			for ctx.Err() == nil {
 				mu.Lock()
-				before := map[int64]bool{}
-				for id := range cancelled {
-					before[id] = true
-				}
+				before := maps.Clone(cancelled)
 				mu.Unlock()
 				got, err := claim(context.WithoutCancel(ctx), claimer, worker, []string{"q"}, []int32{5})
 				if err != nil {

@@ -453,7 +453,7 @@ func TestAMemberThatIsRetriedMakesTheNextGeneration(t *testing.T) {
 // TestCancellingAFlowIsOneRow: however many members it has; none of them starts, running ones hear of it, others are not concerned, nobody can add any
 // more, on_done comes when all have ended, and retrying the flow undoes it.
 func TestCancellingAFlowIsOneRow(t *testing.T) {
-	// Not parallel: nothing is retired before the transactions of other tests, in any database of the server, have ended.
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	worker := startWorker(t, conn, "q", "back")
 	flow, other := newFlow(t, conn, "f"), newFlow(t, conn, "other")
@@ -645,7 +645,7 @@ func TestFlowsOutliveRebase(t *testing.T) {
 // TestTheTablesOfFlowsAreEmptied: what is counted leaves the disk, of flows that have ended long ago nothing is left, and those that have not are as they
 // were, whatever transactions are open.
 func TestTheTablesOfFlowsAreEmptied(t *testing.T) {
-	// Not parallel: it keeps a transaction open for long, and until that ends, nothing is retired in any database of the server.
+	t.Parallel()
 	url := pgtest.Database(t)
 	conn, open := connect(t, url), connect(t, url)
 	worker := startWorker(t, conn, "q", "back")
