@@ -12,18 +12,18 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// A crawl: each page adds those that it links to, and when all of them have been read, a report is enqueued, once.
+// A crawl: each page adds those that it links to, each of which is read once, and when all of them have been, a report is enqueued.
 func ExampleClient_Flow() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	client := weir.NewClient(connect())
-	links := map[string][]string{"/": {"/docs", "/blog"}, "/docs": {"/docs/flows"}}
+	links := map[string][]string{"/": {"/docs", "/blog"}, "/docs": {"/", "/docs/flows"}, "/blog": {"/docs/flows"}}
 	var pages atomic.Int64
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[ReadPage]) error {
 		pages.Add(1)
 		for _, link := range links[job.Args.Path] {
-			if _, err := client.Enqueue(ctx, ReadPage{Path: link}, &weir.Options{Queue: "crawl", Flow: job.Flow}); err != nil {
+			if _, err := client.Enqueue(ctx, ReadPage{Path: link}, &weir.Options{Queue: "crawl", Flow: job.Flow, Once: link}); err != nil {
 				return err
 			}
 		}
@@ -36,7 +36,7 @@ func ExampleClient_Flow() {
 		return nil
 	})
 	_, err := client.Flow(ctx, weir.Flow{Name: "crawl", OnSuccess: weir.NewJob{Args: CrawlReport{}, Options: &weir.Options{Queue: "crawl"}}},
-		weir.NewJob{Args: ReadPage{Path: "/"}, Options: &weir.Options{Queue: "crawl"}})
+		weir.NewJob{Args: ReadPage{Path: "/"}, Options: &weir.Options{Queue: "crawl", Once: "/"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -113,8 +113,8 @@ func (c *Client) callback(ctx context.Context, name string, j NewJob) (string, e
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", name, err)
-	case job.Unique != nil || job.Flow != 0 || !job.RunAt.IsZero():
-		return "", fmt.Errorf("%s: a callback can't have Unique, Flow or RunAt", name)
+	case job.Unique != nil || job.Flow != 0 || job.Once != "" || !job.RunAt.IsZero():
+		return "", fmt.Errorf("%s: a callback can't have Unique, Flow, Once or RunAt", name)
 	}
 	text, err := json.Marshal(job.CallbackJSON())
 	return string(text), err

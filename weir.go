@@ -125,6 +125,7 @@ type Options struct {
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB, without keys that begin with "weir."; handlers see it as Job.Meta
 	Flow        int64     // the flow that it is added to, which has not ended: see [Flow]; default none. A member adds others with the Flow of its Job
+	Once        string    // with Flow: what is to be done once in the flow, in this queue, such as a path, 1 to 1000 characters: see [Enqueued.Duplicate]; default: each job is added
 	Key         string    // whose job it is, such as a tenant, 1 to 200 characters: keys of a queue take turns, and may have limits; default none
 	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another
 }
@@ -161,7 +162,7 @@ type ArgsWithOptions interface {
 // Enqueued is the result of enqueueing a job.
 type Enqueued struct {
 	ID        int64 // of the job, unique in its database
-	Duplicate bool  // it is the ID of an earlier job, because the new one would have been a duplicate; or, with Unique.Replace, there was one
+	Duplicate bool  // it is the ID of an earlier job, because the new one would have been a duplicate, or is to be done Once; or, with Unique.Replace, there was one
 }
 
 // NewJob is one job for [Client.EnqueueMany].
@@ -179,6 +180,7 @@ func (o Options) or(defaults Options) Options {
 	o.MaxAttempts = cmp.Or(o.MaxAttempts, defaults.MaxAttempts)
 	o.Key = cmp.Or(o.Key, defaults.Key)
 	o.Flow = cmp.Or(o.Flow, defaults.Flow)
+	o.Once = cmp.Or(o.Once, defaults.Once)
 	if o.RunAt.IsZero() {
 		o.RunAt = defaults.RunAt
 	}
@@ -303,7 +305,7 @@ func (c *Client) enqueueMany(ctx context.Context, tx Tx, jobs []NewJob) ([]Enque
 
 // send enqueues jobs, and returns the results in order: those that may be duplicates in one call, the others in another.
 func send(ctx context.Context, tx Tx, jobs []store.Job) ([]Enqueued, error) {
-	if len(jobs) == 1 && jobs[0].Unique == nil {
+	if len(jobs) == 1 && jobs[0].Unique == nil && jobs[0].Once == "" {
 		id, err := store.Enqueue(ctx, tx, jobs[0])
 		return []Enqueued{{ID: id}}, err
 	}
@@ -312,29 +314,62 @@ func send(ctx context.Context, tx Tx, jobs []store.Job) ([]Enqueued, error) {
 		unique = slices.DeleteFunc(slices.Clone(jobs), func(j store.Job) bool { return !isUnique(j) })
 		plain = slices.DeleteFunc(slices.Clone(jobs), isUnique)
 	}
-	var ids []int64
-	var answers []store.UniqueAnswer
-	var err error
-	if len(plain) > 0 {
-		if _, ok := tx.(sqlTx); ok {
-			ids, err = store.EnqueueManyJSON(ctx, tx, plain)
-		} else {
-			ids, err = store.EnqueueMany(ctx, tx, plain)
+	plains, err := sendPlain(ctx, tx, plain)
+	if err != nil {
+		return nil, err
+	}
+	var uniques []store.Answer
+	if len(unique) > 0 {
+		if uniques, err = store.EnqueueUnique(ctx, tx, unique); err != nil {
+			return nil, err
 		}
 	}
-	if len(unique) > 0 && err == nil {
-		answers, err = store.EnqueueUnique(ctx, tx, unique)
+	all := make([]Enqueued, len(jobs))
+	for i, j := range jobs {
+		from := &plains
+		if j.Unique != nil {
+			from = &uniques
+		}
+		all[i], *from = Enqueued((*from)[0]), (*from)[1:]
+	}
+	return all, nil
+}
+
+// sendPlain enqueues jobs that are not unique.
+func sendPlain(ctx context.Context, tx Tx, jobs []store.Job) (all []store.Answer, err error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	var ids []int64
+	var duplicates []bool
+	if _, ok := tx.(sqlTx); !ok {
+		ids, duplicates, err = store.EnqueueMany(ctx, tx, jobs)
+	} else if slices.ContainsFunc(jobs, func(j store.Job) bool { return j.Once != "" }) {
+		for _, j := range jobs {
+			if j.Once != "" {
+				answer, err := store.EnqueueOnce(ctx, tx, j)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, answer)
+				continue
+			}
+			id, err := store.Enqueue(ctx, tx, j)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, store.Answer{ID: id})
+		}
+		return all, nil
+	} else {
+		ids, err = store.EnqueueManyJSON(ctx, tx, jobs)
 	}
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Enqueued, len(jobs))
-	for i, j := range jobs {
-		if j.Unique == nil {
-			all[i], ids = Enqueued{ID: ids[0]}, ids[1:]
-		} else {
-			all[i], answers = Enqueued(answers[0]), answers[1:]
-		}
+	all = make([]store.Answer, len(jobs))
+	for i, id := range ids {
+		all[i] = store.Answer{ID: id, Duplicate: duplicates != nil && duplicates[i]}
 	}
 	return all, nil
 }
@@ -359,9 +394,9 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 		return store.Job{}, errNoArgs
 	}
 	o := j.options()
-	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key, Flow: o.Flow}
-	if strings.IndexByte(job.Kind+job.Queue+job.Key, 0) >= 0 {
-		return job, fmt.Errorf("the kind %q, the queue %q or the key %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue, job.Key)
+	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key, Flow: o.Flow, Once: o.Once}
+	if strings.IndexByte(job.Kind+job.Queue+job.Key+job.Once, 0) >= 0 {
+		return job, fmt.Errorf("the kind %q, the queue %q, the key %q or Once %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue, job.Key, job.Once)
 	}
 	// Compared in seconds since 1970, which wrap nowhere: drivers count microseconds, and time.Time counts from an earlier year.
 	switch at := job.RunAt.Unix(); {
@@ -387,6 +422,9 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 		if err := checkMeta(job.Meta); err != nil {
 			return job, err
 		}
+	}
+	if o.Once != "" && o.Flow == 0 {
+		return job, fmt.Errorf("kind %s has Once %q and no Flow: a job is done once in a flow; without one, see Unique", job.Kind, o.Once)
 	}
 	if u := o.Unique; u != nil {
 		if o.Flow != 0 {

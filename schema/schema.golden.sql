@@ -9,6 +9,7 @@ CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_release AS smallint MINVALUE 1 MAXVALUE 3;
 CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_seen AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -632,6 +633,16 @@ CREATE VIEW weir.scheduled_jobs (
   key text,
   flow bigint
 );
+CREATE TABLE weir.seen (
+  key uuid NOT NULL,
+  job bigint NOT NULL,
+  flow bigint NOT NULL,
+  ring smallint NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.seen_1 PARTITION OF weir.seen FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.seen_2 PARTITION OF weir.seen FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.seen_3 PARTITION OF weir.seen FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.seen_4 PARTITION OF weir.seen FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.segment (
   no bigint NOT NULL DEFAULT nextval('weir.segment_no'::regclass),
   log text NOT NULL,
@@ -767,6 +778,7 @@ CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 CREATE INDEX result_cancelled_in ON ONLY weir.result USING btree (lane, finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
+CREATE UNIQUE INDEX seen_key ON ONLY weir.seen USING btree (key, ring);
 CREATE INDEX turn_again ON ONLY weir.turn USING btree (((lane >> 39)), again_at) WHERE (again_at IS NOT NULL);
 CREATE INDEX turn_lane ON ONLY weir.turn USING btree (lane, seq);
 CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE waits;
@@ -801,6 +813,16 @@ BEGIN
            OR EXISTS (SELECT FROM unnest(s.pending, s.pending_after) d(xid, after)
                       CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.lane = l.lane AND j.xid = d.xid AND j.id > d.after LIMIT 1) j
                       WHERE d.xid < w.clear_xid)));
+END
+$$;
+CREATE FUNCTION weir._arrive_ended(flows bigint[], reasons text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF cardinality(array_remove(_arrive_ended.flows, NULL)) > 0 THEN
+    INSERT INTO weir.arrival (flow, ring, xid, jobs, cancelled)
+    SELECT u.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), - count(*) FILTER (WHERE u.reason <> ''), count(*) FILTER (WHERE coalesce(u.reason, '') = '')
+    FROM unnest(_arrive_ended.flows, _arrive_ended.reasons) u(flow, reason) WHERE u.flow IS NOT NULL GROUP BY u.flow;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -1842,9 +1864,10 @@ BEGIN
         CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
         WHERE last.keyed AND u.ids IS NOT NULL
       ), aside AS MATERIALIZED (
-        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons, a.onces, a.flows)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons,
+                     array_agg(CASE WHEN p.unique_no IS NULL THEN p.unique_key END) AS onces, array_agg(p.flow) AS flows
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run' OR p.unique_no IS NULL) a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes, flows)
@@ -1957,9 +1980,10 @@ BEGIN
         FROM (SELECT width_bucket(state.pos_xid, running) AS n,
                      CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
       ), aside AS MATERIALIZED (
-        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons, a.onces, a.flows)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons,
+                     array_agg(CASE WHEN p.unique_no IS NULL THEN p.unique_key END) AS onces, array_agg(p.flow) AS flows
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run' OR p.unique_no IS NULL) a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, flows)
@@ -2105,6 +2129,10 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN NULL;
     END;
   END LOOP;
+  ring := weir._compact_seen();
+  IF ring IS NOT NULL THEN
+    RETURN 'emptied or opened seen ' || ring;
+  END IF;
   IF pg_relation_size('weir.flow_cut') > max_bytes THEN
     PERFORM pg_advisory_xact_lock(1464158547, 7);
     LOCK TABLE weir.flow_cut IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -2191,6 +2219,42 @@ BEGIN
   RETURN 'compacted ring';
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
+END
+$$;
+CREATE FUNCTION weir._compact_seen() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms SET plan_cache_mode=force_generic_plan SET enable_seqscan=on SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 16777216;
+  most      CONSTANT integer := 20000;  -- rows that are copied
+  active    integer := pg_sequence_last_value('weir.active_seen');
+  target    integer;
+  ring      integer;
+  kept      interval;
+  n         bigint;
+BEGIN
+  IF pg_relation_size('weir.seen_' || active) > max_bytes THEN
+    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.seen_' || r) = 0 LIMIT 1;
+    IF FOUND THEN
+      PERFORM setval('weir.active_seen', target);
+      RETURN target;
+    END IF;
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.seen_' || r) > 0 LOOP
+    kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
+    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
+    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', ring) INTO n USING kept, most + 1;
+    CONTINUE WHEN n > most OR weir._is_held(ARRAY['weir.seen_' || ring]::regclass[]);
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
+      EXECUTE format('LOCK TABLE weir.seen_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      EXECUTE format('INSERT INTO weir.seen (key, job, flow, ring) SELECT s.key, s.job, s.flow, $1 FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $2)', ring) USING active, kept;
+      EXECUTE format('TRUNCATE weir.seen_%s', ring);
+      RETURN ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  RETURN NULL;
 END
 $$;
 CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
@@ -2783,7 +2847,7 @@ BEGIN
     SELECT a.id, CASE WHEN a.key IS NULL THEN a.lane ELSE a.job_lane | 4 END AS lane, a.attempt + (a.ended NOT IN ('snoozed', 'released'))::integer AS attempt, a.max_attempts,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.put_off + 1 ELSE 0 END AS put_off, a.kind, a.args, a.meta, a.enqueued_at, a.run_at, a.ord,
            CASE WHEN a.ended IN ('snoozed', 'released') THEN a.errors ELSE weir._with_error(a.errors, a.attempt, clock_timestamp(), a.ended, a.error) END AS errors,
-           a.unique_key, CASE WHEN a.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key, a.flow
+           a.unique_key, CASE WHEN a.unique_no IS NOT NULL THEN nextval('weir.job_id') * 2 + (a.unique_no & 1) END AS unique_no, a.unique_until, a.key, a.flow
     FROM attempt a WHERE a.ended IN ('retried', 'snoozed', 'released', 'lost')
   ), logged AS (
     INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
@@ -2903,6 +2967,107 @@ CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone)
 AS $$
   SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts, key => s.key,
                       meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
+$$;
+CREATE FUNCTION weir._enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[], once text[] DEFAULT NULL::text[], OUT ids bigint[], OUT duplicates boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  n          integer := cardinality(_enqueue_many.kind);
+  this_xid   xid8;
+  in_segment integer;
+  names      text[];
+  queue_ids  integer[];
+  bits       bigint[];  -- of the keys
+  hashes     uuid[];    -- of jobs that are to be done once in their flow
+  known      bigint[];  -- those that are there already, for which these are not added
+  bad        record;
+BEGIN
+  ids := '{}';
+  IF n IS NULL OR n = 0 THEN
+    RETURN;
+  ELSIF n > 10000 THEN
+    RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
+      USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+  ELSIF cardinality(_enqueue_many.queue) IS DISTINCT FROM n OR cardinality(_enqueue_many.args) <> n
+     OR cardinality(_enqueue_many.priority) <> n OR cardinality(_enqueue_many.run_at) <> n
+     OR cardinality(_enqueue_many.max_attempts) <> n OR cardinality(_enqueue_many.meta) <> n OR cardinality(_enqueue_many.key) <> n
+     OR cardinality(_enqueue_many.flow) <> n OR cardinality(_enqueue_many.once) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows, % onces',
+      n, cardinality(_enqueue_many.queue), cardinality(_enqueue_many.args), cardinality(_enqueue_many.priority),
+      cardinality(_enqueue_many.run_at), cardinality(_enqueue_many.max_attempts), cardinality(_enqueue_many.meta), cardinality(_enqueue_many.key), cardinality(_enqueue_many.flow), cardinality(_enqueue_many.once)
+      USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
+  END IF;
+
+  PERFORM weir._check_array('enqueue_many', 'queue', _enqueue_many.queue), weir._check_array('enqueue_many', 'kind', _enqueue_many.kind),
+          weir._check_array('enqueue_many', 'args', _enqueue_many.args), weir._check_array('enqueue_many', 'priority', _enqueue_many.priority),
+          weir._check_array('enqueue_many', 'run_at', _enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', _enqueue_many.max_attempts),
+          weir._check_array('enqueue_many', 'meta', _enqueue_many.meta), weir._check_array('enqueue_many', 'key', _enqueue_many.key), weir._check_array('enqueue_many', 'flow', _enqueue_many.flow), weir._check_array('enqueue_many', 'once', _enqueue_many.once);
+  FOR bad IN
+    SELECT u.* FROM unnest(_enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                           _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key)
+      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, key, ord)
+    WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
+       OR jsonb_typeof(u.args) <> 'object'
+       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
+       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
+       OR length(u.key) NOT BETWEEN 1 AND 200
+  LOOP
+    BEGIN
+      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta), weir._check_key(bad.key);
+    EXCEPTION WHEN invalid_parameter_value THEN
+      RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
+    END;
+    IF bad.run_at >= '10000-01-01 00:00:00+00' THEN
+      RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999 (job % of %)', bad.run_at, bad.ord, n USING ERRCODE = '22023';
+    END IF;
+  END LOOP;
+
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
+  FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue) u(name)) d;
+
+  IF _enqueue_many.key IS NOT NULL THEN
+    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(_enqueue_many.key) u(key));
+    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue, _enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
+  END IF;
+  IF _enqueue_many.once IS NOT NULL THEN
+    SELECT k.hashes, k.known INTO hashes, known FROM weir._known_once(_enqueue_many.queue, _enqueue_many.flow, _enqueue_many.once) k;
+    INSERT INTO weir.keyed (queue) SELECT DISTINCT u.queue FROM unnest(_enqueue_many.queue, hashes) u(queue, hash)
+    WHERE u.hash IS NOT NULL AND NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = u.queue);
+  END IF;
+  this_xid := pg_current_xact_id();
+  in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
+  SELECT array_agg(nextval('weir.job_id')) INTO ids FROM generate_series(1, n);
+
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow, unique_key)
+  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
+  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+                           + coalesce(u.bits, 0) AS lane
+        FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+        WHERE (u.run_at IS NULL OR u.run_at <= now()) AND u.known IS NULL) u;
+
+  IF _enqueue_many.run_at IS NOT NULL THEN
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow, unique_key)
+    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+             + coalesce(u.bits, 0), 1,
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
+    FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+    WHERE u.run_at > now() AND u.known IS NULL;
+  END IF;
+  IF _enqueue_many.flow IS NOT NULL THEN
+    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(_enqueue_many.flow, known) u(flow, known) WHERE u.flow IS NOT NULL AND u.known IS NULL GROUP BY u.flow;
+  END IF;
+  IF known IS NOT NULL THEN
+    duplicates := ARRAY(SELECT k IS NOT NULL FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
+    -- Of those that occur twice in this call, the first is added.
+    ids := ARRAY(SELECT CASE WHEN k < 0 THEN ids[- k] ELSE coalesce(k, ids[u.nr]) END FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
+  END IF;
+END
 $$;
 CREATE FUNCTION weir._enqueue_unique_many(jobs jsonb) RETURNS TABLE(id bigint, duplicate boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -3835,6 +4000,13 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow)
+     AND ((SELECT f.fired_at FROM weir.fold f WHERE f.flow = _is_kept.flow ORDER BY f.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE;
+END
+$$;
 CREATE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -3931,6 +4103,20 @@ EXCEPTION WHEN numeric_value_out_of_range OR invalid_text_representation THEN  -
   RETURN jsonb_build_object('token', given::json ->> 'token', 'invalid', SQLERRM);
 END
 $$;
+CREATE FUNCTION weir._judge_once(ids bigint[], keys uuid[], nos bigint[]) RETURNS TABLE(id bigint, fate text, reason text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT k.id, CASE WHEN k.cancelled OR k.chosen <> k.id THEN 'dropped' ELSE 'run' END, CASE WHEN k.cancelled THEN '' WHEN k.chosen <> k.id THEN 'duplicate of job ' || k.chosen END
+  FROM (
+    SELECT u.id, u.cancelled, coalesce((SELECT s.job FROM weir.seen s WHERE s.key = u.key LIMIT 1),
+                                       first_value(u.id) OVER (PARTITION BY u.key ORDER BY u.cancelled, u.ord)) AS chosen
+    FROM (SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
+                      OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= u.id) AND weir._is_cancelled_where(u.id) AS cancelled
+          FROM unnest(_judge_once.ids, _judge_once.keys, _judge_once.nos) WITH ORDINALITY u(id, key, no, ord) WHERE u.no IS NULL) u) k;
+END
+$$;
 CREATE FUNCTION weir._judged(places integer[], lanes bigint[], seqs bigint[], segments smallint[], ids bigint[], errors text[]) RETURNS TABLE(place integer, rule text, outcome text, run_at timestamp with time zone) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off SET jit=off
 AS $$
 #variable_conflict use_column
@@ -4002,12 +4188,16 @@ DECLARE
   is_set boolean;  -- there is one
   gone   bigint[]; -- those of this key, in this batch, that will not
 BEGIN
+  IF array_position(nos, NULL) IS NOT NULL THEN
+    RETURN QUERY SELECT o.* FROM weir._judge_once(ids, keys, nos) o;
+  END IF;
   FOR j IN
     SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
                 OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= u.id) AND weir._is_cancelled_where(u.id) AS cancelled, u.no & 1 = 1 AS replaces,
            EXISTS (SELECT FROM weir.job r WHERE r.unique_key = u.key AND r.unique_no <> u.no)
            OR EXISTS (SELECT FROM weir.later r WHERE r.unique_key = u.key AND r.unique_no <> u.no) AS shares
     FROM unnest(_judge.ids, _judge.xids, _judge.keys, _judge.nos, _judge.untils, _judge.times) WITH ORDINALITY u(id, xid, key, no, until, at, ord)
+    WHERE u.no IS NOT NULL
     ORDER BY u.key, u.ord
   LOOP
     IF j.key IS DISTINCT FROM this THEN
@@ -4146,6 +4336,34 @@ BEGIN
       at := lane;
     END IF;
   END LOOP;
+END
+$$;
+CREATE FUNCTION weir._known_once(queues text[], flows bigint[], onces text[], OUT hashes uuid[], OUT known bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  bad record;
+BEGIN
+  SELECT u.* INTO bad FROM unnest(_known_once.flows, _known_once.onces) WITH ORDINALITY u(flow, once, nr)
+  WHERE u.once IS NOT NULL AND (u.flow IS NULL OR length(u.once) NOT BETWEEN 1 AND 1000) ORDER BY u.nr LIMIT 1;
+  IF bad.nr IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % (job % of %)', CASE WHEN bad.flow IS NULL THEN format('once is %s, and flow is null', to_json(left(bad.once, 100))) ELSE format('once must have 1 to 1000 characters, got %s', length(bad.once)) END,
+      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.';
+  END IF;
+  hashes := ARRAY(SELECT CASE WHEN u.once IS NOT NULL THEN weir._once_key(u.flow, u.queue, u.once) END
+                  FROM unnest(_known_once.queues, _known_once.flows, _known_once.onces) WITH ORDINALITY u(queue, flow, once, nr) ORDER BY u.nr);
+  -- In a block that is rolled back, which releases its locks, as in enqueue_unique. What a segment that is just being emptied may hide is found by the claim.
+  BEGIN
+    known := ARRAY(
+      SELECT CASE WHEN u.hash IS NOT NULL THEN coalesce(
+        (SELECT s.job FROM weir.seen s WHERE s.key = u.hash LIMIT 1),
+        (SELECT j.id FROM weir.job j WHERE j.unique_key = u.hash LIMIT 1),
+        (SELECT l.id FROM weir.later l WHERE l.unique_key = u.hash LIMIT 1),
+        - nullif(min(u.nr) OVER (PARTITION BY u.hash), u.nr)) END
+      FROM unnest(hashes) WITH ORDINALITY u(hash, nr) ORDER BY u.nr);
+    RAISE SQLSTATE 'WR099';
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
 END
 $$;
 CREATE FUNCTION weir._lane_of(queue text, priority integer, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4430,6 +4648,11 @@ BEGIN
   IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(lanes) k(lane) WHERE k.lane & 549755813880 <> 0) THEN
     PERFORM weir._mark_keys(to_queue);
   END IF;
+  IF queue_no IS NOT NULL AND NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = to_queue) AND EXISTS (
+       SELECT FROM unnest(ids) i(id) WHERE EXISTS (SELECT FROM weir.job k WHERE k.id = i.id AND k.unique_key IS NOT NULL AND k.flow IS NOT NULL)
+                                        OR EXISTS (SELECT FROM weir.later k WHERE k.id = i.id AND k.unique_key IS NOT NULL AND k.flow IS NOT NULL)) THEN
+    INSERT INTO weir.keyed (queue) VALUES (to_queue);  -- what is to be done once stays so
+  END IF;
   -- Usually, these are jobs without keys that have not been claimed, nor cancelled. They are moved at once, in less than half of the time.
   IF known IS NULL AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i) FROM unnest(ids) i)) THEN
     WITH place AS MATERIALIZED (
@@ -4450,7 +4673,7 @@ BEGIN
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key, flow)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
              row_number() OVER (PARTITION BY g.to_lane ORDER BY g.id) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
-             CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key, g.flow
+             CASE WHEN NOT g.leaves_queue OR g.unique_no IS NULL THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key, g.flow
       FROM gone g ORDER BY g.nr
     )
     SELECT array_agg(g.id) AS gone_ids, array_agg(DISTINCT g.lane) AS from_lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
@@ -4483,7 +4706,7 @@ BEGIN
       j.lane := (coalesce(queue_no, was >> 39) << 39) + (was & 549755813884) + coalesce(to_priority - 1, was & 3);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
-      IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
+      IF to_queue <> look.queue AND j.unique_no IS NOT NULL THEN  -- its key meant only jobs of its old queue
         j.unique_key := NULL;
         j.unique_no := NULL;
         j.unique_until := NULL;
@@ -4495,7 +4718,7 @@ BEGIN
     ELSE
       SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
       DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
-      IF to_queue <> look.queue THEN
+      IF to_queue <> look.queue AND l.unique_no IS NOT NULL THEN
         l.unique_key := NULL;
         l.unique_no := NULL;
         l.unique_until := NULL;
@@ -5149,6 +5372,10 @@ BEGIN
   RETURN (at AT TIME ZONE time_zone) - (at AT TIME ZONE 'UTC');
 END
 $$;
+CREATE FUNCTION weir._once_key(flow bigint, queue text, once text) RETURNS uuid LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT encode(substr(sha256(convert_to(jsonb_build_array('once', _once_key.flow, _once_key.queue, _once_key.once)::text, 'UTF8')), 1, 16), 'hex')::uuid
+$$;
 CREATE FUNCTION weir._open_gate(name text, gate integer) RETURNS weir.gate LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -5369,8 +5596,8 @@ BEGIN
       INSERT INTO weir.turn SELECT (m.turn).* FROM moved m
     )
     SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again,
-           (SELECT array_agg(p.flow) FILTER (WHERE p.flow IS NOT NULL) FROM prefix p) AS flows INTO written FROM moved m;
-    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(written.flows) u(flow) GROUP BY u.flow;
+           (SELECT array_agg(p.flow) FROM prefix p WHERE p.flow IS NOT NULL) AS flows, (SELECT array_agg(p.reason) FROM prefix p WHERE p.flow IS NOT NULL) AS reasons INTO written FROM moved m;
+    PERFORM weir._arrive_ended(written.flows, written.reasons);
     IF written.n > 0 THEN
       ring.seq := this_seq;
       all_gone := all_gone AND (head_tag IS NULL OR written.n_gone = cardinality(this));
@@ -6750,6 +6977,11 @@ BEGIN
   IF NOT is_retried THEN
     RETURN;
   END IF;
+  SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
+  IF j.flow IS NOT NULL AND u.unique_key IS NOT NULL AND EXISTS (SELECT FROM weir.seen s WHERE s.key = u.unique_key AND s.job <> j.id) THEN
+    is_retried := false;  -- what is to be done once in its flow, another job does
+    RETURN;
+  END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
   upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
   IF upto IS NOT NULL THEN
@@ -6767,12 +6999,11 @@ BEGIN
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
-  SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL AND j.flow IS NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
   IF j.flow IS NOT NULL THEN
     PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
   END IF;
@@ -7132,7 +7363,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[], onces uuid[], flows bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -7141,7 +7372,11 @@ BEGIN
          CASE u.fate WHEN 'dropped' THEN 'cancelled' ELSE 'released' END::weir.outcome, array_agg(u.id),
          CASE WHEN max(u.reason) <> '' THEN array_agg(nullif(u.reason, '')) END
   FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates, _set_aside.reasons) u(id, segment, fate, reason)
-  GROUP BY u.segment, u.fate;
+  WHERE u.fate <> 'run' GROUP BY u.segment, u.fate;
+  INSERT INTO weir.seen (key, job, flow, ring)
+  SELECT u.once, u.id, u.flow, pg_sequence_last_value('weir.active_seen') FROM unnest(_set_aside.ids, _set_aside.fates, _set_aside.onces, _set_aside.flows) u(id, fate, once, flow)
+  WHERE u.fate = 'run' AND u.once IS NOT NULL AND NOT EXISTS (SELECT FROM weir.seen s WHERE s.key = u.once) ORDER BY u.once;
+  PERFORM weir._arrive_ended(array_agg(u.flow), array_agg(u.reason)) FROM unnest(_set_aside.flows, _set_aside.fates, _set_aside.reasons) u(flow, fate, reason) WHERE u.fate = 'dropped';
   IF _set_aside.fates && ARRAY['again'] THEN
     PERFORM pg_current_xact_id();
     INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
@@ -7313,7 +7548,7 @@ BEGIN
     SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
            CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
     FROM made m;
-    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(next.flows[1 : length]) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
+    PERFORM weir._arrive_ended(next.flows[1 : length], fates.reasons[1 : length]);
     IF length < size THEN
       RETURN false;
     END IF;
@@ -8422,7 +8657,7 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
@@ -8437,7 +8672,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow and unique.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow, once and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
     IF jsonb_array_length(jobs) > 10000 THEN
@@ -8459,101 +8694,18 @@ BEGIN
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
          array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
          array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
-         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow
+         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
     INTO r
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint);
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow);
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
 END
 $$;
-CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[], once text[] DEFAULT NULL::text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
-#variable_conflict use_column
-DECLARE
-  n          integer := cardinality(enqueue_many.kind);
-  this_xid   xid8;
-  in_segment integer;
-  names      text[];
-  queue_ids  integer[];
-  bits       bigint[];  -- of the keys
-  new_ids    bigint[];
-  bad        record;
+#variable_conflict use_variable
 BEGIN
-  IF n IS NULL OR n = 0 THEN
-    RETURN '{}';
-  ELSIF n > 10000 THEN
-    RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
-      USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
-  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
-     OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n
-     OR cardinality(enqueue_many.flow) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows',
-      n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key), cardinality(enqueue_many.flow)
-      USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
-  END IF;
-
-  PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
-          weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
-          weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key), weir._check_array('enqueue_many', 'flow', enqueue_many.flow);
-  FOR bad IN
-    SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
-      WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, key, ord)
-    WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
-       OR jsonb_typeof(u.args) <> 'object'
-       OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
-       OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
-       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
-       OR length(u.key) NOT BETWEEN 1 AND 200
-  LOOP
-    BEGIN
-      PERFORM weir._check_job(bad.queue, bad.kind, coalesce(bad.args, '{}'), coalesce(bad.priority, 2), coalesce(bad.max_attempts, 25), bad.meta), weir._check_key(bad.key);
-    EXCEPTION WHEN invalid_parameter_value THEN
-      RAISE EXCEPTION '% (job % of %)', SQLERRM, bad.ord, n USING ERRCODE = '22023';
-    END;
-    IF bad.run_at >= '10000-01-01 00:00:00+00' THEN
-      RAISE EXCEPTION 'weir: run_at is %: a job can be scheduled up to the year 9999 (job % of %)', bad.run_at, bad.ord, n USING ERRCODE = '22023';
-    END IF;
-  END LOOP;
-
-  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
-  FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
-
-  IF enqueue_many.key IS NOT NULL THEN
-    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(enqueue_many.key) u(key));
-    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
-  END IF;
-  this_xid := pg_current_xact_id();
-  in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
-  SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
-
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow)
-  SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
-  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-                           + coalesce(u.bits, 0) AS lane
-        FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
-        WHERE u.run_at IS NULL OR u.run_at <= now()) u;
-
-  IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
-    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
-             + coalesce(u.bits, 0), 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
-    FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
-    WHERE u.run_at > now();
-  END IF;
-  IF enqueue_many.flow IS NOT NULL THEN
-    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(enqueue_many.flow) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
-  END IF;
-  RETURN new_ids;
+  RETURN (SELECT e.ids FROM weir._enqueue_many(queue, kind, args, priority, run_at, max_attempts, meta, key, flow, once) e);
 END
 $$;
 CREATE FUNCTION weir.enqueue_unique(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, unique_key text DEFAULT NULL::text, fields text[] DEFAULT NULL::text[], until text DEFAULT NULL::text, within interval DEFAULT NULL::interval, replace boolean DEFAULT NULL::boolean, wait boolean DEFAULT NULL::boolean, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text, OUT id bigint, OUT duplicate boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -8637,7 +8789,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.enqueue(queue text, kind text, args jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 2, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT 25, meta jsonb DEFAULT NULL::jsonb, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, once text DEFAULT NULL::text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -8645,6 +8797,9 @@ DECLARE
   lane     bigint;
   new_id   bigint;
 BEGIN
+  IF once IS NOT NULL THEN
+    RETURN (SELECT e.ids[1] FROM weir._enqueue_many(ARRAY[queue], ARRAY[kind], ARRAY[args], ARRAY[priority], ARRAY[run_at], ARRAY[max_attempts], ARRAY[meta], ARRAY[key], ARRAY[flow], ARRAY[once]) e);
+  END IF;
   -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
   SELECT (q.id::bigint << 39) + priority - 1, pg_current_xact_id() INTO lane, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (lane > 0 AND key IS NULL AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
@@ -10115,8 +10270,8 @@ COMMENT ON COLUMN weir.job.leads IS 'False if the row logged before it, in the s
 COMMENT ON COLUMN weir.job.put_off IS 'How often this attempt was snoozed or released before: (id, attempt, put_off) identifies a row, and the rows of a job are ordered by it.';
 COMMENT ON COLUMN weir.job.ready_at IS 'When the job became ready to be claimed, if that is not when it was enqueued: it was scheduled, retried, snoozed or released.';
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
-COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
-COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
+COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job, or one that is to be done once in its flow: a hash of what must not be enqueued, or done, twice. See functions/unique.sql.';
+COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started. NULL: it is no unique job, but may be one that is to be done once in its flow.';
 COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.key_weight.bits IS 'What the lanes of the key have in common: see weir._key_bits.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
@@ -10159,6 +10314,7 @@ COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -10200,6 +10356,7 @@ COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction surviv
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_seen() IS 'Opens the next table of weir.seen when the active one has 16 MB, or empties one whose flows are forgotten, but for 20000 rows at most, which it copies. Returns its number, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
@@ -10219,6 +10376,7 @@ COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of 
 COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
+COMMENT ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Does what weir.enqueue_many does, and also returns which of the jobs were not added because they are to be done once in their flow, and are there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
 COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_here() IS 'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
@@ -10260,6 +10418,7 @@ COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the val
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
+COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: it has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
@@ -10267,12 +10426,14 @@ COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a 
 COMMENT ON ROUTINE weir._join_flow(bigint,bigint) IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._judge_once(bigint[],uuid[],bigint[]) IS 'What a claim does with jobs that are to be done once in their flow, those without a number (nos): the first that is claimed, and not cancelled, runs, and whatever becomes of it, all others are dropped. weir.seen knows it from then on (see _set_aside). Otherwise as _judge.';
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._known_once(text[],bigint[],text[]) IS 'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
@@ -10313,6 +10474,7 @@ COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whe
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._once_key(bigint,text,text) IS 'The key of jobs that are to be done once in a flow and queue: a hash of 128 bits, which no unique job has. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -10356,7 +10518,7 @@ COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,text,jsonb,bigint) IS 'Ti
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
-COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
+COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[],uuid[],bigint[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
@@ -10406,9 +10568,9 @@ COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as complet
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields, names of the JSON object, of which args has at least one ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
@@ -10468,6 +10630,7 @@ COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.late
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are written to.';
 COMMENT ON SEQUENCE weir.active_release IS 'The table that new rows of weir.release are written to.';
 COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
+COMMENT ON SEQUENCE weir.active_seen IS 'The table that new rows of weir.seen are written to.';
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in steps, since it was opened.';
@@ -10512,6 +10675,7 @@ COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an
 COMMENT ON TABLE weir.ring IS 'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 COMMENT ON TABLE weir.schedule IS 'Schedules, which only those change who declare or operate them.';
+COMMENT ON TABLE weir.seen IS 'What was done, or is being done, once in a flow: the job that the first claim has chosen, by weir.job.unique_key. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set; the cluster that this log belongs to; and the secret that seals the cursors of lists.';
 COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches have ended, except those listed in open. Insert-only; the row with the greatest no counts. The greatest possible no means that the worker is fenced and has no unfinished attempts.';
@@ -10537,6 +10701,7 @@ GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
@@ -10571,9 +10736,9 @@ GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) TO weir_operate;

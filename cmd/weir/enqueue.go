@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,6 +32,8 @@ type enqueueCmd struct {
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
 	Flow        int64  `placeholder:"ID" help:"The flow that the jobs are added to: see weir flows."`
+	Once        bool   `help:"With --flow: add a job only if none of its kind with the same arguments was added to the flow before."`
+	OnceKey     string `placeholder:"TEXT" help:"With --flow: add the job only if none with this key was added to the flow before, whatever its kind and arguments."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\", \"replaced\"} as JSON."`
 
 	Unique    bool          `help:"Enqueue a job only if no other of its kind with the same arguments waits or runs. The flags below imply this."`
@@ -86,7 +90,7 @@ func (e *enqueued) add(all []weir.Enqueued, replaced bool) {
 }
 
 func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
-	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Key: c.Key, Flow: c.Flow, Unique: c.unique()}
+	options := &weir.Options{Queue: c.Queue, Priority: c.Priority, RunAt: c.RunAt.Time, MaxAttempts: c.MaxAttempts, Key: c.Key, Flow: c.Flow, Once: c.OnceKey, Unique: c.unique()}
 	if err := c.check(options); err != nil {
 		return err
 	}
@@ -100,7 +104,7 @@ func (c *enqueueCmd) Run(ctx context.Context, s *streams, db *database) error {
 		done, err = c.stream(ctx, s, pool, options)
 	} else {
 		var job weir.Enqueued
-		job, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, options)
+		job, err = weir.NewClient(pool).Enqueue(ctx, rawArgs{c.Kind, json.RawMessage(c.Args)}, c.once(options, json.RawMessage(c.Args)))
 		if err == nil {
 			done.add([]weir.Enqueued{job}, c.Replace)
 		}
@@ -132,6 +136,17 @@ func areOthers(n int64) string {
 	return fmt.Sprintf("%d others are", n)
 }
 
+// once returns the options of a job with these args: with --once, they and its kind are what is done once.
+func (c *enqueueCmd) once(o *weir.Options, args json.RawMessage) *weir.Options {
+	var text bytes.Buffer
+	if !c.Once || json.Compact(&text, args) != nil {
+		return o
+	}
+	one := *o
+	one.Once = fmt.Sprintf("%s %x", c.Kind, sha256.Sum256(text.Bytes()))
+	return &one
+}
+
 // unique returns what the flags say about duplicates; nil: nothing.
 func (c *enqueueCmd) unique() *weir.Unique {
 	if !c.Unique && c.UniqueKey == "" && len(c.Fields) == 0 && c.Until == "" && c.Within == 0 && !c.Replace && !c.Wait {
@@ -158,6 +173,12 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		o.Meta = json.RawMessage(c.Meta)
 	}
 	switch {
+	case c.Once && c.OnceKey != "":
+		return usagef("--once and --once-key exclude each other: pass one of them")
+	case (c.Once || c.OnceKey != "") && c.Flow == 0:
+		return usagef("--once and --once-key require --flow, because a job is done once in a flow: without one, see --unique")
+	case c.OnceKey != "" && (c.Lines || c.JSONL):
+		return usagef("--once-key is the key of one job: for lines, use --once")
 	case c.Until != "" && c.Until != "finished" && c.Until != "started":
 		return usagef("--until must be finished or started, got %q", c.Until)
 	case c.Within < 0:
@@ -245,7 +266,7 @@ func (c *enqueueCmd) stream(ctx context.Context, s *streams, pool *pgxpool.Pool,
 		if err != nil {
 			return done, err
 		}
-		jobs = append(jobs, weir.NewJob{Args: rawArgs{c.Kind, line.args}, Options: o})
+		jobs = append(jobs, weir.NewJob{Args: rawArgs{c.Kind, line.args}, Options: c.once(o, line.args)})
 		lines = append(lines, line.number)
 		if size += len(line.args); len(jobs) == batchJobs || size >= batchBytes {
 			if err := send(); err != nil {

@@ -17,7 +17,8 @@ type Job struct {
 	MaxAttempts int
 	Meta        json.RawMessage
 	Key         string
-	Flow        int64 // 0: none
+	Flow        int64  // 0: none
+	Once        string // "": each time
 	Unique      *Unique
 }
 
@@ -31,10 +32,10 @@ type Unique struct {
 	Wait    bool
 }
 
-// UniqueAnswer is the answer of weir.enqueue_unique.
-type UniqueAnswer struct {
+// Answer is what a job that may be there already got.
+type Answer struct {
 	ID        int64 `json:"id"`
-	Duplicate bool  `json:"duplicate"`
+	Duplicate bool  `json:"duplicate"` // it is there already, under this id
 }
 
 // Defaults of weir.enqueue.
@@ -46,6 +47,10 @@ const (
 const (
 	sqlEnqueue     = `SELECT weir.enqueue($1, $2, $3::jsonb, $4, $5, $6, $7::jsonb, nullif($8, ''), nullif($9::bigint, 0))`
 	sqlEnqueueMany = `SELECT weir.enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[], $8::text[], $9::bigint[])`
+	sqlEnqueueOnce = `SELECT e.ids, e.duplicates FROM weir._enqueue_many($1::text[], $2::text[], $3::text[]::jsonb[], $4::int[], $5::timestamptz[], $6::int[], $7::text[]::jsonb[], $8::text[], $9::bigint[], $10::text[]) e`
+	// Of one job, without arrays.
+	sqlEnqueueOneOnce = `SELECT e.ids[1], e.duplicates[1] FROM weir._enqueue_many(ARRAY[$1], ARRAY[$2], ARRAY[$3::jsonb], ARRAY[$4::int], ARRAY[$5::timestamptz], ARRAY[$6::int], ARRAY[$7::jsonb], ARRAY[nullif($8, '')],
+		ARRAY[nullif($9::bigint, 0)], ARRAY[$10]) e`
 	// From JSON, and as JSON, because not every driver behind a Querier has arrays.
 	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY e.ord), '[]')::text
 		FROM weir._enqueue_unique_many($1::jsonb) WITH ORDINALITY e(id, duplicate, ord)`
@@ -67,14 +72,29 @@ func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
 	return id, err
 }
 
-// EnqueueMany calls weir.enqueue_many with arrays, which require pgx behind q.
-func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err error) {
+// EnqueueOnce is Enqueue for a job with Once.
+func EnqueueOnce(ctx context.Context, q Querier, j Job) (answer Answer, err error) {
+	j = j.withDefaults()
+	var runAt, meta any
+	if !j.RunAt.IsZero() {
+		runAt = j.RunAt
+	}
+	if j.Meta != nil {
+		meta = string(j.Meta)
+	}
+	err = q.QueryRow(ctx, sqlEnqueueOneOnce, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key, j.Flow, j.Once).Scan(&answer.ID, &answer.Duplicate)
+	return answer, err
+}
+
+// EnqueueMany calls weir.enqueue_many with arrays, which require pgx behind q. It returns which jobs are there already; nil: none of them has Once.
+func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, duplicates []bool, err error) {
 	n := len(jobs)
 	queues, kinds, args := make([]string, n), make([]string, n), make([]string, n)
 	priorities, attempts := make([]int32, n), make([]int32, n)
 	runAts, metas := make([]*time.Time, n), make([]*string, n)
 	var keys []*string // nil, if no job has one
 	var flows []*int64 // the same
+	var onces []*string
 	for i, j := range jobs {
 		j = j.withDefaults()
 		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)
@@ -97,9 +117,19 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, err e
 			}
 			flows[i] = new(j.Flow)
 		}
+		if j.Once != "" {
+			if onces == nil {
+				onces = make([]*string, n)
+			}
+			onces[i] = new(j.Once)
+		}
+	}
+	if onces != nil {
+		err = q.QueryRow(ctx, sqlEnqueueOnce, queues, kinds, args, priorities, runAts, attempts, metas, keys, flows, onces).Scan(&ids, &duplicates)
+		return ids, duplicates, err
 	}
 	err = q.QueryRow(ctx, sqlEnqueueMany, queues, kinds, args, priorities, runAts, attempts, metas, keys, flows).Scan(&ids)
-	return ids, err
+	return ids, nil, err
 }
 
 // EnqueueManyJSON is EnqueueMany for drivers without arrays.
@@ -120,7 +150,7 @@ func EnqueueManyJSON(ctx context.Context, q Querier, jobs []Job) (ids []int64, e
 }
 
 // EnqueueUnique enqueues each job as weir.enqueue_unique does.
-func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []UniqueAnswer, err error) {
+func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Answer, err error) {
 	type entry struct {
 		jobJSON
 		UniqueKey string   `json:"unique_key,omitempty"`

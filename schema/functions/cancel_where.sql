@@ -226,7 +226,7 @@ BEGIN
     SELECT _skip_ended.lane, m.segment, _skip_ended.worker, this_seq, clock_timestamp(), 'cancelled', m.ids,
            CASE WHEN array_to_string(fates.reasons, '') <> '' THEN ARRAY(SELECT nullif(fates.reasons[array_position(fates.ids, i.id)], '') FROM unnest(m.ids) WITH ORDINALITY i(id, nr) ORDER BY i.nr) END
     FROM made m;
-    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(next.flows[1 : length]) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
+    PERFORM weir._arrive_ended(next.flows[1 : length], fates.reasons[1 : length]);
     IF length < size THEN
       RETURN false;
     END IF;

@@ -332,9 +332,10 @@ BEGIN
         CROSS JOIN LATERAL weir._judge(u.ids, u.xids, u.keys, u.nos, u.untils, u.times) g
         WHERE last.keyed AND u.ids IS NOT NULL
       ), aside AS MATERIALIZED (
-        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons, a.onces, a.flows)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons,
+                     array_agg(CASE WHEN p.unique_no IS NULL THEN p.unique_key END) AS onces, array_agg(p.flow) AS flows
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run' OR p.unique_no IS NULL) a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, ids, seen, gate, lanes, flows)
@@ -447,9 +448,10 @@ BEGIN
         FROM (SELECT width_bucket(state.pos_xid, running) AS n,
                      CASE WHEN own <= state.pos_xid AND EXISTS (SELECT FROM judged g WHERE g.fate = 'again') THEN ARRAY[own] END AS own FROM state) p, unread u
       ), aside AS MATERIALIZED (
-        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons)
-        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons
-              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run') a
+        SELECT weir._set_aside(_claim.worker, ready.lane, this_seq, a.ids, a.segments, a.fates, a.reasons, a.onces, a.flows)
+        FROM (SELECT array_agg(p.id) AS ids, array_agg(p.segment) AS segments, array_agg(g.fate) AS fates, array_agg(g.reason) AS reasons,
+                     array_agg(CASE WHEN p.unique_no IS NULL THEN p.unique_key END) AS onces, array_agg(p.flow) AS flows
+              FROM judged g JOIN picked p ON p.id = g.id WHERE g.fate <> 'run' OR p.unique_no IS NULL) a
         WHERE last.keyed AND a.ids IS NOT NULL
       ), made AS (
         INSERT INTO weir.batch (lane, segment, origin, worker, seq, from_xid, to_xid, pos_xid, pos_id, total, claimed_at, no, pending, pending_after, ids, seen, gate, flows)

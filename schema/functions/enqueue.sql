@@ -73,7 +73,8 @@ CREATE OR REPLACE FUNCTION weir.enqueue(
   max_attempts integer     DEFAULT 25,
   meta         jsonb       DEFAULT NULL,
   key          text        DEFAULT NULL,
-  flow         bigint      DEFAULT NULL
+  flow         bigint      DEFAULT NULL,
+  once         text        DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -86,6 +87,9 @@ DECLARE
   lane     bigint;
   new_id   bigint;
 BEGIN
+  IF once IS NOT NULL THEN
+    RETURN (SELECT e.ids[1] FROM weir._enqueue_many(ARRAY[queue], ARRAY[kind], ARRAY[args], ARRAY[priority], ARRAY[run_at], ARRAY[max_attempts], ARRAY[meta], ARRAY[key], ARRAY[flow], ARRAY[once]) e);
+  END IF;
   -- Each transaction initializes each expression again, which costs more than evaluating it: so there are few, and an existing queue's name isn't checked.
   SELECT (q.id::bigint << 39) + priority - 1, pg_current_xact_id() INTO lane, this_xid FROM weir.queue q WHERE q.name = queue ORDER BY q.id LIMIT 1;
   IF (lane > 0 AND key IS NULL AND length(kind) BETWEEN 1 AND 128 AND priority BETWEEN 1 AND 4 AND max_attempts BETWEEN 1 AND 1000 AND meta IS NULL
@@ -118,7 +122,16 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue IS
-  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+  'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._once_key(flow bigint, queue text, once text) RETURNS uuid
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT encode(substr(sha256(convert_to(jsonb_build_array('once', _once_key.flow, _once_key.queue, _once_key.once)::text, 'UTF8')), 1, 16), 'hex')::uuid
+$$;
+COMMENT ON FUNCTION weir._once_key IS 'The key of jobs that are to be done once in a flow and queue: a hash of 128 bits, which no unique job has. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(
   queue        text[],
@@ -129,8 +142,36 @@ CREATE OR REPLACE FUNCTION weir.enqueue_many(
   max_attempts integer[]     DEFAULT NULL,
   meta         jsonb[]       DEFAULT NULL,
   key          text[]        DEFAULT NULL,
-  flow         bigint[]      DEFAULT NULL
+  flow         bigint[]      DEFAULT NULL,
+  once         text[]        DEFAULT NULL
 ) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER  -- in SQL, it would be planned again by each transaction
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_variable
+BEGIN
+  RETURN (SELECT e.ids FROM weir._enqueue_many(queue, kind, args, priority, run_at, max_attempts, meta, key, flow, once) e);
+END
+$$;
+COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[], text[]) IS
+  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._enqueue_many(
+  queue        text[],
+  kind         text[],
+  args         jsonb[]       DEFAULT NULL,
+  priority     integer[]     DEFAULT NULL,
+  run_at       timestamptz[] DEFAULT NULL,
+  max_attempts integer[]     DEFAULT NULL,
+  meta         jsonb[]       DEFAULT NULL,
+  key          text[]        DEFAULT NULL,
+  flow         bigint[]      DEFAULT NULL,
+  once         text[]        DEFAULT NULL,
+  OUT ids        bigint[],
+  OUT duplicates boolean[]
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -138,37 +179,39 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_column
 DECLARE
-  n          integer := cardinality(enqueue_many.kind);
+  n          integer := cardinality(_enqueue_many.kind);
   this_xid   xid8;
   in_segment integer;
   names      text[];
   queue_ids  integer[];
   bits       bigint[];  -- of the keys
-  new_ids    bigint[];
+  hashes     uuid[];    -- of jobs that are to be done once in their flow
+  known      bigint[];  -- those that are there already, for which these are not added
   bad        record;
 BEGIN
+  ids := '{}';
   IF n IS NULL OR n = 0 THEN
-    RETURN '{}';
+    RETURN;
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
       USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
-  ELSIF cardinality(enqueue_many.queue) IS DISTINCT FROM n OR cardinality(enqueue_many.args) <> n
-     OR cardinality(enqueue_many.priority) <> n OR cardinality(enqueue_many.run_at) <> n
-     OR cardinality(enqueue_many.max_attempts) <> n OR cardinality(enqueue_many.meta) <> n OR cardinality(enqueue_many.key) <> n
-     OR cardinality(enqueue_many.flow) <> n THEN
-    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows',
-      n, cardinality(enqueue_many.queue), cardinality(enqueue_many.args), cardinality(enqueue_many.priority),
-      cardinality(enqueue_many.run_at), cardinality(enqueue_many.max_attempts), cardinality(enqueue_many.meta), cardinality(enqueue_many.key), cardinality(enqueue_many.flow)
+  ELSIF cardinality(_enqueue_many.queue) IS DISTINCT FROM n OR cardinality(_enqueue_many.args) <> n
+     OR cardinality(_enqueue_many.priority) <> n OR cardinality(_enqueue_many.run_at) <> n
+     OR cardinality(_enqueue_many.max_attempts) <> n OR cardinality(_enqueue_many.meta) <> n OR cardinality(_enqueue_many.key) <> n
+     OR cardinality(_enqueue_many.flow) <> n OR cardinality(_enqueue_many.once) <> n THEN
+    RAISE EXCEPTION 'weir: the arrays of enqueue_many differ in length: % kinds, % queues, % args, % priorities, % run_ats, % max_attempts, % metas, % keys, % flows, % onces',
+      n, cardinality(_enqueue_many.queue), cardinality(_enqueue_many.args), cardinality(_enqueue_many.priority),
+      cardinality(_enqueue_many.run_at), cardinality(_enqueue_many.max_attempts), cardinality(_enqueue_many.meta), cardinality(_enqueue_many.key), cardinality(_enqueue_many.flow), cardinality(_enqueue_many.once)
       USING ERRCODE = '22023', HINT = 'Every array needs one element for each job; leave out optional arrays.';
   END IF;
 
-  PERFORM weir._check_array('enqueue_many', 'queue', enqueue_many.queue), weir._check_array('enqueue_many', 'kind', enqueue_many.kind),
-          weir._check_array('enqueue_many', 'args', enqueue_many.args), weir._check_array('enqueue_many', 'priority', enqueue_many.priority),
-          weir._check_array('enqueue_many', 'run_at', enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', enqueue_many.max_attempts),
-          weir._check_array('enqueue_many', 'meta', enqueue_many.meta), weir._check_array('enqueue_many', 'key', enqueue_many.key), weir._check_array('enqueue_many', 'flow', enqueue_many.flow);
+  PERFORM weir._check_array('enqueue_many', 'queue', _enqueue_many.queue), weir._check_array('enqueue_many', 'kind', _enqueue_many.kind),
+          weir._check_array('enqueue_many', 'args', _enqueue_many.args), weir._check_array('enqueue_many', 'priority', _enqueue_many.priority),
+          weir._check_array('enqueue_many', 'run_at', _enqueue_many.run_at), weir._check_array('enqueue_many', 'max_attempts', _enqueue_many.max_attempts),
+          weir._check_array('enqueue_many', 'meta', _enqueue_many.meta), weir._check_array('enqueue_many', 'key', _enqueue_many.key), weir._check_array('enqueue_many', 'flow', _enqueue_many.flow), weir._check_array('enqueue_many', 'once', _enqueue_many.once);
   FOR bad IN
-    SELECT u.* FROM unnest(enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                           enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key)
+    SELECT u.* FROM unnest(_enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                           _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key)
       WITH ORDINALITY u(queue, kind, args, priority, run_at, max_attempts, meta, key, ord)
     WHERE u.queue IS NULL OR u.queue = '' OR length(u.queue) > 128 OR u.kind IS NULL OR u.kind = '' OR length(u.kind) > 128
        OR jsonb_typeof(u.args) <> 'object'
@@ -188,44 +231,90 @@ BEGIN
   END LOOP;
 
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
-  FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue) u(name)) d;
+  FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue) u(name)) d;
 
-  IF enqueue_many.key IS NOT NULL THEN
-    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(enqueue_many.key) u(key));
-    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(enqueue_many.queue, enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
+  IF _enqueue_many.key IS NOT NULL THEN
+    bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(_enqueue_many.key) u(key));
+    PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue, _enqueue_many.key) u(name, key) WHERE u.key IS NOT NULL) d;
+  END IF;
+  IF _enqueue_many.once IS NOT NULL THEN
+    SELECT k.hashes, k.known INTO hashes, known FROM weir._known_once(_enqueue_many.queue, _enqueue_many.flow, _enqueue_many.once) k;
+    INSERT INTO weir.keyed (queue) SELECT DISTINCT u.queue FROM unnest(_enqueue_many.queue, hashes) u(queue, hash)
+    WHERE u.hash IS NOT NULL AND NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = u.queue);
   END IF;
   this_xid := pg_current_xact_id();
   in_segment := pg_sequence_last_value('weir.active_job');  -- one segment for all: a row that leads is truncated no earlier than the rows that follow it
-  SELECT array_agg(nextval('weir.job_id')) INTO new_ids FROM generate_series(1, n);
+  SELECT array_agg(nextval('weir.job_id')) INTO ids FROM generate_series(1, n);
 
-  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow)
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow, unique_key)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
-         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
+         lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
   FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
                            + coalesce(u.bits, 0) AS lane
-        FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                    enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
-        WHERE u.run_at IS NULL OR u.run_at <= now()) u;
+        FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+        WHERE (u.run_at IS NULL OR u.run_at <= now()) AND u.known IS NULL) u;
 
-  IF enqueue_many.run_at IS NOT NULL THEN
-    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
+  IF _enqueue_many.run_at IS NOT NULL THEN
+    INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow, unique_key)
     SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
              + coalesce(u.bits, 0), 1,
-           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow
-    FROM unnest(new_ids, enqueue_many.queue, enqueue_many.kind, enqueue_many.args, enqueue_many.priority,
-                enqueue_many.run_at, enqueue_many.max_attempts, enqueue_many.meta, enqueue_many.key, bits, enqueue_many.flow)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow)
-    WHERE u.run_at > now();
+           coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
+    FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
+                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+    WHERE u.run_at > now() AND u.known IS NULL;
   END IF;
-  IF enqueue_many.flow IS NOT NULL THEN
-    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(enqueue_many.flow) u(flow) WHERE u.flow IS NOT NULL GROUP BY u.flow;
+  IF _enqueue_many.flow IS NOT NULL THEN
+    PERFORM weir._join_flow(u.flow, count(*)) FROM unnest(_enqueue_many.flow, known) u(flow, known) WHERE u.flow IS NOT NULL AND u.known IS NULL GROUP BY u.flow;
   END IF;
-  RETURN new_ids;
+  IF known IS NOT NULL THEN
+    duplicates := ARRAY(SELECT k IS NOT NULL FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
+    -- Of those that occur twice in this call, the first is added.
+    ids := ARRAY(SELECT CASE WHEN k < 0 THEN ids[- k] ELSE coalesce(k, ids[u.nr]) END FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
+  END IF;
 END
 $$;
-COMMENT ON FUNCTION weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[]) IS
-  'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON FUNCTION weir._enqueue_many IS
+  'Does what weir.enqueue_many does, and also returns which of the jobs were not added because they are to be done once in their flow, and are there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
+
+CREATE OR REPLACE FUNCTION weir._known_once(queues text[], flows bigint[], onces text[], OUT hashes uuid[], OUT known bigint[])
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+  bad record;
+BEGIN
+  SELECT u.* INTO bad FROM unnest(_known_once.flows, _known_once.onces) WITH ORDINALITY u(flow, once, nr)
+  WHERE u.once IS NOT NULL AND (u.flow IS NULL OR length(u.once) NOT BETWEEN 1 AND 1000) ORDER BY u.nr LIMIT 1;
+  IF bad.nr IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: % (job % of %)', CASE WHEN bad.flow IS NULL THEN format('once is %s, and flow is null', to_json(left(bad.once, 100))) ELSE format('once must have 1 to 1000 characters, got %s', length(bad.once)) END,
+      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.';
+  END IF;
+  hashes := ARRAY(SELECT CASE WHEN u.once IS NOT NULL THEN weir._once_key(u.flow, u.queue, u.once) END
+                  FROM unnest(_known_once.queues, _known_once.flows, _known_once.onces) WITH ORDINALITY u(queue, flow, once, nr) ORDER BY u.nr);
+  -- In a block that is rolled back, which releases its locks, as in enqueue_unique. What a segment that is just being emptied may hide is found by the claim.
+  BEGIN
+    known := ARRAY(
+      SELECT CASE WHEN u.hash IS NOT NULL THEN coalesce(
+        (SELECT s.job FROM weir.seen s WHERE s.key = u.hash LIMIT 1),
+        (SELECT j.id FROM weir.job j WHERE j.unique_key = u.hash LIMIT 1),
+        (SELECT l.id FROM weir.later l WHERE l.unique_key = u.hash LIMIT 1),
+        - nullif(min(u.nr) OVER (PARTITION BY u.hash), u.nr)) END
+      FROM unnest(hashes) WITH ORDINALITY u(hash, nr) ORDER BY u.nr);
+    RAISE SQLSTATE 'WR099';
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+END
+$$;
+COMMENT ON FUNCTION weir._known_once IS
+  'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -248,7 +337,7 @@ BEGIN
   IF bad IS NULL THEN
     SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow') LIMIT 1;
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
@@ -263,7 +352,7 @@ BEGIN
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow and unique.';
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow, once and unique.';
   END IF;
   IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
     IF jsonb_array_length(jobs) > 10000 THEN
@@ -285,11 +374,11 @@ BEGIN
          array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
          array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
          array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
-         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow
+         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
     INTO r
   FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint);
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow);
+       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS

@@ -84,6 +84,23 @@ END
 $$;
 COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
+CREATE OR REPLACE FUNCTION weir._arrive_ended(flows bigint[], reasons text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  IF cardinality(array_remove(_arrive_ended.flows, NULL)) > 0 THEN
+    INSERT INTO weir.arrival (flow, ring, xid, jobs, cancelled)
+    SELECT u.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), - count(*) FILTER (WHERE u.reason <> ''), count(*) FILTER (WHERE coalesce(u.reason, '') = '')
+    FROM unnest(_arrive_ended.flows, _arrive_ended.reasons) u(flow, reason) WHERE u.flow IS NOT NULL GROUP BY u.flow;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._arrive_ended IS
+  'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+
 CREATE OR REPLACE FUNCTION weir._end_members(lanes bigint[], seqs bigint[], ids bigint[], outcomes text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -484,6 +501,10 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN NULL;
     END;
   END LOOP;
+  ring := weir._compact_seen();
+  IF ring IS NOT NULL THEN
+    RETURN 'emptied or opened seen ' || ring;
+  END IF;
   IF pg_relation_size('weir.flow_cut') > max_bytes THEN
     PERFORM pg_advisory_xact_lock(1464158547, 7);
     LOCK TABLE weir.flow_cut IN ACCESS EXCLUSIVE MODE NOWAIT;
@@ -512,3 +533,65 @@ END
 $$;
 COMMENT ON FUNCTION weir._compact_flows IS
   'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._compact_seen() RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '50ms'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 16777216;
+  most      CONSTANT integer := 20000;  -- rows that are copied
+  active    integer := pg_sequence_last_value('weir.active_seen');
+  target    integer;
+  ring      integer;
+  kept      interval;
+  n         bigint;
+BEGIN
+  IF pg_relation_size('weir.seen_' || active) > max_bytes THEN
+    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.seen_' || r) = 0 LIMIT 1;
+    IF FOUND THEN
+      PERFORM setval('weir.active_seen', target);
+      RETURN target;
+    END IF;
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.seen_' || r) > 0 LOOP
+    kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
+    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
+    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', ring) INTO n USING kept, most + 1;
+    CONTINUE WHEN n > most OR weir._is_held(ARRAY['weir.seen_' || ring]::regclass[]);
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
+      EXECUTE format('LOCK TABLE weir.seen_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
+      EXECUTE format('INSERT INTO weir.seen (key, job, flow, ring) SELECT s.key, s.job, s.flow, $1 FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $2)', ring) USING active, kept;
+      EXECUTE format('TRUNCATE weir.seen_%s', ring);
+      RETURN ring;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION weir._compact_seen IS
+  'Opens the next table of weir.seen when the active one has 16 MB, or empties one whose flows are forgotten, but for 20000 rows at most, which it copies. Returns its number, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow)
+     AND ((SELECT f.fired_at FROM weir.fold f WHERE f.flow = _is_kept.flow ORDER BY f.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE;
+END
+$$;
+COMMENT ON FUNCTION weir._is_kept IS 'Whether a flow is still kept: it has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';

@@ -93,6 +93,11 @@ BEGIN
   IF to_queue IS NOT NULL AND EXISTS (SELECT FROM unnest(lanes) k(lane) WHERE k.lane & 549755813880 <> 0) THEN
     PERFORM weir._mark_keys(to_queue);
   END IF;
+  IF queue_no IS NOT NULL AND NOT EXISTS (SELECT FROM weir.keyed k WHERE k.queue = to_queue) AND EXISTS (
+       SELECT FROM unnest(ids) i(id) WHERE EXISTS (SELECT FROM weir.job k WHERE k.id = i.id AND k.unique_key IS NOT NULL AND k.flow IS NOT NULL)
+                                        OR EXISTS (SELECT FROM weir.later k WHERE k.id = i.id AND k.unique_key IS NOT NULL AND k.flow IS NOT NULL)) THEN
+    INSERT INTO weir.keyed (queue) VALUES (to_queue);  -- what is to be done once stays so
+  END IF;
   -- Usually, these are jobs without keys that have not been claimed, nor cancelled. They are moved at once, in less than half of the time.
   IF known IS NULL AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i) FROM unnest(ids) i)) THEN
     WITH place AS MATERIALIZED (
@@ -113,7 +118,7 @@ BEGIN
       INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, leads, kind, args, meta, seq, errors, unique_key, unique_no, unique_until, key, flow)
       SELECT g.id, pg_current_xact_id(), g.enqueued_at, g.ready_at, g.to_lane, g.attempt, g.max_attempts, g.put_off, pg_sequence_last_value('weir.active_job'),
              row_number() OVER (PARTITION BY g.to_lane ORDER BY g.id) = 1, g.kind, g.args, g.meta, g.seq, g.errors,
-             CASE WHEN NOT g.leaves_queue THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key, g.flow
+             CASE WHEN NOT g.leaves_queue OR g.unique_no IS NULL THEN g.unique_key END, CASE WHEN NOT g.leaves_queue THEN g.unique_no END, CASE WHEN NOT g.leaves_queue THEN g.unique_until END, g.key, g.flow
       FROM gone g ORDER BY g.nr
     )
     SELECT array_agg(g.id) AS gone_ids, array_agg(DISTINCT g.lane) AS from_lanes, array_agg(g.lane) FILTER (WHERE g.leads) AS lead_lanes, array_agg(g.xid) FILTER (WHERE g.leads) AS lead_xids INTO simple FROM gone g;
@@ -146,7 +151,7 @@ BEGIN
       j.lane := (coalesce(queue_no, was >> 39) << 39) + (was & 549755813884) + coalesce(to_priority - 1, was & 3);
       j.segment := pg_sequence_last_value('weir.active_job');
       j.leads := true;
-      IF to_queue <> look.queue THEN  -- its key meant only jobs of its old queue
+      IF to_queue <> look.queue AND j.unique_no IS NOT NULL THEN  -- its key meant only jobs of its old queue
         j.unique_key := NULL;
         j.unique_no := NULL;
         j.unique_until := NULL;
@@ -158,7 +163,7 @@ BEGIN
     ELSE
       SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
       DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
-      IF to_queue <> look.queue THEN
+      IF to_queue <> look.queue AND l.unique_no IS NOT NULL THEN
         l.unique_key := NULL;
         l.unique_no := NULL;
         l.unique_until := NULL;

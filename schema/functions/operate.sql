@@ -99,6 +99,11 @@ BEGIN
   IF NOT is_retried THEN
     RETURN;
   END IF;
+  SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
+  IF j.flow IS NOT NULL AND u.unique_key IS NOT NULL AND EXISTS (SELECT FROM weir.seen s WHERE s.key = u.unique_key AND s.job <> j.id) THEN
+    is_retried := false;  -- what is to be done once in its flow, another job does
+    RETURN;
+  END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
   upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
   IF upto IS NOT NULL THEN
@@ -116,12 +121,11 @@ BEGIN
     INSERT INTO weir.failure (id, segment, lane, attempt)
     SELECT f.id, f.segment, f.lane, j.attempt + 1 FROM weir.failure f WHERE f.id = j.id AND f.attempt = j.attempt;
   END IF;
-  SELECT k.* INTO u FROM weir._unique_of(job_id) k WHERE EXISTS (SELECT FROM weir.keyed q WHERE q.queue = j.queue);  -- reading it takes a subtransaction
   PERFORM nextval('weir.job_id');
   INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
   VALUES (j.id, pg_current_xact_id(), j.enqueued_at, now(), weir._lane_of(j.queue, j.priority, j.key), j.attempt + 1,
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
-          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
+          weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL AND j.flow IS NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
   IF j.flow IS NOT NULL THEN
     PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
   END IF;

@@ -133,8 +133,8 @@ BEGIN
       INSERT INTO weir.turn SELECT (m.turn).* FROM moved m
     )
     SELECT coalesce(sum(m.n), 0) AS n, count(*) FILTER (WHERE m.is_empty) AS n_gone, coalesce(array_agg(m.turn ORDER BY m.nr) FILTER (WHERE m.n = most), '{}') AS again,
-           (SELECT array_agg(p.flow) FILTER (WHERE p.flow IS NOT NULL) FROM prefix p) AS flows INTO written FROM moved m;
-    PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(written.flows) u(flow) GROUP BY u.flow;
+           (SELECT array_agg(p.flow) FROM prefix p WHERE p.flow IS NOT NULL) AS flows, (SELECT array_agg(p.reason) FROM prefix p WHERE p.flow IS NOT NULL) AS reasons INTO written FROM moved m;
+    PERFORM weir._arrive_ended(written.flows, written.reasons);
     IF written.n > 0 THEN
       ring.seq := this_seq;
       all_gone := all_gone AND (head_tag IS NULL OR written.n_gone = cardinality(this));

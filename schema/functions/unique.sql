@@ -230,12 +230,16 @@ DECLARE
   is_set boolean;  -- there is one
   gone   bigint[]; -- those of this key, in this batch, that will not
 BEGIN
+  IF array_position(nos, NULL) IS NOT NULL THEN
+    RETURN QUERY SELECT o.* FROM weir._judge_once(ids, keys, nos) o;
+  END IF;
   FOR j IN
     SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
                 OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= u.id) AND weir._is_cancelled_where(u.id) AS cancelled, u.no & 1 = 1 AS replaces,
            EXISTS (SELECT FROM weir.job r WHERE r.unique_key = u.key AND r.unique_no <> u.no)
            OR EXISTS (SELECT FROM weir.later r WHERE r.unique_key = u.key AND r.unique_no <> u.no) AS shares
     FROM unnest(_judge.ids, _judge.xids, _judge.keys, _judge.nos, _judge.untils, _judge.times) WITH ORDINALITY u(id, xid, key, no, until, at, ord)
+    WHERE u.no IS NOT NULL
     ORDER BY u.key, u.ord
   LOOP
     IF j.key IS DISTINCT FROM this THEN
@@ -299,7 +303,30 @@ $$;
 COMMENT ON FUNCTION weir._judge IS
   'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[]) RETURNS void
+CREATE OR REPLACE FUNCTION weir._judge_once(ids bigint[], keys uuid[], nos bigint[]) RETURNS TABLE (id bigint, fate text, reason text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT k.id, CASE WHEN k.cancelled OR k.chosen <> k.id THEN 'dropped' ELSE 'run' END, CASE WHEN k.cancelled THEN '' WHEN k.chosen <> k.id THEN 'duplicate of job ' || k.chosen END
+  FROM (
+    SELECT u.id, u.cancelled, coalesce((SELECT s.job FROM weir.seen s WHERE s.key = u.key LIMIT 1),
+                                       first_value(u.id) OVER (PARTITION BY u.key ORDER BY u.cancelled, u.ord)) AS chosen
+    FROM (SELECT u.*, EXISTS (SELECT FROM weir.cancellation c WHERE c.id = u.id)
+                      OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= u.id) AND weir._is_cancelled_where(u.id) AS cancelled
+          FROM unnest(_judge_once.ids, _judge_once.keys, _judge_once.nos) WITH ORDINALITY u(id, key, no, ord) WHERE u.no IS NULL) u) k;
+END
+$$;
+COMMENT ON FUNCTION weir._judge_once IS
+  'What a claim does with jobs that are to be done once in their flow, those without a number (nos): the first that is claimed, and not cancelled, runs, and whatever becomes of it, all others are dropped. weir.seen knows it from then on (see _set_aside). Otherwise as _judge.';
+
+CREATE OR REPLACE FUNCTION weir._set_aside(worker integer, lane bigint, seq bigint, ids bigint[], segments smallint[], fates text[], reasons text[], onces uuid[], flows bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -314,7 +341,11 @@ BEGIN
          CASE u.fate WHEN 'dropped' THEN 'cancelled' ELSE 'released' END::weir.outcome, array_agg(u.id),
          CASE WHEN max(u.reason) <> '' THEN array_agg(nullif(u.reason, '')) END
   FROM unnest(_set_aside.ids, _set_aside.segments, _set_aside.fates, _set_aside.reasons) u(id, segment, fate, reason)
-  GROUP BY u.segment, u.fate;
+  WHERE u.fate <> 'run' GROUP BY u.segment, u.fate;
+  INSERT INTO weir.seen (key, job, flow, ring)
+  SELECT u.once, u.id, u.flow, pg_sequence_last_value('weir.active_seen') FROM unnest(_set_aside.ids, _set_aside.fates, _set_aside.onces, _set_aside.flows) u(id, fate, once, flow)
+  WHERE u.fate = 'run' AND u.once IS NOT NULL AND NOT EXISTS (SELECT FROM weir.seen s WHERE s.key = u.once) ORDER BY u.once;
+  PERFORM weir._arrive_ended(array_agg(u.flow), array_agg(u.reason)) FROM unnest(_set_aside.flows, _set_aside.fates, _set_aside.reasons) u(flow, fate, reason) WHERE u.fate = 'dropped';
   IF _set_aside.fates && ARRAY['again'] THEN
     PERFORM pg_current_xact_id();
     INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
@@ -328,7 +359,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._set_aside IS
-  'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Both are part of the claim''s transaction, so that neither exists without the other. Locks: none that others wait for.';
+  'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
 
 CREATE OR REPLACE FUNCTION weir._unique_of(job_id bigint, OUT unique_key uuid, OUT unique_until timestamptz)
 LANGUAGE plpgsql VOLATILE

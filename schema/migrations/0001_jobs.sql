@@ -82,9 +82,9 @@ COMMENT ON COLUMN weir.job.errors IS
 COMMENT ON COLUMN weir.job.seq IS 'The batch of an attempt that ended before a rebase, which keeps results but no batches; NULL for all others.';
 COMMENT ON COLUMN weir.job.key IS 'Whose job it is, in a queue that is shared by turns; its hash is part of the lane. NULL: nobody''s.';
 COMMENT ON COLUMN weir.job.flow IS 'The flow that it is a member of: see functions/flow.sql. NULL: none.';
-COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job: a hash of what must not be enqueued twice. See functions/unique.sql.';
+COMMENT ON COLUMN weir.job.unique_key IS 'Of a unique job, or one that is to be done once in its flow: a hash of what must not be enqueued, or done, twice. See functions/unique.sql.';
 COMMENT ON COLUMN weir.job.unique_no IS
-  'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started.';
+  'Orders the rows of a key: each attempt, and each time that it was put off, has a new number, twice an id of weir.job_id; plus 1 if the job replaces those that were enqueued before it and have not started. NULL: it is no unique job, but may be one that is to be done once in its flow.';
 COMMENT ON COLUMN weir.job.unique_until IS
   'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.job.leads IS
@@ -630,6 +630,22 @@ COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have;
 COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
 COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
 
+CREATE SEQUENCE weir.active_seen AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_seen IS 'The table that new rows of weir.seen are written to.';
+CREATE TABLE weir.seen (
+  key  uuid     NOT NULL,
+  job  bigint   NOT NULL,
+  flow bigint   NOT NULL,
+  ring smallint NOT NULL
+) PARTITION BY LIST (ring);
+CREATE UNIQUE INDEX seen_key ON weir.seen (key, ring);
+CREATE TABLE weir.seen_1 PARTITION OF weir.seen FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.seen_2 PARTITION OF weir.seen FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.seen_3 PARTITION OF weir.seen FOR VALUES IN (3) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.seen_4 PARTITION OF weir.seen FOR VALUES IN (4) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.seen IS
+  'What was done, or is being done, once in a flow: the job that the first claim has chosen, by weir.job.unique_key. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
+
 CREATE TABLE weir.flow_cut (
   no       bigint      PRIMARY KEY,
   due      timestamptz NOT NULL,
@@ -639,7 +655,7 @@ COMMENT ON TABLE weir.flow_cut IS
   'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
 INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (1, '-infinity', '3:3:');  -- before every transaction
-SELECT setval('weir.active_arrival', 1), setval('weir.flow_bytes', 0);
+SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('weir.flow_bytes', 0);
 
 CREATE TYPE weir.flow_info AS (
   id bigint, name text, state text, generation integer, jobs bigint, unfinished bigint, completed bigint, failed bigint, cancelled bigint,

@@ -53,7 +53,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "flow", "seal", "flow_info"}
+	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "flow", "seal", "flow_info"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
 		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
@@ -152,7 +152,7 @@ func TestEveryCopyOfAJobIsWhole(t *testing.T) {
 		columns := column[string](t, conn, `SELECT attname::text FROM pg_attribute WHERE attrelid = ('weir.' || $1)::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('leads', 'seq')`, table)
 		// A copy always leads. Only a rebase sets seq, in rows that never move again. The rows that enqueue and retry log are new attempts, which were never put off.
 		for _, list := range column[string](t, conn, `SELECT p.proname || '(' || m[1] || ')' FROM pg_proc p, regexp_matches(p.prosrc, 'INSERT INTO weir\.' || $1 || ' \(([^)]*)\)', 'g') m
-			WHERE p.pronamespace = 'weir'::regnamespace AND p.proname NOT IN ('enqueue', 'enqueue_unique', '_enqueue_unique_many', 'enqueue_many', 'retry', '_retry', '_mark_due')`, table) {
+			WHERE p.pronamespace = 'weir'::regnamespace AND p.proname NOT IN ('enqueue', 'enqueue_unique', '_enqueue_unique_many', '_enqueue_many', 'retry', '_retry', '_mark_due')`, table) {
 			name, listed, _ := strings.Cut(strings.TrimSuffix(list, ")"), "(")
 			for _, c := range columns {
 				if !slices.Contains(strings.Split(listed, ", "), c) {

@@ -99,9 +99,14 @@ func (m *flowModel) start() {
 	m.held = nil
 }
 
-// members returns how many members a flow has in each state, as the log of results says.
+// states returns how many members a flow has in each state, as the log of results says. Those that are found to be duplicates are none.
 func (f *modelFlow) states(m *flowModel) (unfinished, completed, failed, cancelled int64) {
 	m.t.Helper()
+	const duplicates = `SELECT i.id FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j WHERE j.error LIKE 'duplicate of job %'`
+	if gone := column[int64](m.t, m.conn, duplicates, f.members); len(gone) > 0 {
+		f.members = slices.DeleteFunc(f.members, func(id int64) bool { return slices.Contains(gone, id) })
+		m.counts["duplicates"] += len(gone)
+	}
 	if err := m.conn.QueryRow(m.t.Context(), `SELECT count(*) FILTER (WHERE j.finished_at IS NULL), count(*) FILTER (WHERE j.state = 'completed'), count(*) FILTER (WHERE j.state = 'failed'),
 		count(*) FILTER (WHERE j.state = 'cancelled' AND j.finished_at IS NOT NULL) FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j`, f.members).Scan(&unfinished, &completed, &failed, &cancelled); err != nil {
 		m.t.Fatal(err)
@@ -159,7 +164,10 @@ func (m *flowModel) ids() []int64 { return slices.Sorted(maps.Keys(m.flows)) }
 // add adds members over a session.
 func (m *flowModel) add(conn *pgx.Conn, flow int64) []int64 {
 	m.t.Helper()
-	switch n := 1 + m.rng.IntN(4); m.rng.IntN(3) {
+	switch n := 1 + m.rng.IntN(4); m.rng.IntN(4) {
+	case 2: // what is to be done once, which may be there already, or be found to be so when it is claimed
+		return value[[]int64](m.t, conn, `SELECT weir.enqueue_many(array_agg('q'::text), array_agg('k'::text), key => array_agg(CASE WHEN n % 2 = 0 THEN 'key' END), flow => array_agg($1::bigint),
+			once => array_agg((n % 5)::text)) FROM generate_series($2::int, $2::int + $3::int) n`, flow, m.rng.IntN(8), n)
 	case 0:
 		return []int64{value[int64](m.t, conn, `SELECT weir.enqueue('q', 'k', max_attempts => 3, flow => $1)`, flow)}
 	case 1:
@@ -172,7 +180,11 @@ func (m *flowModel) add(conn *pgx.Conn, flow int64) []int64 {
 
 func (m *flowModel) joined(flow int64, ids []int64) {
 	f := m.flows[flow]
-	f.members, f.reopened = append(f.members, ids...), true
+	for _, id := range ids {
+		if !slices.Contains(f.members, id) {
+			f.members, f.reopened = append(f.members, id), true
+		}
+	}
 }
 
 // take removes up to n of the attempts that are held.
