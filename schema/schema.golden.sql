@@ -41,7 +41,10 @@ CREATE TABLE weir.arrival (
   failed integer NOT NULL DEFAULT 0,
   cancelled integer NOT NULL DEFAULT 0,
   ring smallint NOT NULL,
-  event text
+  event text,
+  waits integer,
+  broken integer,
+  counts jsonb
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.arrival_1 PARTITION OF weir.arrival FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.arrival_2 PARTITION OF weir.arrival FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
@@ -180,6 +183,12 @@ CREATE VIEW weir.completed_jobs (
   key text,
   flow bigint
 );
+CREATE TABLE weir.edge (
+  flow bigint NOT NULL,
+  predecessor text NOT NULL,
+  successor bigint NOT NULL,
+  is_lenient boolean NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.epoch (
   from_tick bigint NOT NULL,
   epoch bigint NOT NULL,
@@ -258,7 +267,11 @@ CREATE TABLE weir.flow (
   deadline timestamp with time zone NOT NULL,
   name text NOT NULL,
   on_done jsonb,
-  on_success jsonb
+  on_success jsonb,
+  fail_fast boolean NOT NULL DEFAULT false,
+  root bigint NOT NULL,
+  parent bigint,
+  task jsonb
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.flow_cut (
   no bigint NOT NULL,
@@ -279,7 +292,12 @@ CREATE TYPE weir.flow_info (
   deadline timestamp with time zone,
   finished_at timestamp with time zone,
   on_done jsonb,
-  on_success jsonb
+  on_success jsonb,
+  parent bigint,
+  is_task boolean,
+  job bigint,
+  fail_fast boolean,
+  counters jsonb
 );
 CREATE TABLE weir.fold (
   flow bigint NOT NULL,
@@ -292,7 +310,12 @@ CREATE TABLE weir.fold (
   is_sealed boolean NOT NULL,
   is_cancelled boolean NOT NULL,
   is_abandoned boolean NOT NULL,
-  fired_at timestamp with time zone
+  fired_at timestamp with time zone,
+  waits integer,
+  broken integer,
+  is_skipped boolean NOT NULL,
+  job bigint,
+  counters jsonb
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.gate (
   gate integer NOT NULL,
@@ -754,10 +777,14 @@ ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 CREATE INDEX arrival_xid ON ONLY weir.arrival USING btree (xid, flow);
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX cancellation_of_queue ON weir.cancellation USING btree (queue, id);
+CREATE INDEX edge_predecessor ON weir.edge USING btree (flow, predecessor);
+CREATE INDEX edge_successor ON weir.edge USING btree (successor);
 CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
 CREATE INDEX failure_ended ON ONLY weir.failure USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX failure_lane ON ONLY weir.failure USING btree (lane, finished_at, id) WHERE (finished_at IS NOT NULL);
-CREATE INDEX flow_deadline ON weir.flow USING btree (deadline);
+CREATE INDEX flow_deadline ON weir.flow USING btree (deadline) WHERE (task IS NULL);
+CREATE INDEX flow_top ON weir.flow USING btree (id) WHERE (parent IS NULL);
+CREATE INDEX flow_within ON weir.flow USING btree (parent, name) WHERE (parent IS NOT NULL);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
@@ -785,6 +812,12 @@ CREATE INDEX turn_ring ON ONLY weir.turn USING btree (((lane >> 39)), tag) WHERE
 CREATE INDEX turn_stopped ON ONLY weir.turn USING btree (lane) WHERE (parked OR (again_at IS NOT NULL));
 CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 
+CREATE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT jsonb_object_agg(k.name, k.n) FROM (
+    SELECT e.key AS name, sum(e.value::numeric) AS n
+    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
+$$;
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -1060,6 +1093,29 @@ BEGIN
   VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
 END
 $$;
+CREATE FUNCTION weir._begin_nested(sums weir.fold[], was weir.fold[]) RETURNS weir.fold[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- By what was counted before this cut: what it changes is passed on to these as to all others.
+  RETURN ARRAY(
+    SELECT CASE WHEN (_begin_nested.was[t.nr]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.nr] ELSE
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
+                 w.waits, w.broken, false, NULL, t.counters)::weir.fold END
+    FROM unnest(_begin_nested.sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+    CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
+    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1), false) AS is_cancelled OFFSET 0) k
+    -- Another transaction has added a task of the same name: the one that is counted first is the task.
+    CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
+      SELECT FROM (SELECT o.id FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
+      WHERE EXISTS (SELECT FROM weir.fold p WHERE p.flow = o.id AND p.jobs > 0) OR o.id < t.flow AND o.id = ANY (SELECT n.flow FROM unnest(_begin_nested.sums) n)) AS is_gone OFFSET 0) g
+    CROSS JOIN LATERAL (
+      SELECT CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind IS NULL) END AS waits, CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind <> 'completed' AND NOT e.is_lenient) END AS broken
+      FROM (SELECT e.* FROM weir.edge e WHERE e.successor = t.flow AND NOT g.is_gone OFFSET 0) e
+      CROSS JOIN LATERAL (SELECT weir._kind_of(weir._last_of_task(e.flow, e.predecessor)) AS kind OFFSET 0) p) w
+    ORDER BY t.nr);
+END
+$$;
 CREATE FUNCTION weir._being_completed() RETURNS integer[] LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- Every such transaction takes its attempt's lock, then waits for the lock of the worker's ends, and then checks for an end.
@@ -1095,10 +1151,14 @@ EXCEPTION WHEN invalid_parameter_value OR numeric_value_out_of_range OR invalid_
     USING ERRCODE = '22023', HINT = 'Write a number of bytes, or a size such as 512 MB or 4 GB.';
 END
 $$;
-CREATE FUNCTION weir._call_back(job jsonb, about jsonb) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._call_back(job jsonb, about jsonb, parent bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
-  SELECT weir.enqueue(job->>'queue', job->>'kind', job->'args', (job->>'priority')::integer, NULL, (job->>'max_attempts')::integer,
-                      coalesce(job->'meta', '{}') || jsonb_build_object('weir.flow', about), job->>'key')
+BEGIN
+  PERFORM weir._log_member(nextval('weir.job_id'), _call_back.parent, _call_back.job, jsonb_build_object('weir.flow', _call_back.about));
+  IF _call_back.parent IS NOT NULL THEN
+    PERFORM weir._arrive(_call_back.parent, 'jobs', 1);  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
+  END IF;
+END
 $$;
 CREATE FUNCTION weir._callback(what text, given jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
@@ -1156,7 +1216,7 @@ AS $$
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow OR weir._is_within(u.flow, f.flow)) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)
@@ -2121,7 +2181,8 @@ BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 7);
       EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
       -- Nearly all are counted.
-      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event) SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event
+      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
+                      SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts
                       FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
                       WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
       EXECUTE format('TRUNCATE weir.arrival_%s', ring);
@@ -2142,15 +2203,17 @@ BEGIN
     RETURN 'compacted cuts of flows';
   ELSIF pg_relation_size('weir.fold') + pg_relation_size('weir.flow') > greatest(max_bytes, 2 * pg_sequence_last_value('weir.flow_bytes')) THEN
     PERFORM pg_advisory_xact_lock(1464158547, 7);
-    LOCK TABLE weir.flow, weir.fold IN ACCESS EXCLUSIVE MODE NOWAIT;
+    LOCK TABLE weir.flow, weir.edge, weir.fold IN ACCESS EXCLUSIVE MODE NOWAIT;
     kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
-    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
-      SELECT n.* FROM (SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC) n WHERE n.fired_at IS NULL OR n.fired_at > clock_timestamp() - kept;
+    -- What is within a flow is kept as long as that.
+    CREATE TEMP TABLE weir_last ON COMMIT DROP AS SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC;
     CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f WHERE EXISTS (SELECT FROM pg_temp.weir_keep k WHERE k.flow = f.id) OR NOT EXISTS (SELECT FROM weir.fold p WHERE p.flow = f.id);
-    TRUNCATE weir.flow, weir.fold;
+      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept;
+    CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e WHERE e.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
+    TRUNCATE weir.flow, weir.edge, weir.fold;
     INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
-    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_keep k;
+    INSERT INTO weir.edge SELECT k.* FROM pg_temp.weir_keep_edge k;
+    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_last k WHERE k.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
     PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
     RETURN 'compacted flows';
   END IF;
@@ -2879,6 +2942,46 @@ BEGIN
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;
+CREATE FUNCTION weir._end_flows(sums weir.fold[], was weir.fold[], OUT fired integer, OUT again boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this  record;
+  about jsonb;
+BEGIN
+  fired := (SELECT count(*) FROM unnest(sums, was) k(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters,
+                                                     flow_, cut_, jobs_, completed_, failed_, cancelled_, generation_, is_sealed_, is_cancelled_, is_abandoned_, fired_at_)
+            WHERE k.fired_at IS NOT NULL AND (k.fired_at_ IS NULL OR k.generation_ <> k.generation));
+  again := false;
+  FOR this IN
+    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.nr]).fired_at AS before, (was[n.nr]).generation AS generation_before, (was[n.nr]).failed AS failed_before
+    FROM unnest(sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+    CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = n.flow AND (d.fail_fast OR d.on_done IS NOT NULL OR d.on_success IS NOT NULL) OFFSET 0) d
+    ORDER BY n.nr
+  LOOP
+    IF this.fired_at IS NULL THEN
+      IF this.fail_fast AND this.failed > coalesce(this.failed_before, 0) AND NOT this.is_cancelled THEN
+        BEGIN
+          PERFORM weir.cancel_flow(this.flow);
+          again := true;
+        EXCEPTION WHEN program_limit_exceeded THEN
+          RAISE WARNING 'weir: flow % (%) fails fast, but could not be cancelled: %', this.flow, this.name, SQLERRM;
+        END;
+      END IF;
+      CONTINUE;
+    END IF;
+    CONTINUE WHEN this.before IS NOT NULL AND this.generation_before = this.generation;
+    about := jsonb_build_object('id', this.flow, 'name', this.name, 'generation', this.generation, 'jobs', this.jobs, 'completed', this.completed, 'failed', this.failed, 'cancelled', this.cancelled)
+      || CASE WHEN this.counters IS NOT NULL THEN jsonb_build_object('counters', this.counters) ELSE '{}' END;
+    IF this.on_success IS NOT NULL AND this.failed = 0 AND this.cancelled = 0 AND NOT this.is_cancelled AND NOT this.is_abandoned THEN
+      PERFORM weir._call_back(this.on_success, about, this.parent);
+    END IF;
+    IF this.on_done IS NOT NULL THEN
+      PERFORM weir._call_back(this.on_done, about, this.parent);
+    END IF;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._end_members(lanes bigint[], seqs bigint[], ids bigint[], outcomes text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -3409,20 +3512,22 @@ CREATE FUNCTION weir._flows_of(flows bigint[]) RETURNS bigint[] LANGUAGE sql IMM
 AS $$
   SELECT CASE WHEN min(f) IS NOT NULL THEN CASE WHEN min(f) = max(f) AND count(f) = count(*) THEN ARRAY[min(f)] ELSE flows END END FROM unnest(flows) f
 $$;
-CREATE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean, OUT again boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  c     weir.flow_cut;
-  at    timestamptz;
-  ended weir.fold[];
-  this  weir.fold;
-  made  weir.flow;
-  about jsonb;
+  c         weir.flow_cut;
+  at        timestamptz;
+  was       weir.fold[];  -- what was counted before
+  sums      weir.fold[];  -- and with what has arrived since
+  is_new    boolean;      -- some are new, and members of others
+  is_nested boolean;      -- some may be members of others, or have some
+  passed    boolean := false;
 BEGIN
   folded := 0;
   fired := 0;
   busy := false;
+  again := false;
   is_used := pg_relation_size('weir.flow') > 0;
   IF NOT is_used THEN
     RETURN;
@@ -3438,55 +3543,64 @@ BEGIN
   SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
   at := greatest(clock_timestamp(), c.due);
   IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
-     AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.deadline > c.due AND f.deadline <= at) THEN
+     AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.task IS NULL AND f.deadline > c.due AND f.deadline <= at) THEN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
+  PERFORM pg_current_xact_id();                           -- before ids are drawn, as in enqueue
 
   WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
   news AS MATERIALIZED (
-    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled,
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
+           array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
            coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
            (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
     FROM (
-      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
+      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
       UNION ALL  -- those whose deadline has come
-      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL FROM weir.flow d WHERE d.deadline > c.due AND d.deadline <= at) a
+      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
-  ), sums AS MATERIALIZED (
-    SELECT n.flow, n.jobs + coalesce(p.jobs, 0) AS jobs, n.completed + coalesce(p.completed, 0) AS completed, n.failed + coalesce(p.failed, 0) AS failed,
-           n.cancelled + coalesce(p.cancelled, 0) AS cancelled, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer AS generation,
-           z.is_sealed OR d.deadline <= at AS is_sealed, CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled,
-           coalesce(p.is_abandoned, false) OR d.deadline <= at AND NOT z.is_sealed AS is_abandoned, CASE WHEN NOT n.reopened THEN p.fired_at END AS fired_at
+  ), summed AS MATERIALIZED (
+    SELECT d.parent, n.event, p AS was,
+           ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
+               n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
+               z.is_sealed OR coalesce(d.deadline <= at, false), CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END,
+               coalesce(p.is_abandoned, false) OR coalesce(d.deadline <= at, false) AND NOT z.is_sealed, CASE WHEN NOT n.reopened THEN p.fired_at END,
+               p.waits + coalesce(n.waits, 0), p.broken + coalesce(n.broken, 0), coalesce(p.is_skipped, false), p.job,
+               CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END)::weir.fold AS sum
     FROM news n
-    CROSS JOIN LATERAL (SELECT d.deadline FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
+    CROSS JOIN LATERAL (SELECT CASE WHEN d.task IS NULL THEN d.deadline END AS deadline, d.task IS NOT NULL AS is_task, d.parent FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
     LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
-    CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, false) AS is_sealed) z
-  ), written AS (
-    INSERT INTO weir.fold (flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at)
-    SELECT t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned,
-           CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled THEN coalesce(t.fired_at, at) END
-    FROM sums t
+    CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, d.is_task) AS is_sealed) z
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT (SELECT count(*) FROM sums),
-         ARRAY(SELECT ROW(t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned, at)::weir.fold FROM sums t
-               WHERE t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled AND t.fired_at IS NULL ORDER BY t.flow)
-    INTO folded, ended;
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR k.event IS NOT NULL)
+    INTO was, sums, is_new, is_nested FROM summed k;
+  IF sums IS NULL THEN
+    RETURN;
+  ELSIF is_new THEN
+    sums := weir._begin_nested(sums, was);
+  END IF;
 
-  FOREACH this IN ARRAY ended LOOP
-    SELECT k.* INTO made FROM weir.flow k WHERE k.id = this.flow;
-    about := jsonb_build_object('id', made.id, 'name', made.name, 'generation', this.generation, 'jobs', this.jobs, 'completed', this.completed, 'failed', this.failed, 'cancelled', this.cancelled);
-    IF made.on_success IS NOT NULL AND this.failed = 0 AND this.cancelled = 0 AND NOT this.is_cancelled AND NOT this.is_abandoned THEN
-      PERFORM weir._call_back(made.on_success, about);
-    END IF;
-    IF made.on_done IS NOT NULL THEN
-      PERFORM weir._call_back(made.on_done, about);
-    END IF;
-    fired := fired + 1;
-  END LOOP;
+  sums := ARRAY(
+    SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
+               t.is_sealed, t.is_cancelled, t.is_abandoned,
+               CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, at) END,
+               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters)::weir.fold
+    FROM unnest(sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+    CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT s.skips, t.is_skipped AND NOT s.skips AS starts_over OFFSET 0) k
+    ORDER BY t.nr);
+  INSERT INTO weir.fold SELECT f.* FROM unnest(sums) f;
+  folded := cardinality(sums);
+
+  IF is_nested THEN
+    PERFORM weir._release_tasks(sums, was);
+    passed := weir._pass_on(sums, was);
+  END IF;
+  SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was) e;
 END
 $$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
@@ -3855,6 +3969,13 @@ BEGIN
   RETURN weir._being_completed();
 END
 $$;
+CREATE FUNCTION weir._hold_flows() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  LOCK TABLE weir.flow, weir.edge, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^(flow|edge|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
+END
+$$;
 CREATE FUNCTION weir._hold_report_segment() RETURNS smallint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -4003,8 +4124,8 @@ $$;
 CREATE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 BEGIN
-  RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow)
-     AND ((SELECT f.fired_at FROM weir.fold f WHERE f.flow = _is_kept.flow ORDER BY f.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE;
+  RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow
+                   AND ((SELECT r.fired_at FROM weir.fold r WHERE r.flow = f.root ORDER BY r.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE);
 END
 $$;
 CREATE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -4037,6 +4158,20 @@ CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABL
 AS $$
   SELECT CASE WHEN _is_token.token ~ '^[0-9]{1,19}[.][0-9]{1,18}[.][0-9]{1,18}$' THEN split_part(_is_token.token, '.', 1)::numeric < 9223372036854775808 ELSE false END
 $$;
+CREATE FUNCTION weir._is_within(flow bigint, ancestor bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  at bigint := _is_within.flow;
+BEGIN
+  WHILE at IS NOT NULL LOOP
+    IF at = _is_within.ancestor THEN
+      RETURN true;
+    END IF;
+    at := (SELECT f.parent FROM weir.flow f WHERE f.id = at);
+  END LOOP;
+  RETURN false;
+END
+$$;
 CREATE FUNCTION weir._jobs_after(state text, after text) RETURNS TABLE(job weir.job_info, next text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -4061,25 +4196,31 @@ BEGIN
     WHERE j.segment = _jobs_on.segment AND j.ctid >= format('(%s,0)', _jobs_on.page)::tid AND j.ctid < format('(%s,0)', _jobs_on.page + 1)::tid;
 END
 $$;
-CREATE FUNCTION weir._join_flow(flow bigint, n bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._join_flow(flow bigint, n bigint, counts jsonb DEFAULT NULL::jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
   state    record;
   is_known boolean;
 BEGIN
-  SELECT f.fired_at IS NULL AND NOT f.is_cancelled INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
+  SELECT f.fired_at IS NULL AND NOT f.is_cancelled AND (f.waits IS NULL OR f.job IS NOT NULL) INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
   IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
       RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
     ELSIF state.state IN ('cancelling', 'cancelled') THEN
       RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
+    ELSIF state.state = 'blocked' THEN
+      RAISE EXCEPTION 'weir: task % (%) has not started', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Its own job may add others to it while it runs. Add a task to the flow, to do something else.';
     ELSIF state.state NOT IN ('open', 'running') THEN
       RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
     END IF;
   END IF;
-  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+  IF _join_flow.counts IS NULL THEN
+    PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+  ELSE
+    INSERT INTO weir.arrival (flow, ring, xid, counts) VALUES (_join_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), _join_flow.counts);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4338,6 +4479,11 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._kind_of(f weir.fold) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT CASE WHEN f.fired_at IS NULL OR f.waits IS NOT NULL AND f.jobs = 0 THEN NULL WHEN f.is_cancelled THEN 'cancelled' WHEN f.is_abandoned OR f.failed > 0 THEN 'failed' WHEN f.cancelled > 0 THEN 'cancelled'
+              ELSE 'completed' END
+$$;
 CREATE FUNCTION weir._known_once(queues text[], flows bigint[], onces text[], OUT hashes uuid[], OUT known bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
@@ -4404,6 +4550,17 @@ AS $$
     CROSS JOIN LATERAL ((SELECT j.lane FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
                         UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
     ORDER BY k.lane)
+$$;
+CREATE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last weir.fold;
+BEGIN
+  SELECT p.* INTO last FROM (SELECT f.id FROM weir.flow f WHERE f.parent = _last_of_task.flow AND f.name = _last_of_task.name AND f.task IS NOT NULL OFFSET 0) f
+  CROSS JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1) p WHERE p.jobs > 0 LIMIT 1;
+  RETURN last;
+END
 $$;
 CREATE FUNCTION weir._last_reclaimed() RETURNS bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_sort=off
 AS $$
@@ -4561,6 +4718,15 @@ BEGIN
       CROSS JOIN LATERAL (
         SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id AND l.lane > 0) l));
   END IF;
+END
+$$;
+CREATE FUNCTION weir._log_member(id bigint, flow bigint, job jsonb, about jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow)
+  SELECT _log_member.id, pg_current_xact_id(), now(), weir._lane_of(x.queue, x.priority, x.key), 1, x.max_attempts, pg_sequence_last_value('weir.active_job'), x.kind, x.args,
+         coalesce(x.meta, '{}') || _log_member.about, x.key, _log_member.flow
+  FROM jsonb_to_record(_log_member.job) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
 END
 $$;
 CREATE FUNCTION weir._log_time(given text) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5652,6 +5818,51 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._pass_on(sums weir.fold[], was weir.fold[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ring    smallint := pg_sequence_last_value('weir.active_arrival');
+  changes record;
+  passed  boolean := false;
+BEGIN
+  -- What has changed of those that are members of others.
+  SELECT array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS before, array_agg(k.kind) AS kinds, array_agg(k.is_gone) AS gone INTO changes
+  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.nr]) AS before, weir._kind_of(_pass_on.sums[n.nr]) AS kind, n.generation <> (_pass_on.was[n.nr]).generation AS is_over,
+               n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.nr]).flow IS NULL AS is_gone
+        FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr) OFFSET 0) k
+  CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d
+  WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.kind IS NOT NULL AND k.is_over OR k.is_gone);
+  IF changes.parents IS NOT NULL THEN
+    passed := true;
+    -- Two rows, if an end is taken back and another follows: so that the parent starts over.
+    INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled)
+    SELECT k.parent, ring, pg_current_xact_id(), - count(*) FILTER (WHERE k.is_gone), sum(k.sign * (k.kind = 'completed')::integer), sum(k.sign * (k.kind = 'failed')::integer), sum(k.sign * (k.kind = 'cancelled')::integer)
+    FROM (SELECT u.parent, -1 AS sign, u.before AS kind, false AS is_gone FROM unnest(changes.parents, changes.before) u(parent, before) WHERE u.before IS NOT NULL
+          UNION ALL
+          SELECT u.parent, 1, coalesce(u.kind, ''), u.is_gone FROM unnest(changes.parents, changes.kinds, changes.gone) u(parent, kind, is_gone) WHERE u.kind IS NOT NULL OR u.is_gone) k
+    GROUP BY k.parent, k.sign;
+    INSERT INTO weir.arrival (flow, ring, xid, waits, broken)
+    SELECT k.successor, ring, pg_current_xact_id(), k.waits, k.broken
+    FROM (SELECT e.successor, sum((u.kind IS NULL)::integer - (u.before IS NULL)::integer) AS waits,
+                 sum(coalesce(u.kind <> 'completed', false)::integer - coalesce(u.before <> 'completed', false)::integer) FILTER (WHERE NOT e.is_lenient) AS broken
+          FROM unnest(changes.parents, changes.names, changes.tasks, changes.before, changes.kinds, changes.gone) u(parent, name, is_task, before, kind, is_gone)
+          CROSS JOIN LATERAL (SELECT e.* FROM weir.edge e WHERE e.flow = u.parent AND e.predecessor = u.name AND u.is_task AND NOT u.is_gone OFFSET 0) e
+          GROUP BY e.successor) k
+    -- One that was not counted yet will look at what is counted then.
+    WHERE (k.waits <> 0 OR k.broken <> 0) AND EXISTS (SELECT FROM weir.fold p WHERE p.flow = k.successor);
+  END IF;
+  -- A flow that is cancelled, or no longer, takes along those that are its members.
+  INSERT INTO weir.arrival (flow, ring, xid, event)
+  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END
+  FROM (SELECT n.flow, n.is_cancelled FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.nr]).is_cancelled, false) OFFSET 0) k
+  CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = k.flow OFFSET 0) d
+  CROSS JOIN LATERAL (SELECT p.fired_at, p.is_cancelled FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) p
+  WHERE p.is_cancelled <> k.is_cancelled AND (p.fired_at IS NULL OR NOT k.is_cancelled);
+  RETURN passed OR FOUND;
+END
+$$;
 CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT 0.01 * greatest(count(*), 1)
@@ -5844,8 +6055,8 @@ DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
   -- Volatile, because each statement then has a snapshot that is younger than its locks.
-  LOCK TABLE weir.flow, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
-  PERFORM weir._refuse_old_snapshot('^(flow|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
+  LOCK TABLE weir.flow, weir.edge, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^(flow|edge|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
@@ -5854,14 +6065,16 @@ BEGIN
     UNION ALL
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
-    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
            coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
     FROM fresh a GROUP BY a.flow
   )
   SELECT f.id, f.name,
-         CASE WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
+         CASE WHEN f.task IS NOT NULL AND p.job IS NULL THEN CASE WHEN p.is_skipped THEN 'cancelled' ELSE 'blocked' END
+              WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
               WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
-         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success
+         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success,
+         f.parent, f.task IS NOT NULL, p.job, f.fail_fast, CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END
   FROM unnest(_read_flows.ids) WITH ORDINALITY i(id, nr)
   CROSS JOIN LATERAL (SELECT f.* FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
   LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1) p ON true
@@ -5871,7 +6084,7 @@ BEGIN
            coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND k.is_reopened)::integer AS generation
     FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
                  (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
-                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
+                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, f.task IS NOT NULL) OR coalesce(n.seals, false) AS is_sealed,
                  CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
   ORDER BY i.nr;
   RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
@@ -6048,7 +6261,7 @@ BEGIN
                UNION ALL (SELECT l.kind, l.meta, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
                UNION ALL (SELECT f.kind, f.meta, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
              WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
-               AND (_read_page.flow IS NULL OR k.flow = _read_page.flow))) AS fits
+               AND (_read_page.flow IS NULL OR k.flow = _read_page.flow OR weir._is_within(k.flow, _read_page.flow)))) AS fits
           FROM n
         ), gone AS MATERIALIZED (
           SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
@@ -6582,6 +6795,60 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._refuse_cycle(names text[], new boolean[], nrs integer[], befores integer[]) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  n       integer   := cardinality(names);
+  waits   integer[] := array_fill(0, ARRAY[n]);  -- for how many each waits
+  first   integer[] := array_fill(0, ARRAY[n]);  -- those that come after each are follows[first : last]
+  last    integer[] := array_fill(-1, ARRAY[n]);
+  follows integer[];
+  ready   integer[];
+  at      integer   := 1;
+  before  integer[] := array_fill(0, ARRAY[n]);  -- of those that are left, one that each waits for
+  this    integer;
+  path    integer[] := '{}';
+  r       record;
+BEGIN
+  -- Kahn: Topological sorting of large networks, 1962.
+  FOR r IN
+    SELECT k.before, min(k.place)::integer AS first, max(k.place)::integer AS last
+    FROM (SELECT u.before, row_number() OVER (ORDER BY u.before, u.nr) AS place FROM unnest(nrs, befores) u(nr, before) WHERE new[u.before]) k GROUP BY k.before
+  LOOP
+    first[r.before] := r.first;
+    last[r.before] := r.last;
+  END LOOP;
+  follows := ARRAY(SELECT u.nr FROM unnest(nrs, befores) u(nr, before) WHERE new[u.before] ORDER BY u.before, u.nr);
+  FOREACH this IN ARRAY follows LOOP
+    waits[this] := waits[this] + 1;
+  END LOOP;
+  ready := ARRAY(SELECT u.nr FROM unnest(waits) WITH ORDINALITY u(waits, nr) WHERE u.waits = 0);
+  WHILE at <= cardinality(ready) LOOP
+    this := ready[at];
+    at := at + 1;
+    FOR i IN first[this] .. last[this] LOOP
+      waits[follows[i]] := waits[follows[i]] - 1;
+      IF waits[follows[i]] = 0 THEN
+        ready := ready || follows[i];
+      END IF;
+    END LOOP;
+  END LOOP;
+  IF cardinality(ready) = n THEN
+    RETURN;
+  END IF;
+  FOR r IN SELECT u.nr, u.before FROM unnest(nrs, befores) u(nr, before) WHERE waits[u.nr] > 0 AND waits[u.before] > 0 LOOP
+    before[r.nr] := r.before;
+    this := r.nr;
+  END LOOP;
+  WHILE array_position(path, this) IS NULL LOOP
+    path := this || path;
+    this := before[this];
+  END LOOP;
+  path := this || path[: array_position(path, this)];
+  RAISE EXCEPTION 'weir: tasks wait for each other: %', left((SELECT string_agg(CASE WHEN u.nr <= 20 OR u.nr = cardinality(path) THEN to_json(names[u.id])::text WHEN u.nr = 21 THEN '...' END, ', then ' ORDER BY u.nr) FROM unnest(path) WITH ORDINALITY u(id, nr)), 2000)
+    USING ERRCODE = '22023', HINT = 'A task can only come after others that do not come after it.';
+END
+$$;
 CREATE FUNCTION weir._refuse_old_snapshot(tables text, message text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -6591,6 +6858,16 @@ BEGIN
                    AND c.relname ~ _refuse_old_snapshot.tables) THEN
     RAISE EXCEPTION USING MESSAGE = _refuse_old_snapshot.message, ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
+END
+$$;
+CREATE FUNCTION weir._release_tasks(sums weir.fold[], was weir.fold[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM weir._log_member(k.job, k.flow, d.task, jsonb_build_object('weir.task', jsonb_build_object('flow', d.parent, 'name', d.name)))
+  FROM (SELECT n.job, n.flow FROM unnest(_release_tasks.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+        WHERE n.job IS NOT NULL AND (_release_tasks.was[n.nr]).job IS NULL ORDER BY n.job OFFSET 0) k
+  CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d;
 END
 $$;
 CREATE FUNCTION weir._relog(worker integer, outcome weir.outcome, reason text, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[], after bigint, OUT relogged integer, OUT next bigint, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET jit=off
@@ -8003,6 +8280,15 @@ BEGIN
   ORDER BY u.ordinality, n.nr;
 END
 $$;
+CREATE FUNCTION weir._task_of(flow bigint, name text) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- Of several, which transactions have added that do not see each other, the one that was counted is the task.
+  RETURN (SELECT f.id FROM (SELECT f.id FROM weir.flow f WHERE f.parent = _task_of.flow AND f.name = _task_of.name AND f.task IS NOT NULL OFFSET 0) f
+          ORDER BY coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1)::integer * 2, 1) DESC, f.id LIMIT 1);
+END
+$$;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
 AS $$
 #variable_conflict use_column
@@ -8441,6 +8727,82 @@ AS $$
           FROM jsonb_object_keys(given) k WHERE k <> ALL (ARRAY['token', 'outcome', 'error', 'output', 'delay', 'final']) LIMIT 1)
   END
 $$;
+CREATE FUNCTION weir.add_tasks(flow bigint, tasks jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  n       integer;
+  bad     record;
+  t       record;     -- the tasks, as arrays
+  ids     bigint[];   -- of those that are there already; then of all
+  new     boolean[];
+  e       record;     -- what comes after what, as arrays
+  fresh   bigint;
+BEGIN
+  IF add_tasks.flow IS NULL THEN
+    RAISE EXCEPTION 'weir: add_tasks got no flow' USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+  ELSIF add_tasks.tasks IS NULL OR jsonb_typeof(add_tasks.tasks) <> 'array' THEN
+    RAISE EXCEPTION 'weir: add_tasks takes a JSON array of tasks, got %', coalesce('a JSON ' || jsonb_typeof(add_tasks.tasks), 'null') USING ERRCODE = '22023';
+  END IF;
+  n := jsonb_array_length(add_tasks.tasks);
+  IF n > 10000 THEN
+    RAISE EXCEPTION 'weir: % tasks in one call, at most 10000 are allowed', n USING ERRCODE = '22023', HINT = 'Call add_tasks several times in one transaction.';
+  ELSIF n = 0 THEN
+    RETURN '{}';
+  END IF;
+  SELECT x.nr, x.why INTO bad FROM (
+    SELECT k.nr, CASE WHEN jsonb_typeof(k.task) <> 'object' THEN format('must be a JSON object, got a JSON %s', jsonb_typeof(k.task))
+                      WHEN k.unknown IS NOT NULL THEN format('has an unknown key %s', to_json(left(k.unknown, 100)))
+                      WHEN (jsonb_typeof(k.task -> 'task') = 'string' AND length(k.task ->> 'task') BETWEEN 1 AND 200) IS NOT TRUE THEN 'needs the name of the task, as "task": a text of 1 to 200 characters'
+                      WHEN (coalesce(jsonb_typeof(k.task -> 'after'), 'null') IN ('array', 'null') AND NOT jsonb_path_exists(k.task, '$.after[*] ? (@.type() != "string")')) IS NOT TRUE
+                        THEN 'has an "after" that must be an array of names of tasks'
+                      WHEN coalesce(jsonb_typeof(k.task -> 'ignore_failed'), 'null') NOT IN ('boolean', 'null') THEN 'has an "ignore_failed" that must be true or false' END AS why
+    FROM (SELECT k.task, k.nr, (SELECT o.key FROM jsonb_object_keys(CASE jsonb_typeof(k.task) WHEN 'object' THEN k.task ELSE '{}' END) o(key)
+                                WHERE o.key NOT IN ('task', 'after', 'ignore_failed', 'queue', 'kind', 'args', 'priority', 'max_attempts', 'meta', 'key') LIMIT 1) AS unknown
+          FROM jsonb_array_elements(add_tasks.tasks) WITH ORDINALITY k(task, nr)) k) x
+  WHERE x.why IS NOT NULL ORDER BY x.nr LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: task % of % %', bad.nr, n, bad.why USING ERRCODE = '22023', HINT = 'A task is {"task": ..., "queue": ..., "kind": ...}, optionally with after, ignore_failed, args, priority, max_attempts, meta and key.';
+  END IF;
+
+  SELECT array_agg(k.task ->> 'task' ORDER BY k.nr) AS names, array_agg(weir._callback(format('task %s', to_json(k.task ->> 'task')), k.task - '{task,after,ignore_failed}'::text[]) ORDER BY k.nr) AS jobs INTO t
+  FROM jsonb_array_elements(add_tasks.tasks) WITH ORDINALITY k(task, nr);
+  SELECT k.name INTO bad FROM unnest(t.names) k(name) GROUP BY k.name HAVING count(*) > 1 LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: two tasks are called %', to_json(bad.name) USING ERRCODE = '22023', HINT = 'The names of tasks are unique in their flow.';
+  END IF;
+  PERFORM weir._hold_flows();
+  ids := ARRAY(SELECT weir._task_of(add_tasks.flow, k.name) FROM unnest(t.names) WITH ORDINALITY k(name, nr) ORDER BY k.nr);
+  new := ARRAY(SELECT k.id IS NULL FROM unnest(ids) WITH ORDINALITY k(id, nr) ORDER BY k.nr);
+  fresh := (SELECT count(*) FROM unnest(new) k WHERE k);
+  IF fresh = 0 THEN
+    RETURN ids;
+  END IF;
+
+  SELECT array_agg(k.nr::integer) AS nrs, array_agg(k.name) AS names, array_agg(array_position(t.names, k.name)) AS befores, array_agg(k.is_lenient) AS lenient INTO e
+  FROM (SELECT DISTINCT k.nr, a.name, coalesce((k.task ->> 'ignore_failed')::boolean, false) AS is_lenient
+        FROM jsonb_array_elements(add_tasks.tasks) WITH ORDINALITY k(task, nr)
+        CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(k.task -> 'after') WHEN 'array' THEN k.task -> 'after' ELSE '[]' END) a(name)
+        WHERE new[k.nr]) k;
+  SELECT k.nr, k.name INTO bad FROM unnest(e.nrs, e.names, e.befores) k(nr, name, before) WHERE k.before IS NULL AND weir._task_of(add_tasks.flow, k.name) IS NULL LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: task % comes after %, and there is no such task', to_json(t.names[bad.nr]), to_json(left(bad.name, 200)) USING ERRCODE = '22023', HINT = 'Add that task first, or in the same call.';
+  END IF;
+  -- In the order of the array, nothing can wait for itself.
+  IF EXISTS (SELECT FROM unnest(e.nrs, e.befores) k(nr, before) WHERE k.before >= k.nr AND new[k.before]) THEN
+    PERFORM weir._refuse_cycle(t.names, new, e.nrs, e.befores);
+  END IF;
+
+  PERFORM pg_current_xact_id(), weir._join_flow(add_tasks.flow, fresh);
+  ids := ARRAY(SELECT CASE WHEN k.id IS NULL THEN nextval('weir.flow_id') ELSE k.id END FROM unnest(ids) WITH ORDINALITY k(id, nr) ORDER BY k.nr);
+  INSERT INTO weir.flow (id, created_at, deadline, name, root, parent, task)
+  SELECT k.id, now(), 'infinity', k.name, (SELECT f.root FROM weir.flow f WHERE f.id = add_tasks.flow), add_tasks.flow, k.job FROM unnest(ids, t.names, t.jobs, new) k(id, name, job, new) WHERE k.new;
+  INSERT INTO weir.edge (flow, predecessor, successor, is_lenient) SELECT add_tasks.flow, k.name, ids[k.nr], k.is_lenient FROM unnest(e.nrs, e.names, e.lenient) k(nr, name, is_lenient);
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, event) SELECT k.id, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, 'created' FROM unnest(ids, new) k(id, new) WHERE k.new;
+  PERFORM nextval('weir.job_id');  -- wakes idle workers, whose maintainers count them
+  RETURN ids;
+END
+$$;
 CREATE FUNCTION weir.attend(worker integer, pid integer, address inet, port integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
 AS $$
 DECLARE
@@ -8473,7 +8835,7 @@ DECLARE
   now_is text;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
-  IF now_is IN ('open', 'running', 'cancelling') THEN
+  IF now_is IN ('open', 'running', 'blocked') THEN
     IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
     END IF;
@@ -8568,6 +8930,7 @@ CREATE PROCEDURE weir.chores() LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   chore text;
+  again boolean;
 BEGIN
   FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy', 'fold_arrivals'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
@@ -8579,6 +8942,17 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
       RAISE WARNING 'weir: %: %', chore, SQLERRM USING ERRCODE = SQLSTATE;
     END;
+  END LOOP;
+  FOR round IN 1..20 LOOP  -- what has been counted may mean something for other flows
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    BEGIN
+      EXECUTE 'SELECT f.again FROM weir._fold_arrivals() f' INTO again;
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'weir: fold_arrivals: %', SQLERRM USING ERRCODE = SQLSTATE;
+      again := false;
+    END;
+    EXIT WHEN again IS NOT TRUE;
   END LOOP;
 END
 $$;
@@ -8891,11 +9265,11 @@ CREATE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info LANGUAG
 AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
-CREATE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL::jsonb, on_success jsonb DEFAULT NULL::jsonb, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL::jsonb, on_success jsonb DEFAULT NULL::jsonb, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, parent bigint DEFAULT NULL::bigint, fail_fast boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
 DECLARE
-  new_id bigint;
+  new_id bigint := nextval('weir.flow_id');
 BEGIN
   IF name IS NULL OR length(name) NOT BETWEEN 1 AND 200 THEN
     RAISE EXCEPTION 'weir: the name of a flow must have 1 to 200 characters, got %', CASE WHEN name IS NULL THEN 'null' ELSE length(name)::text END USING ERRCODE = '22023';
@@ -8903,9 +9277,12 @@ BEGIN
     RAISE EXCEPTION 'weir: the deadline of a flow must be a time to come, got %', deadline USING ERRCODE = '22023', HINT = 'Until then, somebody has to seal it. NULL: one day.';
   END IF;
   PERFORM pg_current_xact_id();
-  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success)
-  VALUES (nextval('weir.flow_id'), now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success))
-  RETURNING id INTO new_id;
+  IF parent IS NOT NULL THEN
+    PERFORM weir._join_flow(parent, 1);
+  END IF;
+  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success, fail_fast, root, parent)
+  VALUES (new_id, now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success), coalesce(fail_fast, false),
+          coalesce((SELECT f.root FROM weir.flow f WHERE f.id = parent), new_id), parent);
   PERFORM weir._arrive(new_id, 'jobs', 0, 'created');
   RETURN new_id;
 END
@@ -8918,7 +9295,7 @@ BEGIN
     RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
   END IF;
   RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
-    SELECT f.id FROM weir.flow f WHERE f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
 END
 $$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
@@ -8961,6 +9338,25 @@ AS $$
          greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
   FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
   WHERE b.tick IS NOT NULL ORDER BY b.hub
+$$;
+CREATE FUNCTION weir.increment(flow bigint, counter text, n bigint DEFAULT 1) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most CONSTANT integer := 100;
+  now_has jsonb;
+BEGIN
+  IF counter IS NULL OR length(counter) NOT BETWEEN 1 AND 100 THEN
+    RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', CASE WHEN counter IS NULL THEN 'null' ELSE length(counter)::text END USING ERRCODE = '22023';
+  ELSIF flow IS NULL THEN
+    RAISE EXCEPTION 'weir: counters belong to a flow, got null' USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended.';
+  END IF;
+  now_has := (SELECT f.counters FROM weir.fold f WHERE f.flow = increment.flow ORDER BY f.cut DESC LIMIT 1);
+  IF NOT now_has ? counter AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
+    RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(counter) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
+  END IF;
+  PERFORM weir._join_flow(flow, 0, jsonb_build_object(counter, coalesce(n, 1)));
+END
 $$;
 CREATE FUNCTION weir.job_info(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -9468,8 +9864,8 @@ BEGIN
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
-  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event FROM pg_temp.weir_arrival a;
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
+  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM pg_temp.weir_arrival a;
   INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (cut.no + 1, cut.due, '3:3:');  -- before every transaction
   -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
   UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
@@ -9648,8 +10044,9 @@ BEGIN
   PERFORM weir._lock_to_retry(ids);
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
-  IF retried > 0 THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');  -- also for those that were cancelled before they started, which have not ended
+  -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
+  IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');
   END IF;
 END
 $$;
@@ -10210,6 +10607,31 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir.tasks(flow bigint, after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS TABLE(id bigint, name text, state text, job bigint, queue text, kind text, after_tasks text[], waits_for text[], ignore_failed boolean, generation integer, jobs bigint, unfinished bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF tasks.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: tasks returns 1 to 1000 tasks, got %', tasks.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
+  END IF;
+  PERFORM weir._hold_flows();
+  RETURN QUERY
+  SELECT i.id, i.name, i.state, i.job, f.task ->> 'queue', f.task ->> 'kind', e.names, e.waits, e.is_lenient, i.generation, i.jobs, i.unfinished
+  FROM weir._read_flows(ARRAY(
+    SELECT k.id FROM weir.flow k WHERE k.parent = tasks.flow AND k.task IS NOT NULL AND k.id > coalesce(tasks.after, 0)
+      AND coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = k.id ORDER BY p.cut DESC LIMIT 1), true)
+    ORDER BY k.id LIMIT coalesce(tasks.max_rows, 100))) i
+  CROSS JOIN LATERAL (SELECT f.task FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
+  CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(e.predecessor ORDER BY e.predecessor), '{}') AS names, coalesce(bool_or(e.is_lenient), false) AS is_lenient,
+           coalesce(array_agg(e.predecessor ORDER BY e.predecessor) FILTER (WHERE i.state = 'blocked' AND weir._kind_of(weir._last_of_task(e.flow, e.predecessor)) IS NULL), '{}') AS waits
+    FROM (SELECT e.* FROM weir.edge e WHERE e.successor = i.id OFFSET 0) e) e
+  ORDER BY i.id;
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir.ticks(after bigint, ids bigint DEFAULT NULL::bigint, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, epoch bigint DEFAULT NULL::bigint, OUT seqs bigint[], OUT ats timestamp with time zone[], OUT counts integer[], OUT sizes bigint[], OUT epochs bigint[], OUT ids_now bigint, OUT seen_now pg_snapshot) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -10238,7 +10660,9 @@ AS $$
   WHERE NOT w.fenced ORDER BY w.id DESC LIMIT 10000
 $$;
 
+COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
 COMMENT ON COLUMN weir.batch.gate IS 'The gate that counts its attempts; their ends write to weir.release. NULL: its queue had no limits.';
@@ -10251,14 +10675,21 @@ COMMENT ON COLUMN weir.cancellation.queue IS 'The queue in which the job was whe
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
+COMMENT ON COLUMN weir.edge.is_lenient IS 'The successor runs also if the predecessor has failed or was cancelled.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
 COMMENT ON COLUMN weir.failure.finished_at IS 'NULL: not a failure, but a note that the job was retried manually, as this attempt.';
 COMMENT ON COLUMN weir.flow.deadline IS 'When it is sealed, if nobody has done so.';
+COMMENT ON COLUMN weir.flow.parent IS 'The flow that it is a member of; root is the outermost one, possibly itself. NULL: none.';
+COMMENT ON COLUMN weir.flow.task IS 'It is a task of its parent: its first member, which is enqueued when the tasks that it comes after have ended. NULL: it is none.';
 COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
+COMMENT ON COLUMN weir.fold.counters IS 'The counters of the flow, by name. NULL: it has none.';
 COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
 COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have; more than 1 if ended members were retried, or others were added, after it had ended.';
 COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
+COMMENT ON COLUMN weir.fold.is_skipped IS 'Of a task: it does not start, because a task that it needs has failed or was cancelled, or its flow was; counted as cancelled.';
+COMMENT ON COLUMN weir.fold.job IS 'Of a task: its job, once that was enqueued.';
+COMMENT ON COLUMN weir.fold.waits IS 'Of a task: how many of the tasks that it comes after have not ended; broken: how many have ended, but did not succeed, although it needs that. NULL: it is no task.';
 COMMENT ON COLUMN weir.gate.before IS 'The seq of the gate''s first row. Its before_lanes and before_seqs are the batches that were not ended when the gate was opened: what runs of them counts as well. NULL: all have ended.';
 COMMENT ON COLUMN weir.gate.folded IS 'The releases of transactions that this snapshot sees are in running.';
 COMMENT ON COLUMN weir.gate.next_start IS 'When the rate would allow the next start if there were no burst: the theoretical arrival time of the generic cell rate algorithm.';
@@ -10312,6 +10743,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
+COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -10323,10 +10755,11 @@ COMMENT ON ROUTINE weir._batch_of_key(bigint,integer,xid8,bigint) IS 'As _batch_
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
+COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if their parent is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
-COMMENT ON ROUTINE weir._call_back(jsonb,jsonb) IS 'Enqueues a callback of a flow, with what its meta says about the flow. Locks: see weir.enqueue.';
+COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
@@ -10371,6 +10804,7 @@ COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],sm
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
+COMMENT ON ROUTINE weir._end_flows(weir.fold[],weir.fold[]) IS 'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and have a failed member. Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
 COMMENT ON ROUTINE weir._end_members(bigint[],bigint[],bigint[],text[]) IS 'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
@@ -10391,7 +10825,7 @@ COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._fold_arrivals() IS 'Counts what has arrived at flows since the last cut, seals those whose deadline has come, and enqueues the callbacks of those that have ended. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; and is_used: there are flows. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._fold_arrivals() IS 'Counts what has arrived at flows since the last cut, seals those whose deadline has come, enqueues the callbacks of those that have ended, and tasks whose predecessors have. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; is_used: there are flows; and again: it has logged arrivals itself, so call it again at once. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
@@ -10408,6 +10842,7 @@ COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory 
 COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._hold_briefly() IS 'For functions that take locks that others wait for, and are called in autocommit: if the transaction is left open, the server ends the session, and thereby releases the locks, once it has been idle for 10 seconds.';
 COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from ending attempts of the worker, to the end of this one, except those returned: hashes of the ids of jobs that are being completed in open transactions. Locks: advisory: the worker''s ends (exclusive), its open completions (exclusive, tried).';
+COMMENT ON ROUTINE weir._hold_flows() IS 'Keeps the tables of flows from being compacted, to the end of the transaction or block. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on these tables.';
 COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_segments(integer,bigint[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
@@ -10418,12 +10853,13 @@ COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the val
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
-COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: it has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: the outermost one has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._is_within(bigint,bigint) IS 'Whether a flow is another one, or a member of it, at any depth. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
 COMMENT ON ROUTINE weir._jobs_on(smallint,bigint) IS 'The jobs on one page of a segment.';
-COMMENT ON ROUTINE weir._join_flow(bigint,bigint) IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON ROUTINE weir._join_flow(bigint,bigint,jsonb) IS 'Logs that n jobs are added to a flow; or what is added to its counters. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._jsonb_of(text) IS 'Parses a JSON text, with U+FFFD for escaped characters that PostgreSQL can''t store, which occur in error messages. Of an array, an element with a number that is out of jsonb''s range becomes an object with its token and what is wrong (invalid), which is no field of an end or an entry. Errors: 22P02. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with time zone[],timestamp with time zone[]) IS 'What a claim does with the unique jobs that it has picked, in their order: run: returns them; dropped: ends them as cancelled, for a reason; again: logs them again with a new number, because the last run of their key has a greater one. The caller holds the lock of the queue''s unique jobs, so no other claim changes the answer. Locks: ACCESS SHARE on the log. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._judge_once(bigint[],uuid[],bigint[]) IS 'What a claim does with jobs that are to be done once in their flow, those without a number (nos): the first that is claimed, and not cancelled, runs, and whatever becomes of it, all others are dropped. weir.seen knows it from then on (see _set_aside). Otherwise as _judge.';
@@ -10433,11 +10869,13 @@ COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for g
 COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._kind_of(weir.fold) IS 'How a flow has ended, as a member of another: completed, failed or cancelled; NULL: it has not. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._known_once(text[],bigint[],text[]) IS 'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._lanes_of_key(text,text) IS 'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._last_of_task(bigint,text) IS 'What was counted last of a task of a flow, by name; NULL: nothing yet. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
@@ -10448,6 +10886,7 @@ COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules again
 COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
+COMMENT ON ROUTINE weir._log_member(bigint,bigint,jsonb,jsonb) IS 'Logs a job that a flow brings with it, whose id was drawn after the transaction got its own, with what its meta says about that. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._log_time(text) IS 'The time of a line of a log, in the form of RFC 3339, also if it was given with a space in place of the T, as languages print it; NULL: it is no time with a time zone. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
@@ -10480,6 +10919,7 @@ COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
+COMMENT ON ROUTINE weir._pass_on(weir.fold[],weir.fold[]) IS 'Logs what a cut means for other flows: for those that the flows in it are members of, for tasks that come after them, and for their own members, if they were cancelled or are no longer. Whether it has logged something. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
@@ -10495,7 +10935,9 @@ COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies i
 COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._refuse_cycle(text[],boolean[],integer[],integer[]) IS 'Refuses tasks of which some wait for each other in a circle: those with names, of which new ones are looked at; the task nrs[i] comes after befores[i] (both places in names, or NULL: one that was there before). Errors: 22023, with a circle. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
 COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
@@ -10535,6 +10977,7 @@ COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job 
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
@@ -10557,9 +11000,10 @@ COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.
 COMMENT ON ROUTINE weir._wrong_pattern(text) IS 'Why a text can''t be the regular expression of a retry rule; NULL: it can. What is left takes time in proportion to the text that it is matched with. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir.add_tasks(bigint,jsonb) IS 'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
@@ -10574,14 +11018,15 @@ COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp w
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields, names of the JSON object, of which args has at least one ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled. name is for people, and need not be unique. Errors: 22023, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
-COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow, or of one within it: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
@@ -10603,7 +11048,7 @@ COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role m
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir.retry_flow(bigint,text,integer) IS 'One step of retrying all failed and cancelled members of a flow, as weir.retry does. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_flow(bigint,text,integer) IS 'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -10620,6 +11065,7 @@ COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
+COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';
@@ -10650,6 +11096,7 @@ COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the s
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
 COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
+COMMENT ON TABLE weir.edge IS 'Which task of a flow comes after which: by name, because two transactions that do not see each other may both add a task, of which one counts. Insert-only, and compacted with weir.flow.';
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
 COMMENT ON TABLE weir.firing IS 'The due times of schedules that were fired, each with its job (NULL: it was missed, and passed over). Insert-only; the newest row of a schedule counts, and the others are kept for a while.';
@@ -10725,6 +11172,7 @@ GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.add_tasks(bigint,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_flow(bigint) TO weir_operate, weir_work;
@@ -10742,11 +11190,12 @@ GRANT EXECUTE ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],times
 GRANT EXECUTE ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) TO weir_operate, weir_work;
@@ -10788,6 +11237,7 @@ GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.tasks(bigint,bigint,integer) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir.weights() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.workers() TO weir_operate;

@@ -156,13 +156,13 @@ func (m *Maintainer) folds(ctx context.Context) {
 			continue
 		}
 		step, done := outlast(ctx)
-		_, busy, used, err := m.store.Fold(step)
+		busy, again, used, err := m.foldAll(step)
 		done()
 		m.done(ctx, "fold", "", err)
 		switch {
 		case err != nil:
 			wait = m.shared(choresEvery)
-		case busy && signalled:
+		case again, busy && signalled:
 			m.ended.Store(true)
 			wait = foldPause
 		case !used:
@@ -172,6 +172,16 @@ func (m *Maintainer) folds(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// foldAll counts what has arrived at flows, and what follows from it for others, a bounded number of times; again: there is more.
+func (m *Maintainer) foldAll(ctx context.Context) (busy, again, used bool, err error) {
+	for range 20 {
+		if _, busy, again, used, err = m.store.Fold(ctx); err != nil || !again {
+			break
+		}
+	}
+	return busy, again, used, err
 }
 
 // chores does all other chores, in rounds.

@@ -15,7 +15,7 @@ const (
 	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
 	sqlSurvey        = `SELECT coalesce(weir._resurvey(), '')`
 	sqlTidy          = `SELECT coalesce(weir._tidy(), '')`
-	sqlFold          = `SELECT fired, busy, is_used FROM weir._fold_arrivals()`
+	sqlFold          = `SELECT fired, busy, again, is_used FROM weir._fold_arrivals()`
 	sqlRebase        = `SELECT weir.rebase()`
 )
 
@@ -84,11 +84,11 @@ func (s *Store) Tidy(ctx context.Context) (did string, err error) {
 	return did, err
 }
 
-// Fold counts what has arrived at flows, and calls back for those that have ended: ended is their number. busy: another session does, and may not see what is newest.
-// used: there are flows.
-func (s *Store) Fold(ctx context.Context) (ended int, busy, used bool, err error) {
-	err = s.row(ctx, sqlFold, nil, &ended, &busy, &used)
-	return ended, busy, used, err
+// Fold counts what has arrived at flows, and calls back for those that have ended: ended is their number. busy: another session does, and may not see what is newest;
+// again: what it has found is to be counted as well. used: there are flows.
+func (s *Store) Fold(ctx context.Context) (ended int, busy, again, used bool, err error) {
+	err = s.row(ctx, sqlFold, nil, &ended, &busy, &again, &used)
+	return ended, busy, again, used, err
 }
 
 // Rebase starts the log over in another cluster; nil: there was no need. It has no time limit, whatever the role's statement_timeout.

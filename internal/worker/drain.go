@@ -160,9 +160,12 @@ func (d *drain) record(ctx context.Context) (recorded, error) {
 func (d *drain) fold(ctx context.Context) (ended int, err error) {
 	const pause = 5 * time.Millisecond
 	for {
-		ended, busy, _, err := d.Store.Fold(ctx)
+		n, busy, again, _, err := d.Store.Fold(ctx)
+		ended += n
 		if err != nil {
 			return 0, fmt.Errorf("count what has arrived at flows: %w", err)
+		} else if again {
+			ended++ // a task may have started
 		} else if !busy || !sleep.For(ctx, pause) {
 			return ended, ctx.Err()
 		}

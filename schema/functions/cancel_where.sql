@@ -126,7 +126,7 @@ AS $$
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
       WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
+        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow OR weir._is_within(u.flow, f.flow)) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
         AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
         AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
       OFFSET 0)

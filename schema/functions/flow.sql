@@ -43,7 +43,8 @@ END
 $$;
 COMMENT ON FUNCTION weir._callback IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL, on_success jsonb DEFAULT NULL, deadline timestamptz DEFAULT NULL) RETURNS bigint
+CREATE OR REPLACE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL, on_success jsonb DEFAULT NULL, deadline timestamptz DEFAULT NULL, parent bigint DEFAULT NULL,
+                                     fail_fast boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -51,7 +52,7 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
-  new_id bigint;
+  new_id bigint := nextval('weir.flow_id');
 BEGIN
   IF name IS NULL OR length(name) NOT BETWEEN 1 AND 200 THEN
     RAISE EXCEPTION 'weir: the name of a flow must have 1 to 200 characters, got %', CASE WHEN name IS NULL THEN 'null' ELSE length(name)::text END USING ERRCODE = '22023';
@@ -59,15 +60,18 @@ BEGIN
     RAISE EXCEPTION 'weir: the deadline of a flow must be a time to come, got %', deadline USING ERRCODE = '22023', HINT = 'Until then, somebody has to seal it. NULL: one day.';
   END IF;
   PERFORM pg_current_xact_id();
-  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success)
-  VALUES (nextval('weir.flow_id'), now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success))
-  RETURNING id INTO new_id;
+  IF parent IS NOT NULL THEN
+    PERFORM weir._join_flow(parent, 1);
+  END IF;
+  INSERT INTO weir.flow (id, created_at, deadline, name, on_done, on_success, fail_fast, root, parent)
+  VALUES (new_id, now(), coalesce(deadline, now() + interval '1 day'), name, weir._callback('on_done', on_done), weir._callback('on_success', on_success), coalesce(fail_fast, false),
+          coalesce((SELECT f.root FROM weir.flow f WHERE f.id = parent), new_id), parent);
   PERFORM weir._arrive(new_id, 'jobs', 0, 'created');
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir.flow IS
-  'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled. name is for people, and need not be unique. Errors: 22023, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+  'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -177,7 +181,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._flows_among IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._join_flow(flow bigint, n bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._join_flow(flow bigint, n bigint, counts jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -190,21 +194,27 @@ DECLARE
   state    record;
   is_known boolean;
 BEGIN
-  SELECT f.fired_at IS NULL AND NOT f.is_cancelled INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
+  SELECT f.fired_at IS NULL AND NOT f.is_cancelled AND (f.waits IS NULL OR f.job IS NOT NULL) INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
   IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
       RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
     ELSIF state.state IN ('cancelling', 'cancelled') THEN
       RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
+    ELSIF state.state = 'blocked' THEN
+      RAISE EXCEPTION 'weir: task % (%) has not started', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Its own job may add others to it while it runs. Add a task to the flow, to do something else.';
     ELSIF state.state NOT IN ('open', 'running') THEN
       RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
     END IF;
   END IF;
-  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+  IF _join_flow.counts IS NULL THEN
+    PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
+  ELSE
+    INSERT INTO weir.arrival (flow, ring, xid, counts) VALUES (_join_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), _join_flow.counts);
+  END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow; or what is added to its counters. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info
 LANGUAGE plpgsql VOLATILE
@@ -221,8 +231,8 @@ DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
   -- Volatile, because each statement then has a snapshot that is younger than its locks.
-  LOCK TABLE weir.flow, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
-  PERFORM weir._refuse_old_snapshot('^(flow|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
+  LOCK TABLE weir.flow, weir.edge, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^(flow|edge|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
@@ -231,14 +241,16 @@ BEGIN
     UNION ALL
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
-    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
+    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
            coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
     FROM fresh a GROUP BY a.flow
   )
   SELECT f.id, f.name,
-         CASE WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
+         CASE WHEN f.task IS NOT NULL AND p.job IS NULL THEN CASE WHEN p.is_skipped THEN 'cancelled' ELSE 'blocked' END
+              WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
               WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
-         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success
+         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success,
+         f.parent, f.task IS NOT NULL, p.job, f.fail_fast, CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END
   FROM unnest(_read_flows.ids) WITH ORDINALITY i(id, nr)
   CROSS JOIN LATERAL (SELECT f.* FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
   LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1) p ON true
@@ -248,7 +260,7 @@ BEGIN
            coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND k.is_reopened)::integer AS generation
     FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
                  (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
-                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, false) OR coalesce(n.seals, false) AS is_sealed,
+                 coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, f.task IS NOT NULL) OR coalesce(n.seals, false) AS is_sealed,
                  CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
   ORDER BY i.nr;
   RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
@@ -267,7 +279,7 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; and when it ended, if it has. No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -282,10 +294,10 @@ BEGIN
     RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
   END IF;
   RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
-    SELECT f.id FROM weir.flow f WHERE f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
 END
 $$;
-COMMENT ON FUNCTION weir.flows IS 'Flows and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -320,7 +332,7 @@ DECLARE
   now_is text;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
-  IF now_is IN ('open', 'running', 'cancelling') THEN
+  IF now_is IN ('open', 'running', 'blocked') THEN
     IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
     END IF;
@@ -337,7 +349,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.cancel_flow IS
-  'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+  'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.retry_flow(flow bigint, after text DEFAULT NULL, max_rows integer DEFAULT 500, OUT retried integer, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -359,229 +371,16 @@ BEGIN
   PERFORM weir._lock_to_retry(ids);
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
-  IF retried > 0 THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');  -- also for those that were cancelled before they started, which have not ended
+  -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
+  IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.retry_flow IS
-  'One step of retrying all failed and cancelled members of a flow, as weir.retry does. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+  'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  c     weir.flow_cut;
-  at    timestamptz;
-  ended weir.fold[];
-  this  weir.fold;
-  made  weir.flow;
-  about jsonb;
-BEGIN
-  folded := 0;
-  fired := 0;
-  busy := false;
-  is_used := pg_relation_size('weir.flow') > 0;
-  IF NOT is_used THEN
-    RETURN;
-  END IF;
-  PERFORM weir._check_isolation('fold'), weir._hold_briefly();
-  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: fold needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
-  ELSIF NOT pg_try_advisory_xact_lock(1464158547, 7) THEN
-    busy := true;
-    RETURN;
-  END IF;
-  PERFORM weir._check_cluster();
-  SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
-  at := greatest(clock_timestamp(), c.due);
-  IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
-     AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.deadline > c.due AND f.deadline <= at) THEN
-    RETURN;
-  END IF;
-  PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
-
-  WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
-  news AS MATERIALIZED (
-    SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
-           (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
-    FROM (
-      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
-      CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
-      UNION ALL  -- those whose deadline has come
-      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL FROM weir.flow d WHERE d.deadline > c.due AND d.deadline <= at) a
-    GROUP BY a.flow
-  ), sums AS MATERIALIZED (
-    SELECT n.flow, n.jobs + coalesce(p.jobs, 0) AS jobs, n.completed + coalesce(p.completed, 0) AS completed, n.failed + coalesce(p.failed, 0) AS failed,
-           n.cancelled + coalesce(p.cancelled, 0) AS cancelled, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer AS generation,
-           z.is_sealed OR d.deadline <= at AS is_sealed, CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled,
-           coalesce(p.is_abandoned, false) OR d.deadline <= at AND NOT z.is_sealed AS is_abandoned, CASE WHEN NOT n.reopened THEN p.fired_at END AS fired_at
-    FROM news n
-    CROSS JOIN LATERAL (SELECT d.deadline FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
-    LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
-    CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, false) AS is_sealed) z
-  ), written AS (
-    INSERT INTO weir.fold (flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at)
-    SELECT t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned,
-           CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled THEN coalesce(t.fired_at, at) END
-    FROM sums t
-  ), moved AS (
-    INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
-  )
-  SELECT (SELECT count(*) FROM sums),
-         ARRAY(SELECT ROW(t.flow, c.no + 1, t.jobs, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed, t.is_cancelled, t.is_abandoned, at)::weir.fold FROM sums t
-               WHERE t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled AND t.fired_at IS NULL ORDER BY t.flow)
-    INTO folded, ended;
-
-  FOREACH this IN ARRAY ended LOOP
-    SELECT k.* INTO made FROM weir.flow k WHERE k.id = this.flow;
-    about := jsonb_build_object('id', made.id, 'name', made.name, 'generation', this.generation, 'jobs', this.jobs, 'completed', this.completed, 'failed', this.failed, 'cancelled', this.cancelled);
-    IF made.on_success IS NOT NULL AND this.failed = 0 AND this.cancelled = 0 AND NOT this.is_cancelled AND NOT this.is_abandoned THEN
-      PERFORM weir._call_back(made.on_success, about);
-    END IF;
-    IF made.on_done IS NOT NULL THEN
-      PERFORM weir._call_back(made.on_done, about);
-    END IF;
-    fired := fired + 1;
-  END LOOP;
-END
-$$;
-COMMENT ON FUNCTION weir._fold_arrivals IS
-  'Counts what has arrived at flows since the last cut, seals those whose deadline has come, and enqueues the callbacks of those that have ended. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; and is_used: there are flows. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
-
-CREATE OR REPLACE FUNCTION weir._call_back(job jsonb, about jsonb) RETURNS bigint
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-  SELECT weir.enqueue(job->>'queue', job->>'kind', job->'args', (job->>'priority')::integer, NULL, (job->>'max_attempts')::integer,
-                      coalesce(job->'meta', '{}') || jsonb_build_object('weir.flow', about), job->>'key')
-$$;
-COMMENT ON FUNCTION weir._call_back IS 'Enqueues a callback of a flow, with what its meta says about the flow. Locks: see weir.enqueue.';
-
-CREATE OR REPLACE FUNCTION weir._compact_flows() RETURNS text
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET lock_timeout = '50ms'
-AS $$
-#variable_conflict use_column
-DECLARE
-  max_bytes CONSTANT integer := 4194304;
-  active    integer := pg_sequence_last_value('weir.active_arrival');
-  ring      integer;
-  kept      interval;
-  n         bigint;
-  n_ended   bigint;
-BEGIN
-  IF pg_relation_size('weir.arrival_' || active) > max_bytes AND pg_relation_size('weir.arrival_' || active % 3 + 1) = 0 THEN
-    PERFORM setval('weir.active_arrival', active % 3 + 1);
-    RETURN 'opened arrival ' || active % 3 + 1;
-  END IF;
-  FOR ring IN SELECT r FROM generate_series(1, 3) r WHERE r <> active AND pg_relation_size('weir.arrival_' || r) > 0 LOOP
-    CONTINUE WHEN weir._is_held(ARRAY['weir.arrival_' || ring]::regclass[]);  -- an open transaction has arrivals there: the others rotate meanwhile
-    BEGIN
-      PERFORM pg_advisory_xact_lock(1464158547, 7);
-      EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
-      -- Nearly all are counted.
-      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event) SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event
-                      FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
-                      WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
-      EXECUTE format('TRUNCATE weir.arrival_%s', ring);
-      RETURN 'emptied arrival ' || ring;
-    EXCEPTION WHEN lock_not_available THEN NULL;
-    END;
-  END LOOP;
-  ring := weir._compact_seen();
-  IF ring IS NOT NULL THEN
-    RETURN 'emptied or opened seen ' || ring;
-  END IF;
-  IF pg_relation_size('weir.flow_cut') > max_bytes THEN
-    PERFORM pg_advisory_xact_lock(1464158547, 7);
-    LOCK TABLE weir.flow_cut IN ACCESS EXCLUSIVE MODE NOWAIT;
-    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT c.* FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1;
-    TRUNCATE weir.flow_cut;
-    INSERT INTO weir.flow_cut SELECT k.* FROM pg_temp.weir_keep k;
-    RETURN 'compacted cuts of flows';
-  ELSIF pg_relation_size('weir.fold') + pg_relation_size('weir.flow') > greatest(max_bytes, 2 * pg_sequence_last_value('weir.flow_bytes')) THEN
-    PERFORM pg_advisory_xact_lock(1464158547, 7);
-    LOCK TABLE weir.flow, weir.fold IN ACCESS EXCLUSIVE MODE NOWAIT;
-    kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
-    CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
-      SELECT n.* FROM (SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC) n WHERE n.fired_at IS NULL OR n.fired_at > clock_timestamp() - kept;
-    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f WHERE EXISTS (SELECT FROM pg_temp.weir_keep k WHERE k.flow = f.id) OR NOT EXISTS (SELECT FROM weir.fold p WHERE p.flow = f.id);
-    TRUNCATE weir.flow, weir.fold;
-    INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
-    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_keep k;
-    PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
-    RETURN 'compacted flows';
-  END IF;
-  RETURN NULL;
-EXCEPTION WHEN lock_not_available THEN
-  RETURN NULL;  -- in use: try again later
-END
-$$;
-COMMENT ON FUNCTION weir._compact_flows IS
-  'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-
-CREATE OR REPLACE FUNCTION weir._compact_seen() RETURNS integer
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET lock_timeout = '50ms'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  max_bytes CONSTANT integer := 16777216;
-  most      CONSTANT integer := 20000;  -- rows that are copied
-  active    integer := pg_sequence_last_value('weir.active_seen');
-  target    integer;
-  ring      integer;
-  kept      interval;
-  n         bigint;
-BEGIN
-  IF pg_relation_size('weir.seen_' || active) > max_bytes THEN
-    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.seen_' || r) = 0 LIMIT 1;
-    IF FOUND THEN
-      PERFORM setval('weir.active_seen', target);
-      RETURN target;
-    END IF;
-  END IF;
-  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.seen_' || r) > 0 LOOP
-    kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
-    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', ring) INTO n USING kept, most + 1;
-    CONTINUE WHEN n > most OR weir._is_held(ARRAY['weir.seen_' || ring]::regclass[]);
-    BEGIN
-      PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
-      EXECUTE format('LOCK TABLE weir.seen_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
-      EXECUTE format('INSERT INTO weir.seen (key, job, flow, ring) SELECT s.key, s.job, s.flow, $1 FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $2)', ring) USING active, kept;
-      EXECUTE format('TRUNCATE weir.seen_%s', ring);
-      RETURN ring;
-    EXCEPTION WHEN lock_not_available THEN NULL;
-    END;
-  END LOOP;
-  RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION weir._compact_seen IS
-  'Opens the next table of weir.seen when the active one has 16 MB, or empties one whose flows are forgotten, but for 20000 rows at most, which it copies. Returns its number, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-
-CREATE OR REPLACE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._is_within(flow bigint, ancestor bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -589,9 +388,53 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
+DECLARE
+  at bigint := _is_within.flow;
 BEGIN
-  RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow)
-     AND ((SELECT f.fired_at FROM weir.fold f WHERE f.flow = _is_kept.flow ORDER BY f.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE;
+  WHILE at IS NOT NULL LOOP
+    IF at = _is_within.ancestor THEN
+      RETURN true;
+    END IF;
+    at := (SELECT f.parent FROM weir.flow f WHERE f.id = at);
+  END LOOP;
+  RETURN false;
 END
 $$;
-COMMENT ON FUNCTION weir._is_kept IS 'Whether a flow is still kept: it has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir._is_within IS 'Whether a flow is another one, or a member of it, at any depth. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.increment(flow bigint, counter text, n bigint DEFAULT 1) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most CONSTANT integer := 100;
+  now_has jsonb;
+BEGIN
+  IF counter IS NULL OR length(counter) NOT BETWEEN 1 AND 100 THEN
+    RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', CASE WHEN counter IS NULL THEN 'null' ELSE length(counter)::text END USING ERRCODE = '22023';
+  ELSIF flow IS NULL THEN
+    RAISE EXCEPTION 'weir: counters belong to a flow, got null' USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended.';
+  END IF;
+  now_has := (SELECT f.counters FROM weir.fold f WHERE f.flow = increment.flow ORDER BY f.cut DESC LIMIT 1);
+  IF NOT now_has ? counter AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
+    RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(counter) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
+  END IF;
+  PERFORM weir._join_flow(flow, 0, jsonb_build_object(counter, coalesce(n, 1)));
+END
+$$;
+COMMENT ON FUNCTION weir.increment IS
+  'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT jsonb_object_agg(k.name, k.n) FROM (
+    SELECT e.key AS name, sum(e.value::numeric) AS n
+    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
+$$;
+COMMENT ON FUNCTION weir._add_counts IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';

@@ -584,11 +584,30 @@ CREATE TABLE weir.flow (
   deadline   timestamptz NOT NULL,
   name       text        NOT NULL,
   on_done    jsonb,
-  on_success jsonb
+  on_success jsonb,
+  fail_fast  boolean     NOT NULL DEFAULT false,
+  root       bigint      NOT NULL,
+  parent     bigint,
+  task       jsonb
 ) WITH (autovacuum_enabled = off);
-CREATE INDEX flow_deadline ON weir.flow (deadline);
+CREATE INDEX flow_deadline ON weir.flow (deadline) WHERE task IS NULL;
+CREATE INDEX flow_top ON weir.flow (id) WHERE parent IS NULL;
+CREATE INDEX flow_within ON weir.flow (parent, name) WHERE parent IS NOT NULL;
 COMMENT ON TABLE weir.flow IS 'Flows, as they were created. Insert-only; those that ended long ago are left out when it is compacted by TRUNCATE.';
 COMMENT ON COLUMN weir.flow.deadline IS 'When it is sealed, if nobody has done so.';
+COMMENT ON COLUMN weir.flow.parent IS 'The flow that it is a member of; root is the outermost one, possibly itself. NULL: none.';
+COMMENT ON COLUMN weir.flow.task IS 'It is a task of its parent: its first member, which is enqueued when the tasks that it comes after have ended. NULL: it is none.';
+
+CREATE TABLE weir.edge (
+  flow        bigint  NOT NULL,
+  predecessor text    NOT NULL,
+  successor   bigint  NOT NULL,
+  is_lenient  boolean NOT NULL
+) WITH (autovacuum_enabled = off);
+CREATE INDEX edge_predecessor ON weir.edge (flow, predecessor);
+CREATE INDEX edge_successor ON weir.edge (successor);
+COMMENT ON TABLE weir.edge IS 'Which task of a flow comes after which: by name, because two transactions that do not see each other may both add a task, of which one counts. Insert-only, and compacted with weir.flow.';
+COMMENT ON COLUMN weir.edge.is_lenient IS 'The successor runs also if the predecessor has failed or was cancelled.';
 
 CREATE SEQUENCE weir.active_arrival AS smallint MINVALUE 1 MAXVALUE 3;
 COMMENT ON SEQUENCE weir.active_arrival IS 'The table that new rows of weir.arrival are written to.';
@@ -600,7 +619,10 @@ CREATE TABLE weir.arrival (
   failed    integer  NOT NULL DEFAULT 0,
   cancelled integer  NOT NULL DEFAULT 0,
   ring      smallint NOT NULL,
-  event     text
+  event     text,
+  waits     integer,
+  broken    integer,
+  counts    jsonb
 ) PARTITION BY LIST (ring);
 CREATE INDEX arrival_xid ON weir.arrival (xid, flow);
 CREATE TABLE weir.arrival_1 PARTITION OF weir.arrival FOR VALUES IN (1) WITH (autovacuum_enabled = off);
@@ -609,6 +631,8 @@ CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN (3) WITH (au
 COMMENT ON TABLE weir.arrival IS
   'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
 
 CREATE TABLE weir.fold (
   flow         bigint      NOT NULL,
@@ -622,12 +646,21 @@ CREATE TABLE weir.fold (
   is_cancelled boolean     NOT NULL,
   is_abandoned boolean     NOT NULL,
   fired_at     timestamptz,
+  waits        integer,
+  broken       integer,
+  is_skipped   boolean     NOT NULL,
+  job          bigint,
+  counters     jsonb,
   PRIMARY KEY (flow, cut)
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.fold IS
   'The sums of the arrivals of flows, a row for each cut in which a flow had some; the newest row of a flow counts. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have; more than 1 if ended members were retried, or others were added, after it had ended.';
 COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
+COMMENT ON COLUMN weir.fold.waits IS 'Of a task: how many of the tasks that it comes after have not ended; broken: how many have ended, but did not succeed, although it needs that. NULL: it is no task.';
+COMMENT ON COLUMN weir.fold.is_skipped IS 'Of a task: it does not start, because a task that it needs has failed or was cancelled, or its flow was; counted as cancelled.';
+COMMENT ON COLUMN weir.fold.job IS 'Of a task: its job, once that was enqueued.';
+COMMENT ON COLUMN weir.fold.counters IS 'The counters of the flow, by name. NULL: it has none.';
 COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
 
 CREATE SEQUENCE weir.active_seen AS smallint MINVALUE 1 MAXVALUE 4;
@@ -659,7 +692,7 @@ SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('
 
 CREATE TYPE weir.flow_info AS (
   id bigint, name text, state text, generation integer, jobs bigint, unfinished bigint, completed bigint, failed bigint, cancelled bigint,
-  created_at timestamptz, deadline timestamptz, finished_at timestamptz, on_done jsonb, on_success jsonb);
+  created_at timestamptz, deadline timestamptz, finished_at timestamptz, on_done jsonb, on_success jsonb, parent bigint, is_task boolean, job bigint, fail_fast boolean, counters jsonb);
 COMMENT ON TYPE weir.flow_info IS 'A flow and its progress, as weir.flow_info returns it.';
 
 CREATE SEQUENCE weir.segment_no AS bigint;
