@@ -42,6 +42,7 @@ CREATE TABLE weir.arrival (
   cancelled integer NOT NULL DEFAULT 0,
   ring smallint NOT NULL,
   event text,
+  no bigint,
   waits integer,
   broken integer,
   counts jsonb
@@ -315,7 +316,9 @@ CREATE TABLE weir.fold (
   broken integer,
   is_skipped boolean NOT NULL,
   job bigint,
-  counters jsonb
+  counters jsonb,
+  cancelled_no bigint,
+  retried_no bigint
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.gate (
   gate integer NOT NULL,
@@ -777,6 +780,7 @@ ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 CREATE INDEX arrival_xid ON ONLY weir.arrival USING btree (xid, flow);
 CREATE INDEX batch_worker ON ONLY weir.batch USING btree (worker, no);
 CREATE INDEX cancellation_of_queue ON weir.cancellation USING btree (queue, id);
+CREATE INDEX cancellation_where_flow ON weir.cancellation_where USING btree (flow) WHERE (flow IS NOT NULL);
 CREATE INDEX edge_predecessor ON weir.edge USING btree (flow, predecessor);
 CREATE INDEX edge_successor ON weir.edge USING btree (successor);
 CREATE INDEX failure_by_id ON ONLY weir.failure USING btree (id, attempt);
@@ -858,13 +862,13 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text, no bigint DEFAULT NULL::bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no)
   VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
-          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event);
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no);
 END
 $$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1099,12 +1103,12 @@ AS $$
 BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
-    SELECT CASE WHEN (_begin_nested.was[t.nr]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.nr] ELSE
+    SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
              ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
-                 w.waits, w.broken, false, NULL, t.counters)::weir.fold END
-    FROM unnest(_begin_nested.sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
+    FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1), false) AS is_cancelled OFFSET 0) k
+    CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -1113,7 +1117,7 @@ BEGIN
       SELECT CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind IS NULL) END AS waits, CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind <> 'completed' AND NOT e.is_lenient) END AS broken
       FROM (SELECT e.* FROM weir.edge e WHERE e.successor = t.flow AND NOT g.is_gone OFFSET 0) e
       CROSS JOIN LATERAL (SELECT weir._kind_of(weir._last_of_task(e.flow, e.predecessor)) AS kind OFFSET 0) p) w
-    ORDER BY t.nr);
+    ORDER BY t.ordinality);
 END
 $$;
 CREATE FUNCTION weir._being_completed() RETURNS integer[] LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1189,6 +1193,16 @@ BEGIN
   END;
   RETURN jsonb_build_object('queue', r.queue, 'kind', r.kind, 'args', r.args, 'priority', r.priority, 'max_attempts', r.max_attempts)
       || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
+END
+$$;
+CREATE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- To the end of the transaction, so that the flow is not forgotten before what it logs is counted.
+  LOCK TABLE weir.flow IN ACCESS SHARE MODE;
+  RETURN greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = _cancellation_of.flow ORDER BY f.cut DESC LIMIT 1),
+                  (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = _cancellation_of.flow));
 END
 $$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2181,8 +2195,8 @@ BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 7);
       EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
       -- Nearly all are counted.
-      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
-                      SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts
+      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, waits, broken, counts)
+                      SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts
                       FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
                       WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
       EXECUTE format('TRUNCATE weir.arrival_%s', ring);
@@ -2208,7 +2222,11 @@ BEGIN
     -- What is within a flow is kept as long as that.
     CREATE TEMP TABLE weir_last ON COMMIT DROP AS SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC;
     CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept;
+      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root
+      WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept
+         -- Or a member was retried, which is not counted yet.
+         OR f.root IN (SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
+                       WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot));
     CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e WHERE e.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
     TRUNCATE weir.flow, weir.edge, weir.fold;
     INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
@@ -2949,15 +2967,13 @@ DECLARE
   this  record;
   about jsonb;
 BEGIN
-  fired := (SELECT count(*) FROM unnest(sums, was) k(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters,
-                                                     flow_, cut_, jobs_, completed_, failed_, cancelled_, generation_, is_sealed_, is_cancelled_, is_abandoned_, fired_at_)
-            WHERE k.fired_at IS NOT NULL AND (k.fired_at_ IS NULL OR k.generation_ <> k.generation));
+  fired := (SELECT count(*) FROM unnest(sums) WITH ORDINALITY n WHERE n.fired_at IS NOT NULL AND ((was[n.ordinality]).fired_at IS NULL OR (was[n.ordinality]).generation <> n.generation));
   again := false;
   FOR this IN
-    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.nr]).fired_at AS before, (was[n.nr]).generation AS generation_before, (was[n.nr]).failed AS failed_before
-    FROM unnest(sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before, (was[n.ordinality]).failed AS failed_before
+    FROM unnest(sums) WITH ORDINALITY n
     CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = n.flow AND (d.fail_fast OR d.on_done IS NOT NULL OR d.on_success IS NOT NULL) OFFSET 0) d
-    ORDER BY n.nr
+    ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
       IF this.fail_fast AND this.failed > coalesce(this.failed_before, 0) AND NOT this.is_cancelled THEN
@@ -3541,7 +3557,7 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
-  at := greatest(clock_timestamp(), c.due);
+  at := clock_timestamp();  -- if it was set back, flows whose deadline comes again are sealed already
   IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
      AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.task IS NULL AND f.deadline > c.due AND f.deadline <= at) THEN
     RETURN;
@@ -3554,29 +3570,31 @@ BEGIN
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
            coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
-           (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
-      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
+      SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
       UNION ALL  -- those whose deadline has come
-      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
+      SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, n.event, p AS was,
+    SELECT d.parent, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
-               z.is_sealed OR coalesce(d.deadline <= at, false), CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END,
+               z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
                coalesce(p.is_abandoned, false) OR coalesce(d.deadline <= at, false) AND NOT z.is_sealed, CASE WHEN NOT n.reopened THEN p.fired_at END,
                p.waits + coalesce(n.waits, 0), p.broken + coalesce(n.broken, 0), coalesce(p.is_skipped, false), p.job,
-               CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END)::weir.fold AS sum
+               CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END,
+               e.cancelled_no, e.retried_no)::weir.fold AS sum
     FROM news n
     CROSS JOIN LATERAL (SELECT CASE WHEN d.task IS NULL THEN d.deadline END AS deadline, d.task IS NOT NULL AS is_task, d.parent FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
     LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
     CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, d.is_task) AS is_sealed) z
+    CROSS JOIN LATERAL (SELECT greatest(n.cancelled_no, p.cancelled_no) AS cancelled_no, greatest(n.retried_no, p.retried_no) AS retried_no) e  -- whatever the order of their commits
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR k.event IS NOT NULL)
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false))
     INTO was, sums, is_new, is_nested FROM summed k;
   IF sums IS NULL THEN
     RETURN;
@@ -3588,11 +3606,11 @@ BEGIN
     SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
                t.is_sealed, t.is_cancelled, t.is_abandoned,
                CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, at) END,
-               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters)::weir.fold
-    FROM unnest(sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters, t.cancelled_no, t.retried_no)::weir.fold
+    FROM unnest(sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
     CROSS JOIN LATERAL (SELECT s.skips, t.is_skipped AND NOT s.skips AS starts_over OFFSET 0) k
-    ORDER BY t.nr);
+    ORDER BY t.ordinality);
   INSERT INTO weir.fold SELECT f.* FROM unnest(sums) f;
   folded := cardinality(sums);
 
@@ -4203,8 +4221,12 @@ DECLARE
   state    record;
   is_known boolean;
 BEGIN
+  -- Usually it has been counted, and neither ended nor was cancelled; or it was not counted yet, and so has not ended.
   SELECT f.fired_at IS NULL AND NOT f.is_cancelled AND (f.waits IS NULL OR f.job IS NOT NULL) INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
-  IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
+  IF NOT FOUND THEN
+    is_known := (SELECT f.task IS NULL FROM weir.flow f WHERE f.id = _join_flow.flow);
+  END IF;
+  IF is_known IS NOT TRUE OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.flow = _join_flow.flow) THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
       RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
@@ -5828,9 +5850,9 @@ DECLARE
 BEGIN
   -- What has changed of those that are members of others.
   SELECT array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS before, array_agg(k.kind) AS kinds, array_agg(k.is_gone) AS gone INTO changes
-  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.nr]) AS before, weir._kind_of(_pass_on.sums[n.nr]) AS kind, n.generation <> (_pass_on.was[n.nr]).generation AS is_over,
-               n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.nr]).flow IS NULL AS is_gone
-        FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr) OFFSET 0) k
+  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.ordinality]) AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind, n.generation <> (_pass_on.was[n.ordinality]).generation AS is_over,
+               n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.ordinality]).flow IS NULL AS is_gone
+        FROM unnest(_pass_on.sums) WITH ORDINALITY n OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d
   WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.kind IS NOT NULL AND k.is_over OR k.is_gone);
   IF changes.parents IS NOT NULL THEN
@@ -5853,10 +5875,10 @@ BEGIN
     WHERE (k.waits <> 0 OR k.broken <> 0) AND EXISTS (SELECT FROM weir.fold p WHERE p.flow = k.successor);
   END IF;
   -- A flow that is cancelled, or no longer, takes along those that are its members.
-  INSERT INTO weir.arrival (flow, ring, xid, event)
-  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END
-  FROM (SELECT n.flow, n.is_cancelled FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
-        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.nr]).is_cancelled, false) OFFSET 0) k
+  INSERT INTO weir.arrival (flow, ring, xid, event, no)
+  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END, CASE WHEN k.is_cancelled THEN k.cancelled_no ELSE k.retried_no END
+  FROM (SELECT n.flow, n.is_cancelled, n.cancelled_no, n.retried_no FROM unnest(_pass_on.sums) WITH ORDINALITY n
+        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.ordinality]).is_cancelled, false) OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = k.flow OFFSET 0) d
   CROSS JOIN LATERAL (SELECT p.fired_at, p.is_cancelled FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) p
   WHERE p.is_cancelled <> k.is_cancelled AND (p.fired_at IS NULL OR NOT k.is_cancelled);
@@ -6066,7 +6088,8 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
+           max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
   SELECT f.id, f.name,
@@ -6085,7 +6108,7 @@ BEGIN
     FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
                  (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
                  coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, f.task IS NOT NULL) OR coalesce(n.seals, false) AS is_sealed,
-                 CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
+                 coalesce(greatest(n.cancelled_no, p.cancelled_no) > coalesce(greatest(n.retried_no, p.retried_no), 0), false) AS is_cancelled) k) t
   ORDER BY i.nr;
   RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -6865,8 +6888,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
   PERFORM weir._log_member(k.job, k.flow, d.task, jsonb_build_object('weir.task', jsonb_build_object('flow', d.parent, 'name', d.name)))
-  FROM (SELECT n.job, n.flow FROM unnest(_release_tasks.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
-        WHERE n.job IS NOT NULL AND (_release_tasks.was[n.nr]).job IS NULL ORDER BY n.job OFFSET 0) k
+  FROM (SELECT n.job, n.flow FROM unnest(_release_tasks.sums) WITH ORDINALITY n
+        WHERE n.job IS NOT NULL AND (_release_tasks.was[n.ordinality]).job IS NULL ORDER BY n.job OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d;
 END
 $$;
@@ -7222,14 +7245,18 @@ BEGIN
     RETURN 'noted cancellations';
   END IF;
 
+  -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since. It is counted, so that who retries the flow sees it.
+  DELETE FROM weir.cancellation_where d
+  WHERE d.flow IS NOT NULL AND d.xid <= pg_snapshot_xmin(pg_current_snapshot())
+    AND coalesce((SELECT p.cancelled_no >= d.no AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
+                 NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = d.flow));
+  IF FOUND THEN
+    RETURN 'retired a cancellation';
+  END IF;
   PERFORM weir._lock_log();
-  SELECT c.* INTO w FROM weir.cancellation_where c ORDER BY random() LIMIT 1;
-  IF w.flow IS NOT NULL THEN
-    -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since.
-    IF pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND NOT EXISTS (SELECT FROM weir._read_flows(ARRAY[w.flow]) f WHERE f.unfinished > 0) THEN
-      DELETE FROM weir.cancellation_where c WHERE c.no = w.no;
-      RETURN 'retired a cancellation';
-    END IF;
+  SELECT c.* INTO w FROM weir.cancellation_where c WHERE c.flow IS NULL ORDER BY random() LIMIT 1;
+  IF w.no IS NULL THEN
+    RETURN NULL;
   ELSIF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
     UPDATE weir.cancellation_where c SET clear_xid = pg_current_xact_id() WHERE c.no = w.no;
     RETURN 'cleared a cancellation';
@@ -7282,7 +7309,7 @@ BEGIN
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
           weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL AND j.flow IS NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
   IF j.flow IS NOT NULL THEN
-    PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
+    PERFORM weir._arrive(j.flow, j.state, -1, 'retried', weir._cancellation_of(j.flow));
   END IF;
   state := 'available';
 END
@@ -8833,15 +8860,17 @@ AS $$
 DECLARE
   most   CONSTANT integer := 2000;
   now_is text;
+  new_no bigint;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
     END IF;
     PERFORM pg_current_xact_id();
-    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow);
-    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled'), nextval('weir.control');
+    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
+    INSERT INTO weir.arrival (flow, ring, xid, event, no) VALUES (cancel_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 'cancelled', new_no);
+    PERFORM nextval('weir.control');
     -- In order, those that were to be tried again hold up their keys no more.
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
     SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
@@ -8873,7 +8902,7 @@ BEGIN
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
   this.key := cancel_where.key;
-  n := (SELECT count(*) FROM weir.cancellation_where);
+  n := (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NULL);
   IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
     RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
       USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';
@@ -9864,8 +9893,8 @@ BEGIN
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
-  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM pg_temp.weir_arrival a;
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, waits, broken, counts)
+  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM pg_temp.weir_arrival a;
   INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (cut.no + 1, cut.due, '3:3:');  -- before every transaction
   -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
   UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;
@@ -10046,7 +10075,7 @@ BEGIN
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
   -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
   IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
   END IF;
 END
 $$;
@@ -10662,6 +10691,7 @@ $$;
 
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
@@ -10683,6 +10713,7 @@ COMMENT ON COLUMN weir.flow.deadline IS 'When it is sealed, if nobody has done s
 COMMENT ON COLUMN weir.flow.parent IS 'The flow that it is a member of; root is the outermost one, possibly itself. NULL: none.';
 COMMENT ON COLUMN weir.flow.task IS 'It is a task of its parent: its first member, which is enqueued when the tasks that it comes after have ended. NULL: it is none.';
 COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
+COMMENT ON COLUMN weir.fold.cancelled_no IS 'The last cancellation; it counts, and is_cancelled is true, unless who retried the flow has seen it: retried_no is as great. NULL: there was none.';
 COMMENT ON COLUMN weir.fold.counters IS 'The counters of the flow, by name. NULL: it has none.';
 COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
 COMMENT ON COLUMN weir.fold.generation IS 'How often it has ended, or will have; more than 1 if ended members were retried, or others were added, after it had ended.';
@@ -10745,7 +10776,7 @@ COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
 COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
-COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
@@ -10761,6 +10792,7 @@ COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';

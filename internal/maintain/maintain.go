@@ -30,6 +30,7 @@ const (
 	choresIdle   = 4                      // rounds per round while nothing is logged
 	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
 	tidyEvery    = 10                     // rounds of chores
+	tidyMost     = 20                     // small chores in a round
 	foldEvery    = 100 * time.Millisecond // if there are flows, when not signalled
 	foldIdle     = time.Second            // if there are none
 	foldPause    = 5 * time.Millisecond   // minimum interval; and when another session folds, which may not see what this one was signalled for
@@ -217,7 +218,7 @@ func (r *rounds) turn(ctx context.Context) {
 		{"rotate later", r.store.RotateLater},
 		{"rotate messages", r.store.RotateMessages}, // hubs do this too, but there may be none
 		{"survey", r.store.Survey},
-		{"tidy", r.store.Tidy},
+		{"tidy", r.tidy},
 	}
 	if r.nr%tidyEvery != 1 {
 		steps = steps[:len(steps)-1]
@@ -226,6 +227,18 @@ func (r *rounds) turn(ctx context.Context) {
 		did, err := step.run(ctx)
 		r.done(ctx, step.name, did, err)
 	}
+}
+
+// tidy does small chores, of which there may be many, a few at a time. It returns the last one, or "".
+func (r *rounds) tidy(ctx context.Context) (did string, err error) {
+	for range tidyMost {
+		one, err := r.store.Tidy(ctx)
+		if one == "" || err != nil {
+			return did, err
+		}
+		did = one
+	}
+	return did, nil
 }
 
 // rescues checks for lost workers. A maintainer that finds one missing checks again soon, without waiting for its turn.

@@ -75,7 +75,7 @@ BEGIN
   this.enqueued_after := cancel_where.enqueued_after;
   this.enqueued_before := cancel_where.enqueued_before;
   this.key := cancel_where.key;
-  n := (SELECT count(*) FROM weir.cancellation_where);
+  n := (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NULL);
   IF n >= 2 * most OR n >= most AND NOT EXISTS (SELECT FROM weir.cancellation_where w WHERE weir._covers(this, w)) THEN
     RAISE EXCEPTION 'weir: % cancellations by filter are not finished', n
       USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended. Cancel with one wider filter, which replaces those that it covers; or end old transactions (weir doctor names them), and work or resume the queues; or cancel single jobs with weir.cancel.';

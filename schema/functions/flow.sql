@@ -73,17 +73,17 @@ $$;
 COMMENT ON FUNCTION weir.flow IS
   'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL, no bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
 AS $$
 BEGIN
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event)
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no)
   VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
-          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event);
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no);
 END
 $$;
 COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -194,8 +194,12 @@ DECLARE
   state    record;
   is_known boolean;
 BEGIN
+  -- Usually it has been counted, and neither ended nor was cancelled; or it was not counted yet, and so has not ended.
   SELECT f.fired_at IS NULL AND NOT f.is_cancelled AND (f.waits IS NULL OR f.job IS NOT NULL) INTO is_known FROM weir.fold f WHERE f.flow = _join_flow.flow ORDER BY f.cut DESC LIMIT 1;
-  IF is_known IS NOT TRUE OR pg_relation_size('weir.cancellation_where') > 0 THEN
+  IF NOT FOUND THEN
+    is_known := (SELECT f.task IS NULL FROM weir.flow f WHERE f.id = _join_flow.flow);
+  END IF;
+  IF is_known IS NOT TRUE OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.flow = _join_flow.flow) THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
       RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
@@ -242,7 +246,8 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
+           max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
   SELECT f.id, f.name,
@@ -261,7 +266,7 @@ BEGIN
     FROM (SELECT (coalesce(p.jobs, 0) + coalesce(n.jobs, 0))::bigint AS jobs, (coalesce(p.completed, 0) + coalesce(n.completed, 0))::bigint AS completed,
                  (coalesce(p.failed, 0) + coalesce(n.failed, 0))::bigint AS failed, (coalesce(p.cancelled, 0) + coalesce(n.cancelled, 0))::bigint AS cancelled,
                  coalesce(n.reopened, false) AS is_reopened, coalesce(p.is_sealed, f.task IS NOT NULL) OR coalesce(n.seals, false) AS is_sealed,
-                 CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END AS is_cancelled) k) t
+                 coalesce(greatest(n.cancelled_no, p.cancelled_no) > coalesce(greatest(n.retried_no, p.retried_no), 0), false) AS is_cancelled) k) t
   ORDER BY i.nr;
   RAISE SQLSTATE 'WR099';  -- releases the tables, which are compacted beside a reader that stays open
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -330,15 +335,17 @@ AS $$
 DECLARE
   most   CONSTANT integer := 2000;
   now_is text;
+  new_no bigint;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    IF (SELECT count(*) FROM weir.cancellation_where) >= most THEN
+    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
     END IF;
     PERFORM pg_current_xact_id();
-    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow);
-    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled'), nextval('weir.control');
+    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
+    INSERT INTO weir.arrival (flow, ring, xid, event, no) VALUES (cancel_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 'cancelled', new_no);
+    PERFORM nextval('weir.control');
     -- In order, those that were to be tried again hold up their keys no more.
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
     SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
@@ -373,12 +380,28 @@ BEGIN
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
   -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
   IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried');
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.retry_flow IS
   'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- To the end of the transaction, so that the flow is not forgotten before what it logs is counted.
+  LOCK TABLE weir.flow IN ACCESS SHARE MODE;
+  RETURN greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = _cancellation_of.flow ORDER BY f.cut DESC LIMIT 1),
+                  (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = _cancellation_of.flow));
+END
+$$;
+COMMENT ON FUNCTION weir._cancellation_of IS
+  'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_within(flow bigint, ancestor bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE

@@ -25,8 +25,8 @@ BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 7);
       EXECUTE format('LOCK TABLE weir.arrival_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
       -- Nearly all are counted.
-      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
-                      SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts
+      EXECUTE format('INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, waits, broken, counts)
+                      SELECT a.flow, $1, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts
                       FROM weir.arrival_%s a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c
                       WHERE NOT pg_visible_in_snapshot(a.xid, c.snapshot)', ring) USING active;
       EXECUTE format('TRUNCATE weir.arrival_%s', ring);
@@ -52,7 +52,11 @@ BEGIN
     -- What is within a flow is kept as long as that.
     CREATE TEMP TABLE weir_last ON COMMIT DROP AS SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC;
     CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept;
+      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root
+      WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept
+         -- Or a member was retried, which is not counted yet.
+         OR f.root IN (SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
+                       WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot));
     CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e WHERE e.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
     TRUNCATE weir.flow, weir.edge, weir.fold;
     INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;

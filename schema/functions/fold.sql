@@ -41,42 +41,44 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
   SELECT k.* INTO c FROM weir.flow_cut k ORDER BY k.no DESC LIMIT 1;
-  at := greatest(clock_timestamp(), c.due);
+  at := clock_timestamp();  -- if it was set back, flows whose deadline comes again are sealed already
   IF NOT EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
      AND NOT EXISTS (SELECT FROM weir.flow f WHERE f.task IS NULL AND f.deadline > c.due AND f.deadline <= at) THEN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
-  PERFORM pg_current_xact_id();                           -- before ids are drawn, as in enqueue
 
+  -- This transaction gets its id only after the snapshot of this statement was taken: so the next cut counts what it logs itself. And before ids are drawn, as in enqueue.
   WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
            coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
-           (array_agg(a.event ORDER BY a.xid DESC) FILTER (WHERE a.event IN ('cancelled', 'retried')))[1] AS event
+           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
-      SELECT a.flow, a.xid, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
+      SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
       UNION ALL  -- those whose deadline has come
-      SELECT d.id, '0'::xid8, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
+      SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, n.event, p AS was,
+    SELECT d.parent, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
-               z.is_sealed OR coalesce(d.deadline <= at, false), CASE WHEN n.event IS NOT NULL THEN n.event = 'cancelled' ELSE coalesce(p.is_cancelled, false) END,
+               z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
                coalesce(p.is_abandoned, false) OR coalesce(d.deadline <= at, false) AND NOT z.is_sealed, CASE WHEN NOT n.reopened THEN p.fired_at END,
                p.waits + coalesce(n.waits, 0), p.broken + coalesce(n.broken, 0), coalesce(p.is_skipped, false), p.job,
-               CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END)::weir.fold AS sum
+               CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END,
+               e.cancelled_no, e.retried_no)::weir.fold AS sum
     FROM news n
     CROSS JOIN LATERAL (SELECT CASE WHEN d.task IS NULL THEN d.deadline END AS deadline, d.task IS NOT NULL AS is_task, d.parent FROM weir.flow d WHERE d.id = n.flow OFFSET 0) d  -- without one, it is forgotten
     LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = n.flow ORDER BY p.cut DESC LIMIT 1) p ON true
     CROSS JOIN LATERAL (SELECT n.seals OR coalesce(p.is_sealed, d.is_task) AS is_sealed) z
+    CROSS JOIN LATERAL (SELECT greatest(n.cancelled_no, p.cancelled_no) AS cancelled_no, greatest(n.retried_no, p.retried_no) AS retried_no) e  -- whatever the order of their commits
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR k.event IS NOT NULL)
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false))
     INTO was, sums, is_new, is_nested FROM summed k;
   IF sums IS NULL THEN
     RETURN;
@@ -88,11 +90,11 @@ BEGIN
     SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
                t.is_sealed, t.is_cancelled, t.is_abandoned,
                CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, at) END,
-               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters)::weir.fold
-    FROM unnest(sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters, t.cancelled_no, t.retried_no)::weir.fold
+    FROM unnest(sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
     CROSS JOIN LATERAL (SELECT s.skips, t.is_skipped AND NOT s.skips AS starts_over OFFSET 0) k
-    ORDER BY t.nr);
+    ORDER BY t.ordinality);
   INSERT INTO weir.fold SELECT f.* FROM unnest(sums) f;
   folded := cardinality(sums);
 
@@ -120,12 +122,12 @@ AS $$
 BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
-    SELECT CASE WHEN (_begin_nested.was[t.nr]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.nr] ELSE
+    SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
              ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
-                 w.waits, w.broken, false, NULL, t.counters)::weir.fold END
-    FROM unnest(_begin_nested.sums) WITH ORDINALITY t(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
+    FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce((SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1), false) AS is_cancelled OFFSET 0) k
+    CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -134,7 +136,7 @@ BEGIN
       SELECT CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind IS NULL) END AS waits, CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind <> 'completed' AND NOT e.is_lenient) END AS broken
       FROM (SELECT e.* FROM weir.edge e WHERE e.successor = t.flow AND NOT g.is_gone OFFSET 0) e
       CROSS JOIN LATERAL (SELECT weir._kind_of(weir._last_of_task(e.flow, e.predecessor)) AS kind OFFSET 0) p) w
-    ORDER BY t.nr);
+    ORDER BY t.ordinality);
 END
 $$;
 COMMENT ON FUNCTION weir._begin_nested IS
@@ -184,8 +186,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
   PERFORM weir._log_member(k.job, k.flow, d.task, jsonb_build_object('weir.task', jsonb_build_object('flow', d.parent, 'name', d.name)))
-  FROM (SELECT n.job, n.flow FROM unnest(_release_tasks.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
-        WHERE n.job IS NOT NULL AND (_release_tasks.was[n.nr]).job IS NULL ORDER BY n.job OFFSET 0) k
+  FROM (SELECT n.job, n.flow FROM unnest(_release_tasks.sums) WITH ORDINALITY n
+        WHERE n.job IS NOT NULL AND (_release_tasks.was[n.ordinality]).job IS NULL ORDER BY n.job OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d;
 END
 $$;
@@ -224,9 +226,9 @@ DECLARE
 BEGIN
   -- What has changed of those that are members of others.
   SELECT array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS before, array_agg(k.kind) AS kinds, array_agg(k.is_gone) AS gone INTO changes
-  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.nr]) AS before, weir._kind_of(_pass_on.sums[n.nr]) AS kind, n.generation <> (_pass_on.was[n.nr]).generation AS is_over,
-               n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.nr]).flow IS NULL AS is_gone
-        FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr) OFFSET 0) k
+  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.ordinality]) AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind, n.generation <> (_pass_on.was[n.ordinality]).generation AS is_over,
+               n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.ordinality]).flow IS NULL AS is_gone
+        FROM unnest(_pass_on.sums) WITH ORDINALITY n OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d
   WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.kind IS NOT NULL AND k.is_over OR k.is_gone);
   IF changes.parents IS NOT NULL THEN
@@ -249,10 +251,10 @@ BEGIN
     WHERE (k.waits <> 0 OR k.broken <> 0) AND EXISTS (SELECT FROM weir.fold p WHERE p.flow = k.successor);
   END IF;
   -- A flow that is cancelled, or no longer, takes along those that are its members.
-  INSERT INTO weir.arrival (flow, ring, xid, event)
-  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END
-  FROM (SELECT n.flow, n.is_cancelled FROM unnest(_pass_on.sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
-        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.nr]).is_cancelled, false) OFFSET 0) k
+  INSERT INTO weir.arrival (flow, ring, xid, event, no)
+  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END, CASE WHEN k.is_cancelled THEN k.cancelled_no ELSE k.retried_no END
+  FROM (SELECT n.flow, n.is_cancelled, n.cancelled_no, n.retried_no FROM unnest(_pass_on.sums) WITH ORDINALITY n
+        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.ordinality]).is_cancelled, false) OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = k.flow OFFSET 0) d
   CROSS JOIN LATERAL (SELECT p.fired_at, p.is_cancelled FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) p
   WHERE p.is_cancelled <> k.is_cancelled AND (p.fired_at IS NULL OR NOT k.is_cancelled);
@@ -277,15 +279,13 @@ DECLARE
   this  record;
   about jsonb;
 BEGIN
-  fired := (SELECT count(*) FROM unnest(sums, was) k(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters,
-                                                     flow_, cut_, jobs_, completed_, failed_, cancelled_, generation_, is_sealed_, is_cancelled_, is_abandoned_, fired_at_)
-            WHERE k.fired_at IS NOT NULL AND (k.fired_at_ IS NULL OR k.generation_ <> k.generation));
+  fired := (SELECT count(*) FROM unnest(sums) WITH ORDINALITY n WHERE n.fired_at IS NOT NULL AND ((was[n.ordinality]).fired_at IS NULL OR (was[n.ordinality]).generation <> n.generation));
   again := false;
   FOR this IN
-    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.nr]).fired_at AS before, (was[n.nr]).generation AS generation_before, (was[n.nr]).failed AS failed_before
-    FROM unnest(sums) WITH ORDINALITY n(flow, cut, jobs, completed, failed, cancelled, generation, is_sealed, is_cancelled, is_abandoned, fired_at, waits, broken, is_skipped, job, counters, nr)
+    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before, (was[n.ordinality]).failed AS failed_before
+    FROM unnest(sums) WITH ORDINALITY n
     CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = n.flow AND (d.fail_fast OR d.on_done IS NOT NULL OR d.on_success IS NOT NULL) OFFSET 0) d
-    ORDER BY n.nr
+    ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
       IF this.fail_fast AND this.failed > coalesce(this.failed_before, 0) AND NOT this.is_cancelled THEN

@@ -127,7 +127,7 @@ BEGIN
           greatest(j.max_attempts, j.attempt + 1), pg_sequence_last_value('weir.active_job'), j.kind, j.args, j.meta,
           weir._brief_errors(j.errors), u.unique_key, CASE WHEN u.unique_key IS NOT NULL AND j.flow IS NULL THEN nextval('weir.job_id') * 2 END, u.unique_until, j.key, j.flow);
   IF j.flow IS NOT NULL THEN
-    PERFORM weir._arrive(j.flow, j.state, -1, 'retried');
+    PERFORM weir._arrive(j.flow, j.state, -1, 'retried', weir._cancellation_of(j.flow));
   END IF;
   state := 'available';
 END

@@ -139,8 +139,8 @@ BEGIN
   END LOOP;
   -- Nothing has been promoted, so any snapshot will do.
   INSERT INTO weir.promotion (seq, due, due_id, snapshot) SELECT s.seq + 1, '-infinity', 0, pg_current_snapshot() FROM pg_temp.weir_seq s;
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, waits, broken, counts)
-  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event, a.waits, a.broken, a.counts FROM pg_temp.weir_arrival a;
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, waits, broken, counts)
+  SELECT a.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM pg_temp.weir_arrival a;
   INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (cut.no + 1, cut.due, '3:3:');  -- before every transaction
   -- Ids of jobs are as they were, so what was cancelled by a filter stays cancelled.
   UPDATE weir.cancellation_where SET batches = NULL, xid = NULL, clear_xid = NULL;

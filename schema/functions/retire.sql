@@ -60,14 +60,18 @@ BEGIN
     RETURN 'noted cancellations';
   END IF;
 
+  -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since. It is counted, so that who retries the flow sees it.
+  DELETE FROM weir.cancellation_where d
+  WHERE d.flow IS NOT NULL AND d.xid <= pg_snapshot_xmin(pg_current_snapshot())
+    AND coalesce((SELECT p.cancelled_no >= d.no AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
+                 NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = d.flow));
+  IF FOUND THEN
+    RETURN 'retired a cancellation';
+  END IF;
   PERFORM weir._lock_log();
-  SELECT c.* INTO w FROM weir.cancellation_where c ORDER BY random() LIMIT 1;
-  IF w.flow IS NOT NULL THEN
-    -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since.
-    IF pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND NOT EXISTS (SELECT FROM weir._read_flows(ARRAY[w.flow]) f WHERE f.unfinished > 0) THEN
-      DELETE FROM weir.cancellation_where c WHERE c.no = w.no;
-      RETURN 'retired a cancellation';
-    END IF;
+  SELECT c.* INTO w FROM weir.cancellation_where c WHERE c.flow IS NULL ORDER BY random() LIMIT 1;
+  IF w.no IS NULL THEN
+    RETURN NULL;
   ELSIF w.clear_xid IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= w.xid AND weir._none_started(w) AND weir._none_scheduled(w) THEN
     UPDATE weir.cancellation_where c SET clear_xid = pg_current_xact_id() WHERE c.no = w.no;
     RETURN 'cleared a cancellation';

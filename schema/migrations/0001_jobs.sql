@@ -564,6 +564,7 @@ COMMENT ON TABLE weir.cancellation_where IS
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
+CREATE INDEX cancellation_where_flow ON weir.cancellation_where (flow) WHERE flow IS NOT NULL;
 CREATE TABLE weir.reprieve (
   id      bigint  NOT NULL,
   attempt integer NOT NULL,
@@ -620,6 +621,7 @@ CREATE TABLE weir.arrival (
   cancelled integer  NOT NULL DEFAULT 0,
   ring      smallint NOT NULL,
   event     text,
+  no        bigint,
   waits     integer,
   broken    integer,
   counts    jsonb
@@ -631,6 +633,7 @@ CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN (3) WITH (au
 COMMENT ON TABLE weir.arrival IS
   'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
 
@@ -651,6 +654,8 @@ CREATE TABLE weir.fold (
   is_skipped   boolean     NOT NULL,
   job          bigint,
   counters     jsonb,
+  cancelled_no bigint,
+  retried_no   bigint,
   PRIMARY KEY (flow, cut)
 ) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.fold IS
@@ -660,6 +665,7 @@ COMMENT ON COLUMN weir.fold.is_abandoned IS 'It was sealed by its deadline.';
 COMMENT ON COLUMN weir.fold.waits IS 'Of a task: how many of the tasks that it comes after have not ended; broken: how many have ended, but did not succeed, although it needs that. NULL: it is no task.';
 COMMENT ON COLUMN weir.fold.is_skipped IS 'Of a task: it does not start, because a task that it needs has failed or was cancelled, or its flow was; counted as cancelled.';
 COMMENT ON COLUMN weir.fold.job IS 'Of a task: its job, once that was enqueued.';
+COMMENT ON COLUMN weir.fold.cancelled_no IS 'The last cancellation; it counts, and is_cancelled is true, unless who retried the flow has seen it: retried_no is as great. NULL: there was none.';
 COMMENT ON COLUMN weir.fold.counters IS 'The counters of the flow, by name. NULL: it has none.';
 COMMENT ON COLUMN weir.fold.fired_at IS 'When its members had all ended, and its callbacks were enqueued. NULL: some have not.';
 

@@ -651,6 +651,7 @@ func TestTheTablesOfFlowsAreEmptied(t *testing.T) {
 	worker := startWorker(t, conn, "q", "back")
 	smallSegments(t, conn)
 	exec(t, conn, `SELECT weir.set('failed_retention', '0 s')`)
+	exec(t, conn, `SET work_mem = '64kB'`) // as if there were many more flows: nothing is looked up in a list of all of them
 	flow := newFlow(t, conn, "kept")
 	addTo(t, conn, flow, 3)
 	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 1))
