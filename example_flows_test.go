@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir"
 )
 
@@ -98,3 +100,79 @@ func (ReadPage) Kind() string { return "read_page" }
 type CrawlReport struct{}
 
 func (CrawlReport) Kind() string { return "crawl_report" }
+
+// Tasks come after each other, and read the outputs of those that they come after.
+func ExampleClient_AddTasks() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	client := weir.NewClient(connect())
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[ReadPage]) error {
+		job.SetOutput(fmt.Sprintf(`{"words": %d}`, len(job.Args.Path)))
+		return nil
+	})
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[CrawlReport]) error {
+		total := 0
+		for _, page := range []string{"home", "docs"} {
+			read, err := weir.TaskOutput[struct{ Words int }](ctx, client, job.Task().Flow, page)
+			if err != nil {
+				return err
+			}
+			total += read.Words
+		}
+		fmt.Println(job.Task().Name, total)
+		stop() // ends this example
+		return nil
+	})
+	queue := &weir.Options{Queue: "site"}
+	_, err := client.Flow(ctx, weir.Flow{Name: "site", Tasks: []weir.Task{
+		{Name: "home", Job: weir.NewJob{Args: ReadPage{Path: "/"}, Options: queue}},
+		{Name: "docs", Job: weir.NewJob{Args: ReadPage{Path: "/docs"}, Options: queue}, After: []string{"home"}},
+		{Name: "report", Job: weir.NewJob{Args: CrawlReport{}, Options: queue}, After: []string{"home", "docs"}},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"site": 4}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// report 6
+}
+
+// Members add to counters of their flow in the transactions in which they complete, so that each counts once.
+func ExampleClient_IncrementTx() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	pool := connect()
+	client := weir.NewClient(pool)
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[ReadPage]) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			return errors.Join(client.IncrementTx(ctx, tx, job.Flow, "characters", int64(len(job.Args.Path))), job.CompleteTx(ctx, tx))
+		})
+	})
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[CrawlReport]) error {
+		fmt.Println(job.EndedFlow().Counters)
+		stop() // ends this example
+		return nil
+	})
+	_, err := client.Flow(ctx, weir.Flow{Name: "count", OnDone: weir.NewJob{Args: CrawlReport{}, Options: &weir.Options{Queue: "count"}}},
+		weir.NewJob{Args: ReadPage{Path: "/"}, Options: &weir.Options{Queue: "count"}}, weir.NewJob{Args: ReadPage{Path: "/docs"}, Options: &weir.Options{Queue: "count"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"count": 4}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// map[characters:6]
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
@@ -18,6 +17,9 @@ type Flow struct {
 	OnSuccess NewJob    // enqueued when all members have completed; no Args: nothing is
 	Open      bool      // others will add members: it does not end before [Client.SealFlow]
 	Deadline  time.Time // when it is sealed as abandoned, if nobody has done so; default in one day
+	Tasks     []Task    // members with names, which come after each other
+	Parent    int64     // the flow that it is a member of, with its callbacks; 0: none. A member that adds one passes the Flow of its Job
+	FailFast  bool      // cancel it as soon as a member has failed for good
 }
 
 // FlowState is the state of a flow.
@@ -25,6 +27,7 @@ type FlowState string
 
 const (
 	FlowOpen       FlowState = "open"       // not sealed
+	FlowBlocked    FlowState = "blocked"    // a task, and one that it comes after has not ended
 	FlowRunning    FlowState = "running"    // members have not ended, or the callbacks are not enqueued yet
 	FlowCancelling FlowState = "cancelling" // the same, after it was cancelled
 	FlowSucceeded  FlowState = "succeeded"  // all members have completed
@@ -47,6 +50,12 @@ type FlowInfo struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	Deadline   time.Time  `json:"deadline"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"` // nil: it has not ended
+
+	Parent   int64            `json:"parent,omitempty"`    // the flow that it is a member of; 0: none
+	IsTask   bool             `json:"is_task,omitempty"`   // it is a task of its parent
+	Job      int64            `json:"job,omitempty"`       // of a task: its job; 0: it has not been enqueued
+	FailFast bool             `json:"fail_fast,omitempty"` // it is cancelled as soon as a member has failed for good
+	Counters map[string]int64 `json:"counters,omitempty"`  // see [Client.IncrementTx]
 }
 
 // EndedFlow is what a callback is told about its flow.
@@ -58,9 +67,11 @@ type EndedFlow struct {
 	Completed  int64  `json:"completed"`
 	Failed     int64  `json:"failed"`
 	Cancelled  int64  `json:"cancelled"`
+
+	Counters map[string]int64 `json:"counters,omitempty"` // see [Client.IncrementTx]
 }
 
-// Flow creates a flow with these members, in a transaction of its own, and returns its id. Unless it is Open, it takes no others than those that its
+// Flow creates a flow with its Tasks and these members, in a transaction of its own, and returns its id. Unless it is Open, it takes no others than those that its
 // members add, and ends when all have ended: at once, if there are none.
 func (c *Client) Flow(ctx context.Context, f Flow, jobs ...NewJob) (id int64, err error) {
 	err = c.store.InTx(ctx, func(q store.Querier) error {
@@ -80,7 +91,7 @@ func (c *Client) FlowTx(ctx context.Context, tx Tx, f Flow, jobs ...NewJob) (id 
 		onSuccess, err = c.callback(ctx, "OnSuccess", f.OnSuccess)
 	}
 	if err == nil {
-		id, err = store.CreateFlow(ctx, tx, f.Name, onDone, onSuccess, f.Deadline)
+		id, err = store.CreateFlow(ctx, tx, f.Name, onDone, onSuccess, f.Deadline, f.Parent, f.FailFast)
 	}
 	if err != nil {
 		return 0, wrap("create flow", err, "weir_enqueue")
@@ -93,6 +104,11 @@ func (c *Client) FlowTx(ctx context.Context, tx Tx, f Flow, jobs ...NewJob) (id 
 			members[i] = NewJob{Args: j.Args, Options: &o, complete: true}
 		}
 		if _, err = c.EnqueueManyTx(ctx, tx, members); err != nil {
+			return 0, err
+		}
+	}
+	if len(f.Tasks) > 0 {
+		if _, err = c.AddTasksTx(ctx, tx, id, f.Tasks...); err != nil {
 			return 0, err
 		}
 	}
@@ -109,12 +125,9 @@ func (c *Client) callback(ctx context.Context, name string, j NewJob) (string, e
 	if j.Args == nil {
 		return "", nil
 	}
-	job, err := j.encode(ctx, c.codecs)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("%s: %w", name, err)
-	case job.Unique != nil || job.Flow != 0 || job.Once != "" || !job.RunAt.IsZero():
-		return "", fmt.Errorf("%s: a callback can't have Unique, Flow, Once or RunAt", name)
+	job, err := c.owned(ctx, name, j)
+	if err != nil {
+		return "", err
 	}
 	text, err := json.Marshal(job.CallbackJSON())
 	return string(text), err
@@ -144,7 +157,7 @@ func (c *Client) FlowInfo(ctx context.Context, id int64) (*FlowInfo, error) {
 	return &found[0], nil
 }
 
-// Flows lists up to limit flows (1 to 1,000; 0: 100), newest first, with smaller ids than after; 0: from the newest on.
+// Flows lists up to limit flows that are not members of others (1 to 1,000; 0: 100), newest first, with smaller ids than after; 0: from the newest on.
 func (c *Client) Flows(ctx context.Context, after int64, limit int) ([]FlowInfo, error) {
 	if limit == 0 {
 		limit = 100
@@ -153,7 +166,7 @@ func (c *Client) Flows(ctx context.Context, after int64, limit int) ([]FlowInfo,
 	return all, wrap("list flows", err, "weir_work")
 }
 
-// CancelFlow cancels all unfinished members of a flow, whatever their number, with one row, and returns its state: FlowCancelling; or a final one, if it
+// CancelFlow cancels all unfinished members of a flow, whatever their number, with one row, and what is within it, and returns its state: FlowCancelling; or a final one, if it
 // had ended already. Members that wait do not start, running ones are notified, and nobody can add any. When all have ended, Flow.OnDone is enqueued. It
 // returns ErrNotFound if the id is unknown.
 func (c *Client) CancelFlow(ctx context.Context, id int64) (state FlowState, err error) {
@@ -173,7 +186,7 @@ func (c *Client) CancelFlowTx(ctx context.Context, tx Tx, id int64) (FlowState, 
 	return FlowState(state), wrap("cancel flow", err, "weir_work")
 }
 
-// RetryFlow retries all failed and cancelled members of a flow, as RetryJob does, and returns how many. If the flow had ended, its callbacks are enqueued
+// RetryFlow retries all failed and cancelled members of a flow and of what is within it, as RetryJob does, and returns how many. If the flow had ended, its callbacks are enqueued
 // once more when it ends again, with the next generation. It works in steps, and calls progress after each with the number so far, unless it is nil. If
 // it is interrupted, another call does the rest. It returns ErrNotFound if the id is unknown, or the flow ended longer ago than jobs are kept.
 func (c *Client) RetryFlow(ctx context.Context, id int64, progress func(retried int64)) (retried int64, err error) {

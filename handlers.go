@@ -60,7 +60,8 @@ func (j *JobMeta) SetOutput(text string) {
 	}
 }
 
-// CompleteTx records the job as completed in your transaction, so that the job's effects and its completion commit together or not at all.
+// CompleteTx records the job as completed in your transaction, so that the job's effects and its completion commit together or not at all. An output must
+// be set before.
 // The transaction must be READ COMMITTED, and in the database of the worker. Commit it, then return nil from the handler; if the
 // transaction turns out not to be committed, the attempt counts as failed, and the next one follows after the backoff of the queue.
 //
@@ -75,7 +76,15 @@ func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 		j.attempt.inTx = true
 		return nil
 	}
-	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID); err != nil {
+	var output *string
+	if j.attempt.output != nil {
+		text, err := worker.StoredOutput(j.attempt.seal, *j.attempt.output)
+		if err != nil {
+			return fmt.Errorf("weir: complete job %d: encrypt its output: %w", j.ID, err)
+		}
+		output = &text
+	}
+	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID, output); err != nil {
 		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err, "weir_work"))
 	}
 	j.attempt.inTx = true

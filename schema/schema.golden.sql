@@ -7,6 +7,7 @@ CREATE SEQUENCE weir.active_failure AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_job AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_later AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_output AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_release AS smallint MINVALUE 1 MAXVALUE 3;
 CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_seen AS smallint MINVALUE 1 MAXVALUE 4;
@@ -23,6 +24,7 @@ CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.limit_version AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.output_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
@@ -460,6 +462,19 @@ CREATE TABLE weir.migration (
   applied_at timestamp with time zone NOT NULL DEFAULT now(),
   checksum text NOT NULL
 );
+CREATE TABLE weir.output (
+  no bigint NOT NULL,
+  flow bigint NOT NULL,
+  job bigint NOT NULL,
+  ring smallint NOT NULL,
+  task text,
+  kind text,
+  output text NOT NULL
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.output_1 PARTITION OF weir.output FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.output_2 PARTITION OF weir.output FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.output_3 PARTITION OF weir.output FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.output_4 PARTITION OF weir.output FOR VALUES IN ('4') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.promotion (
   seq bigint NOT NULL,
   due timestamp with time zone NOT NULL,
@@ -801,6 +816,9 @@ CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
 CREATE INDEX later_unique ON ONLY weir.later USING btree (unique_key, unique_no) WHERE (unique_key IS NOT NULL);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
+CREATE INDEX output_flow ON ONLY weir.output USING btree (flow, no);
+CREATE INDEX output_job ON ONLY weir.output USING btree (flow, job, no);
+CREATE INDEX output_task ON ONLY weir.output USING btree (flow, task) WHERE (task IS NOT NULL);
 CREATE INDEX queue_name ON weir.queue USING btree (name, id);
 CREATE INDEX release_gate ON ONLY weir.release USING btree (gate, xid);
 CREATE INDEX report_checkpoint ON ONLY weir.report USING btree (job_id, claim, no) WHERE (checkpoint IS NOT NULL);
@@ -2182,8 +2200,7 @@ DECLARE
   active    integer := pg_sequence_last_value('weir.active_arrival');
   ring      integer;
   kept      interval;
-  n         bigint;
-  n_ended   bigint;
+  did       text;
 BEGIN
   IF pg_relation_size('weir.arrival_' || active) > max_bytes AND pg_relation_size('weir.arrival_' || active % 3 + 1) = 0 THEN
     PERFORM setval('weir.active_arrival', active % 3 + 1);
@@ -2204,9 +2221,9 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN NULL;
     END;
   END LOOP;
-  ring := weir._compact_seen();
-  IF ring IS NOT NULL THEN
-    RETURN 'emptied or opened seen ' || ring;
+  did := coalesce(weir._turn_ring('seen', 'key, job, flow', 20000), weir._turn_ring('output', 'no, flow, job, task, kind, output', 1000));
+  IF did IS NOT NULL THEN
+    RETURN did;
   END IF;
   IF pg_relation_size('weir.flow_cut') > max_bytes THEN
     PERFORM pg_advisory_xact_lock(1464158547, 7);
@@ -2302,54 +2319,24 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
-CREATE FUNCTION weir._compact_seen() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms SET plan_cache_mode=force_generic_plan SET enable_seqscan=on SET enable_hashjoin=off SET enable_mergejoin=off
-AS $$
-#variable_conflict use_column
-DECLARE
-  max_bytes CONSTANT integer := 16777216;
-  most      CONSTANT integer := 20000;  -- rows that are copied
-  active    integer := pg_sequence_last_value('weir.active_seen');
-  target    integer;
-  ring      integer;
-  kept      interval;
-  n         bigint;
-BEGIN
-  IF pg_relation_size('weir.seen_' || active) > max_bytes THEN
-    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.seen_' || r) = 0 LIMIT 1;
-    IF FOUND THEN
-      PERFORM setval('weir.active_seen', target);
-      RETURN target;
-    END IF;
-  END IF;
-  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.seen_' || r) > 0 LOOP
-    kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
-    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', ring) INTO n USING kept, most + 1;
-    CONTINUE WHEN n > most OR weir._is_held(ARRAY['weir.seen_' || ring]::regclass[]);
-    BEGIN
-      PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
-      EXECUTE format('LOCK TABLE weir.seen_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
-      EXECUTE format('INSERT INTO weir.seen (key, job, flow, ring) SELECT s.key, s.job, s.flow, $1 FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $2)', ring) USING active, kept;
-      EXECUTE format('TRUNCATE weir.seen_%s', ring);
-      RETURN ring;
-    EXCEPTION WHEN lock_not_available THEN NULL;
-    END;
-  END LOOP;
-  RETURN NULL;
-END
-$$;
-CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 DECLARE
   held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
 BEGIN
-  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF length(_complete.output) > 1048576 THEN
+    RAISE EXCEPTION 'weir: output too large: % characters, at most 1048576 are allowed', length(_complete.output) USING ERRCODE = '22023';
+  END IF;
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, outputs)
+  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id], CASE WHEN _complete.output IS NOT NULL THEN ARRAY[_complete.output] END);
   IF held.in_gate IS NOT NULL THEN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
     PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    IF _complete.output IS NOT NULL THEN
+      PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
+    END IF;
   END IF;
 END
 $$;
@@ -3563,8 +3550,8 @@ BEGIN
     RETURN;
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);  -- a lost cut is made again, because its callbacks are lost with it
-  PERFORM pg_current_xact_id();                           -- before ids are drawn, as in enqueue
 
+  -- This transaction gets its id only after the snapshot of this statement was taken: so the next cut counts what it logs itself. And before ids are drawn, as in enqueue.
   WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
@@ -4436,6 +4423,25 @@ BEGIN
     WHERE j.segment = b.segment AND j.id = e.id AND (j.lane = e.lane OR b.lanes IS NOT NULL)  -- so worded to be read by id
       AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
     ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j;
+END
+$$;
+CREATE FUNCTION weir._keep_outputs(lanes bigint[], seqs bigint[], ids bigint[], outputs text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO weir.output (no, flow, job, ring, task, kind, output)
+  SELECT nextval('weir.output_no'), coalesce(d.parent, k.flow), k.id, pg_sequence_last_value('weir.active_output'), d.name, k.kind, k.output
+  FROM (
+    SELECT u.id, u.output, u.nr, b.flow, (SELECT j.kind FROM weir.job j WHERE j.segment = b.segment AND j.id = u.id LIMIT 1) AS kind
+    FROM unnest(_keep_outputs.lanes, _keep_outputs.seqs, _keep_outputs.ids, _keep_outputs.outputs) WITH ORDINALITY u(lane, seq, id, output, nr)
+    CROSS JOIN LATERAL (
+      SELECT b.segment, b.flows[CASE WHEN cardinality(b.flows) = 1 THEN 1 ELSE array_position(b.ids, u.id) END] AS flow
+      FROM weir.batch b WHERE b.lane = u.lane AND b.seq = u.seq AND b.flows IS NOT NULL AND u.id = ANY (b.ids) LIMIT 1) b
+    WHERE b.flow IS NOT NULL OFFSET 0) k
+  -- That of a task's own job is the task's, in the flow that this belongs to.
+  LEFT JOIN LATERAL (SELECT d.parent, d.name FROM weir.flow d WHERE d.id = k.flow AND d.task IS NOT NULL
+                     AND (SELECT p.job = k.id FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) OFFSET 0) d ON true
+  ORDER BY k.nr;
 END
 $$;
 CREATE FUNCTION weir._kept_failure(job_id bigint, after integer) RETURNS SETOF weir.failure LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
@@ -6781,6 +6787,9 @@ BEGIN
       PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.outcome))
       FROM (SELECT u.nr, u.id, coalesce(u.outcome, 'completed') AS outcome FROM unnest(batch_of, _record.ids, refusals, _record.outcomes) u(nr, id, refusal, outcome) WHERE u.refusal IS NULL) k
       WHERE k.outcome IN ('completed', 'failed', 'cancelled');
+      PERFORM weir._keep_outputs(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.output))
+      FROM unnest(batch_of, _record.ids, refusals, _record.outcomes, _record.outputs) k(nr, id, refusal, outcome, output)
+      WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') = 'completed' AND k.output IS NOT NULL HAVING count(*) > 0;
     END IF;
     IF array_remove(gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
@@ -8444,6 +8453,41 @@ BEGIN
   WHERE n.ord IS NOT NULL AND q.id IS NOT NULL;
 END
 $$;
+CREATE FUNCTION weir._turn_ring(name text, columns text, most integer) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_bytes CONSTANT integer := 16777216;
+  active    integer := pg_sequence_last_value(('weir.active_' || name)::regclass);
+  target    integer;
+  ring      integer;
+  kept      interval;
+  n         bigint;
+BEGIN
+  IF pg_table_size('weir.' || name || '_' || active) > max_bytes THEN
+    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.' || _turn_ring.name || '_' || r) = 0 LIMIT 1;
+    IF FOUND THEN
+      PERFORM setval(('weir.active_' || name)::regclass, target);
+      RETURN format('opened %s %s', name, target);
+    END IF;
+  END IF;
+  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.' || _turn_ring.name || '_' || r) > 0 LOOP
+    kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
+    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
+    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', name || '_' || ring) INTO n USING kept, most + 1;
+    CONTINUE WHEN n > most OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
+    BEGIN
+      PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
+      EXECUTE format('LOCK TABLE weir.%I IN ACCESS EXCLUSIVE MODE NOWAIT', name || '_' || ring);
+      EXECUTE format('INSERT INTO weir.%I (ring, %s) SELECT $1, %s FROM weir.%I s WHERE weir._is_kept(s.flow, $2)', name, columns, columns, name || '_' || ring) USING active, kept;
+      EXECUTE format('TRUNCATE weir.%I', name || '_' || ring);
+      RETURN format('emptied %s %s', name, ring);
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
+  END LOOP;
+  RETURN NULL;
+END
+$$;
 CREATE FUNCTION weir._unattended() RETURNS TABLE(id integer, name text, lease interval, no bigint, says text, watched bigint, running integer, seen_at timestamp with time zone) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
   SELECT l.id, l.name, l.lease, h.no, h.says, h.watched, h.running, coalesce(h.at, l.at)
@@ -9008,12 +9052,12 @@ BEGIN
   RETURN true;
 END
 $$;
-CREATE FUNCTION weir.complete(worker integer, token text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.complete(worker integer, token text, output text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   holds record := weir._named_by(ARRAY[complete.token]);
 BEGIN
-  PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
+  PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1], complete.output);
 END
 $$;
 CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -9293,6 +9337,25 @@ $$;
 CREATE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
+$$;
+CREATE FUNCTION weir.flow_outputs(flow bigint, task text DEFAULT NULL::text, after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS TABLE(no bigint, job bigint, task_name text, kind text, output text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF flow_outputs.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: flow_outputs returns 1 to 1000 outputs, got %', flow_outputs.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last no as after.';
+  END IF;
+  LOCK TABLE weir.output IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^output_[1-4]$', 'weir: a table of outputs was emptied after this transaction took its snapshot, which does not show what was moved');
+  RETURN QUERY
+  SELECT o.no, o.job, o.task, o.kind, o.output FROM weir.output o
+  WHERE o.flow = flow_outputs.flow AND o.no > coalesce(flow_outputs.after, 0) AND (flow_outputs.task IS NULL OR o.task = flow_outputs.task)
+    AND NOT EXISTS (SELECT FROM weir.output n WHERE n.flow = o.flow AND n.job = o.job AND n.no > o.no)  -- it has completed once more
+  ORDER BY o.no LIMIT coalesce(flow_outputs.max_rows, 100);
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
 $$;
 CREATE FUNCTION weir.flow(name text, on_done jsonb DEFAULT NULL::jsonb, on_success jsonb DEFAULT NULL::jsonb, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, parent bigint DEFAULT NULL::bigint, fail_fast boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
@@ -10737,6 +10800,7 @@ COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt,
 COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.key_weight.bits IS 'What the lanes of the key have in common: see weir._key_bits.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
+COMMENT ON COLUMN weir.output.flow IS 'The flow of the member; of the job of a task, the flow of which it is a task.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.ageing IS 'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: forever.';
 COMMENT ON COLUMN weir.queue.aside IS 'True for a twin (another row with the same name) without jobs: claims skip it. If a job is added to it after all, weir._set_twins_aside makes claims include it again.';
@@ -10821,8 +10885,7 @@ COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction surviv
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._compact_seen() IS 'Opens the next table of weir.seen when the active one has 16 MB, or empties one whose flows are forgotten, but for 20000 rows at most, which it copies. Returns its number, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -10897,6 +10960,7 @@ COMMENT ON ROUTINE weir._judge(bigint[],xid8[],uuid[],bigint[],timestamp with ti
 COMMENT ON ROUTINE weir._judge_once(bigint[],uuid[],bigint[]) IS 'What a claim does with jobs that are to be done once in their flow, those without a number (nos): the first that is claimed, and not cancelled, runs, and whatever becomes of it, all others are dropped. weir.seen knows it from then on (see _set_aside). Otherwise as _judge.';
 COMMENT ON ROUTINE weir._judged(integer[],bigint[],bigint[],smallint[],bigint[],text[]) IS 'What the retry rules make of attempts that failed: of each that a rule matches, its place, and the outcome and the next time that take the place of those recorded. It takes about 3 seconds at most, and never fails because of a rule: rules that can''t be applied are left out, with a warning. Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._keep_failures(integer,bigint[],bigint[],smallint[],bigint[],text[],text[]) IS 'Copies jobs that fail for good with these attempts into the log of failures. The caller records how the attempts ended in the same transaction.';
+COMMENT ON ROUTINE weir._keep_outputs(bigint[],bigint[],bigint[],text[]) IS 'Stores the outputs of jobs that have completed, and are members of flows, for as long as these are kept. Locks: ROW EXCLUSIVE on weir.output; none that others wait for.';
 COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for good, in attempt after or a later one, unless it has been retried since.';
 COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
@@ -11015,6 +11079,7 @@ COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreS
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
+COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet, in some lanes: those past the position, and those of a pending transaction (see _state_of).';
 COMMENT ON ROUTINE weir._unclaimed_of_keys(integer,integer) IS 'As _unclaimed, for all lanes of keys: it reads the whole segment once, however many lanes there are.';
@@ -11040,7 +11105,7 @@ COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with ti
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
-COMMENT ON ROUTINE weir.complete(integer,text) IS 'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.complete(integer,text,text) IS 'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
@@ -11052,6 +11117,7 @@ COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs of a flow''s members that have completed, also of those that have left the log, in the order in which they were recorded: up to max_rows (1 to 1000) after the one with the number after (NULL: from the first on); with task, only that task''s. job and kind are the job''s, task_name is that of the task (NULL: a member without a name). Outputs of jobs that a task has added belong to the task: pass its id. Those of a flow that has ended are complete. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -11106,6 +11172,7 @@ COMMENT ON SEQUENCE weir.active_failure IS 'The segment that new rows of weir.fa
 COMMENT ON SEQUENCE weir.active_job IS 'The segment that new jobs are written to.';
 COMMENT ON SEQUENCE weir.active_later IS 'The segment that new rows of weir.later are written to.';
 COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are written to.';
+COMMENT ON SEQUENCE weir.active_output IS 'The table that new rows of weir.output are written to.';
 COMMENT ON SEQUENCE weir.active_release IS 'The table that new rows of weir.release are written to.';
 COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
 COMMENT ON SEQUENCE weir.active_seen IS 'The table that new rows of weir.seen are written to.';
@@ -11118,6 +11185,7 @@ COMMENT ON SEQUENCE weir.flow_id IS 'Flow ids.';
 COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. An idle worker compares its last_value with the one of its last poll to find out whether anything was enqueued in between.';
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_value with the one of its last poll to find out whether anything was published in between.';
+COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
@@ -11143,6 +11211,7 @@ COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; i
 COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness records, ordered by no: a ring of three tables for five minutes of weir.watched each; each is truncated before its turn. watched is the value of that sequence; at is only for people.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
+COMMENT ON TABLE weir.output IS 'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
@@ -11179,7 +11248,7 @@ GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,doub
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
@@ -11212,7 +11281,7 @@ GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp w
 GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.complete(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.complete(integer,text,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
@@ -11224,6 +11293,7 @@ GRANT EXECUTE ON ROUTINE weir.enqueued(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,12 +16,16 @@ import (
 )
 
 type flowsCmd struct {
-	List   flowsListCmd   `cmd:"" default:"withargs" help:"List flows, newest first."`
-	Show   flowsShowCmd   `cmd:"" help:"Show how a flow stands."`
-	Create flowsCreateCmd `cmd:"" help:"Create an open flow, and print its id."`
-	Seal   flowsSealCmd   `cmd:"" help:"Seal flows: they end when their members have."`
-	Cancel flowsCancelCmd `cmd:"" help:"Cancel flows: their members do not start, or are asked to stop."`
-	Retry  flowsRetryCmd  `cmd:"" help:"Retry the failed and cancelled members of flows."`
+	List    flowsListCmd    `cmd:"" default:"withargs" help:"List flows, newest first."`
+	Show    flowsShowCmd    `cmd:"" help:"Show how a flow stands."`
+	Create  flowsCreateCmd  `cmd:"" help:"Create an open flow, and print its id."`
+	Add     flowsAddCmd     `cmd:"" help:"Add tasks that come after each other to a flow."`
+	Seal    flowsSealCmd    `cmd:"" help:"Seal flows: they end when their members have."`
+	Cancel  flowsCancelCmd  `cmd:"" help:"Cancel flows: their members do not start, or are asked to stop."`
+	Retry   flowsRetryCmd   `cmd:"" help:"Retry the failed and cancelled members of flows."`
+	Tasks   flowsTasksCmd   `cmd:"" help:"List the tasks of a flow."`
+	Graph   flowsGraphCmd   `cmd:"" help:"Draw which task of a flow comes after which."`
+	Outputs flowsOutputsCmd `cmd:"" help:"Print the outputs of the members of a flow."`
 }
 
 func (flowsCmd) Help() string {
@@ -77,7 +83,7 @@ type flowsShowCmd struct {
 }
 
 func (flowsShowCmd) Help() string {
-	return `It costs the same, however many members the flow has. To see these: weir jobs list --flow 1
+	return `It costs the same, however many members the flow has. "waits for" names some of what it waits for, if it has not ended. To see its members: weir jobs list --flow 1
 
 Example:
 
@@ -85,34 +91,43 @@ Example:
 }
 
 func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error {
-	client, closePool, err := db.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer closePool()
-	f, err := client.FlowInfo(ctx, c.ID)
-	if errors.Is(err, weir.ErrNotFound) {
-		return noFlow(c.ID)
-	} else if err != nil {
-		return err
-	}
-	if c.JSON {
-		return printJSON(s.out, f)
-	}
-	for _, field := range [][2]string{
-		{"id", strconv.FormatInt(f.ID, 10)}, {"name", printable(f.Name)}, {"state", string(f.State)}, {"generation", strconv.Itoa(f.Generation)},
-		{"jobs", count(f.Jobs)}, {"unfinished", count(f.Unfinished)}, {"completed", count(f.Completed)}, {"failed", count(f.Failed)}, {"cancelled", count(f.Cancelled)},
-		{"created", when(&f.CreatedAt)}, {"finished", when(f.FinishedAt)},
-	} {
-		if field[1] != "" {
-			fmt.Fprintf(s.out, "%-11s %s\n", field[0], field[1])
+	return oneFlow(ctx, db, c.ID, func(client *weir.Client, f *weir.FlowInfo) error {
+		if c.JSON {
+			return printJSON(s.out, f)
 		}
-	}
-	if f.State == weir.FlowOpen {
-		fmt.Fprintf(s.out, "%-11s %s\n", "deadline", when(&f.Deadline))
-		fmt.Fprintln(s.err, "weir: it does not end before it is sealed: weir flows seal", f.ID)
-	}
-	return nil
+		fields := [][2]string{
+			{"id", strconv.FormatInt(f.ID, 10)}, {"name", printable(f.Name)}, {"state", string(f.State)}, {"generation", strconv.Itoa(f.Generation)},
+			{"jobs", count(f.Jobs)}, {"unfinished", count(f.Unfinished)}, {"completed", count(f.Completed)}, {"failed", count(f.Failed)}, {"cancelled", count(f.Cancelled)},
+			{"created", when(&f.CreatedAt)}, {"finished", when(f.FinishedAt)},
+		}
+		if f.Parent != 0 {
+			fields = append(fields, [2]string{"parent", strconv.FormatInt(f.Parent, 10)})
+		}
+		if f.Job != 0 {
+			fields = append(fields, [2]string{"job", strconv.FormatInt(f.Job, 10)})
+		}
+		if f.State == weir.FlowOpen {
+			fields = append(fields, [2]string{"deadline", when(&f.Deadline)})
+		}
+		for _, name := range slices.Sorted(maps.Keys(f.Counters)) {
+			fields = append(fields, [2]string{"counter", printable(name) + " " + strconv.FormatInt(f.Counters[name], 10)})
+		}
+		if f.FinishedAt == nil {
+			waits, err := waitsOf(ctx, client, f)
+			if err != nil {
+				return err
+			}
+			for _, what := range waits {
+				fields = append(fields, [2]string{"waits for", what})
+			}
+		}
+		for _, field := range fields {
+			if field[1] != "" {
+				fmt.Fprintf(s.out, "%-11s %s\n", field[0], field[1])
+			}
+		}
+		return nil
+	})
 }
 
 type flowsCreateCmd struct {
@@ -120,6 +135,8 @@ type flowsCreateCmd struct {
 	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: queue, kind, and optionally args, priority, max_attempts, meta and key."`
 	OnSuccess string        `placeholder:"JOB" help:"Job to enqueue when all members have completed."`
 	Deadline  time.Duration `placeholder:"DURATION" help:"How long until it is sealed, if nobody does so (1 day)."`
+	Parent    int64         `placeholder:"ID" help:"The flow that it is a member of."`
+	FailFast  bool          `help:"Cancel it as soon as a member has failed for good."`
 }
 
 func (flowsCreateCmd) Help() string {
@@ -135,32 +152,44 @@ func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if text == "" {
 		return job, nil
 	}
-	var given struct {
-		Queue, Kind, Key string
-		Args, Meta       json.RawMessage
-		Priority         int
-		MaxAttempts      int `json:"max_attempts"`
-	}
+	var given callbackJSON
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&given); err != nil {
 		return job, usagef("%s must be a job, as JSON: %v, got %s", flag, err, text)
-	} else if given.Kind == "" {
-		return job, usagef("%s needs a kind, got %s", flag, text)
 	}
-	if given.Args == nil {
-		given.Args = json.RawMessage("{}")
+	return given.job(flag)
+}
+
+// callbackJSON is a job that a flow enqueues itself.
+type callbackJSON struct {
+	Queue       string          `json:"queue"`
+	Kind        string          `json:"kind"`
+	Args        json.RawMessage `json:"args"`
+	Priority    int             `json:"priority"`
+	MaxAttempts int             `json:"max_attempts"`
+	Meta        json.RawMessage `json:"meta"`
+	Key         string          `json:"key"`
+}
+
+// job returns it; what names it in errors.
+func (j callbackJSON) job(what string) (job weir.NewJob, err error) {
+	if j.Kind == "" {
+		return job, usagef("%s needs a kind", what)
 	}
-	job.Args = rawArgs{given.Kind, given.Args}
-	job.Options = &weir.Options{Queue: given.Queue, Priority: given.Priority, MaxAttempts: given.MaxAttempts, Key: given.Key}
-	if given.Meta != nil {
-		job.Options.Meta = given.Meta
+	if j.Args == nil {
+		j.Args = json.RawMessage("{}")
+	}
+	job.Args = rawArgs{j.Kind, j.Args}
+	job.Options = &weir.Options{Queue: j.Queue, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Key: j.Key}
+	if j.Meta != nil {
+		job.Options.Meta = j.Meta
 	}
 	return job, nil
 }
 
 func (c *flowsCreateCmd) Run(ctx context.Context, s *streams, db *database) error {
-	flow := weir.Flow{Name: c.Name, Open: true}
+	flow := weir.Flow{Name: c.Name, Open: true, Parent: c.Parent, FailFast: c.FailFast}
 	var err error
 	if flow.OnDone, err = callbackOf("--on-done", c.OnDone); err == nil {
 		flow.OnSuccess, err = callbackOf("--on-success", c.OnSuccess)

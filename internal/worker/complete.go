@@ -124,6 +124,11 @@ func newEnding(r Result) *ending {
 	return e
 }
 
+// StoredOutput returns an output as it is stored: shortened, and encrypted by seal; nil: it is not.
+func StoredOutput(seal func(part sealed.Part, text string) (string, error), text string) (string, error) {
+	return Result{Seal: seal}.stored(sealed.Output, text, maxOutput)
+}
+
 // stored returns a text as it is stored: shortened, and encrypted if the attempt is.
 func (r Result) stored(part sealed.Part, text string, limit int) (stored string, err error) {
 	if r.Seal == nil {

@@ -342,7 +342,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._wrong_with IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.complete(worker integer, token text) RETURNS void
+CREATE OR REPLACE FUNCTION weir.complete(worker integer, token text, output text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -350,11 +350,11 @@ AS $$
 DECLARE
   holds record := weir._named_by(ARRAY[complete.token]);
 BEGIN
-  PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1]);
+  PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1], complete.output);
 END
 $$;
 COMMENT ON FUNCTION weir.complete IS
-  'Records an attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir.stop(worker integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

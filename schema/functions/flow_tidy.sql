@@ -12,8 +12,7 @@ DECLARE
   active    integer := pg_sequence_last_value('weir.active_arrival');
   ring      integer;
   kept      interval;
-  n         bigint;
-  n_ended   bigint;
+  did       text;
 BEGIN
   IF pg_relation_size('weir.arrival_' || active) > max_bytes AND pg_relation_size('weir.arrival_' || active % 3 + 1) = 0 THEN
     PERFORM setval('weir.active_arrival', active % 3 + 1);
@@ -34,9 +33,9 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN NULL;
     END;
   END LOOP;
-  ring := weir._compact_seen();
-  IF ring IS NOT NULL THEN
-    RETURN 'emptied or opened seen ' || ring;
+  did := coalesce(weir._turn_ring('seen', 'key, job, flow', 20000), weir._turn_ring('output', 'no, flow, job, task, kind, output', 1000));
+  IF did IS NOT NULL THEN
+    RETURN did;
   END IF;
   IF pg_relation_size('weir.flow_cut') > max_bytes THEN
     PERFORM pg_advisory_xact_lock(1464158547, 7);
@@ -73,52 +72,47 @@ $$;
 COMMENT ON FUNCTION weir._compact_flows IS
   'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._compact_seen() RETURNS integer
+CREATE OR REPLACE FUNCTION weir._turn_ring(name text, columns text, most integer) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET lock_timeout = '50ms'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
   max_bytes CONSTANT integer := 16777216;
-  most      CONSTANT integer := 20000;  -- rows that are copied
-  active    integer := pg_sequence_last_value('weir.active_seen');
+  active    integer := pg_sequence_last_value(('weir.active_' || name)::regclass);
   target    integer;
   ring      integer;
   kept      interval;
   n         bigint;
 BEGIN
-  IF pg_relation_size('weir.seen_' || active) > max_bytes THEN
-    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.seen_' || r) = 0 LIMIT 1;
+  IF pg_table_size('weir.' || name || '_' || active) > max_bytes THEN
+    SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.' || _turn_ring.name || '_' || r) = 0 LIMIT 1;
     IF FOUND THEN
-      PERFORM setval('weir.active_seen', target);
-      RETURN target;
+      PERFORM setval(('weir.active_' || name)::regclass, target);
+      RETURN format('opened %s %s', name, target);
     END IF;
   END IF;
-  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.seen_' || r) > 0 LOOP
+  FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.' || _turn_ring.name || '_' || r) > 0 LOOP
     kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
     -- One that large flows still need waits until these have ended: the others rotate meanwhile.
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', ring) INTO n USING kept, most + 1;
-    CONTINUE WHEN n > most OR weir._is_held(ARRAY['weir.seen_' || ring]::regclass[]);
+    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', name || '_' || ring) INTO n USING kept, most + 1;
+    CONTINUE WHEN n > most OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
     BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
-      EXECUTE format('LOCK TABLE weir.seen_%s IN ACCESS EXCLUSIVE MODE NOWAIT', ring);
-      EXECUTE format('INSERT INTO weir.seen (key, job, flow, ring) SELECT s.key, s.job, s.flow, $1 FROM weir.seen_%s s WHERE weir._is_kept(s.flow, $2)', ring) USING active, kept;
-      EXECUTE format('TRUNCATE weir.seen_%s', ring);
-      RETURN ring;
+      EXECUTE format('LOCK TABLE weir.%I IN ACCESS EXCLUSIVE MODE NOWAIT', name || '_' || ring);
+      EXECUTE format('INSERT INTO weir.%I (ring, %s) SELECT $1, %s FROM weir.%I s WHERE weir._is_kept(s.flow, $2)', name, columns, columns, name || '_' || ring) USING active, kept;
+      EXECUTE format('TRUNCATE weir.%I', name || '_' || ring);
+      RETURN format('emptied %s %s', name, ring);
     EXCEPTION WHEN lock_not_available THEN NULL;
     END;
   END LOOP;
   RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION weir._compact_seen IS
-  'Opens the next table of weir.seen when the active one has 16 MB, or empties one whose flows are forgotten, but for 20000 rows at most, which it copies. Returns its number, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+COMMENT ON FUNCTION weir._turn_ring IS
+  'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean
 LANGUAGE plpgsql STABLE

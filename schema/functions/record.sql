@@ -235,6 +235,9 @@ BEGIN
       PERFORM weir._end_members(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.outcome))
       FROM (SELECT u.nr, u.id, coalesce(u.outcome, 'completed') AS outcome FROM unnest(batch_of, _record.ids, refusals, _record.outcomes) u(nr, id, refusal, outcome) WHERE u.refusal IS NULL) k
       WHERE k.outcome IN ('completed', 'failed', 'cancelled');
+      PERFORM weir._keep_outputs(array_agg(_record.lanes[k.nr]), array_agg(_record.seqs[k.nr]), array_agg(k.id), array_agg(k.output))
+      FROM unnest(batch_of, _record.ids, refusals, _record.outcomes, _record.outputs) k(nr, id, refusal, outcome, output)
+      WHERE k.refusal IS NULL AND coalesce(k.outcome, 'completed') = 'completed' AND k.output IS NOT NULL HAVING count(*) > 0;
     END IF;
     IF array_remove(gates_of, NULL) <> '{}' THEN
       PERFORM weir._free_slots(array_agg(k.gate), array_agg(1), array_agg(k.lane)) FROM unnest(gates_of, refusals, _record.outcomes, lanes_of) k(gate, refusal, outcome, lane)
@@ -367,7 +370,7 @@ $$;
 COMMENT ON FUNCTION weir._hold_attempt IS
   'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -378,13 +381,19 @@ AS $$
 DECLARE
   held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
 BEGIN
-  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
-  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id]);
+  IF length(_complete.output) > 1048576 THEN
+    RAISE EXCEPTION 'weir: output too large: % characters, at most 1048576 are allowed', length(_complete.output) USING ERRCODE = '22023';
+  END IF;
+  INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids, outputs)
+  VALUES (_complete.lane, held.in_segment, _complete.worker, _complete.seq, clock_timestamp(), 'completed', ARRAY[_complete.id], CASE WHEN _complete.output IS NOT NULL THEN ARRAY[_complete.output] END);
   IF held.in_gate IS NOT NULL THEN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
     PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    IF _complete.output IS NOT NULL THEN
+      PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
+    END IF;
   END IF;
 END
 $$;

@@ -685,6 +685,30 @@ CREATE TABLE weir.seen_4 PARTITION OF weir.seen FOR VALUES IN (4) WITH (autovacu
 COMMENT ON TABLE weir.seen IS
   'What was done, or is being done, once in a flow: the job that the first claim has chosen, by weir.job.unique_key. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 
+CREATE SEQUENCE weir.output_no AS bigint;
+COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
+CREATE SEQUENCE weir.active_output AS smallint MINVALUE 1 MAXVALUE 4;
+COMMENT ON SEQUENCE weir.active_output IS 'The table that new rows of weir.output are written to.';
+CREATE TABLE weir.output (
+  no     bigint   NOT NULL,
+  flow   bigint   NOT NULL,
+  job    bigint   NOT NULL,
+  ring   smallint NOT NULL,
+  task   text,
+  kind   text,
+  output text     NOT NULL
+) PARTITION BY LIST (ring);
+CREATE INDEX output_flow ON weir.output (flow, no);
+CREATE INDEX output_job ON weir.output (flow, job, no);
+CREATE INDEX output_task ON weir.output (flow, task) WHERE task IS NOT NULL;
+CREATE TABLE weir.output_1 PARTITION OF weir.output FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.output_2 PARTITION OF weir.output FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.output_3 PARTITION OF weir.output FOR VALUES IN (3) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.output_4 PARTITION OF weir.output FOR VALUES IN (4) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.output IS
+  'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
+COMMENT ON COLUMN weir.output.flow IS 'The flow of the member; of the job of a task, the flow of which it is a task.';
+
 CREATE TABLE weir.flow_cut (
   no       bigint      PRIMARY KEY,
   due      timestamptz NOT NULL,
@@ -694,7 +718,7 @@ COMMENT ON TABLE weir.flow_cut IS
   'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
 INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (1, '-infinity', '3:3:');  -- before every transaction
-SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('weir.flow_bytes', 0);
+SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('weir.active_output', 1), setval('weir.flow_bytes', 0);
 
 CREATE TYPE weir.flow_info AS (
   id bigint, name text, state text, generation integer, jobs bigint, unfinished bigint, completed bigint, failed bigint, cancelled bigint,

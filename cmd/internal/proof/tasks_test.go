@@ -526,3 +526,63 @@ func TestADAGOfTenThousandTasksRuns(t *testing.T) {
 	foldAll(t, conn)
 	wantFlow(t, conn, chain, flowState{State: "failed", Generation: 1, Jobs: 500, Failed: 1, Cancelled: 499})
 }
+
+// TestOutputsOutliveTheLog: those of members that have completed, each once, as it completed last; of a task by its name; what a task's own children put out belongs to the task.
+func TestOutputsOutliveTheLog(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	smallSegments(t, conn)
+	worker := startWorker(t, conn, "q", "back", "filler")
+	flow := newFlow(t, conn, "f")
+	ids := addTasks(t, conn, flow, "a", "b<a")
+	addTo(t, conn, flow, 2)
+	exec(t, conn, `SELECT weir.enqueue('q', 'child', flow => NULL)`)
+	foldAll(t, conn)
+	put := func(a attempt, outcome, output string) {
+		t.Helper()
+		exec(t, conn, `SELECT weir._record($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[1], ARRAY[$4::bigint], ARRAY[$5], NULL, ARRAY[$6])`, worker, a.Lane, a.Seq, a.ID, outcome, output)
+	}
+	var first int64
+	for _, a := range claimAll(t, conn, worker, "q") {
+		switch a.Kind {
+		case "a":
+			exec(t, conn, `SELECT weir.enqueue('q', 'grandchild', flow => $1)`, ids[0])
+			put(a, "completed", "of a")
+			first = a.ID
+		case "child":
+			put(a, "completed", "of nobody")
+		default:
+			put(a, "failed", "not this")
+		}
+	}
+	exec(t, conn, `SELECT weir.retry_flow($1)`, flow)
+	for _, a := range claimAll(t, conn, worker, "q") {
+		put(a, "completed", "of "+a.Kind)
+	}
+	exec(t, conn, `SELECT weir.retry($1)`, first)
+	put(claimAll(t, conn, worker, "q")[0], "completed", "of a, again")
+	for range 6 {
+		turn(t, conn, worker)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE id = $1`, first); n != 0 {
+		t.Fatal("its rows are still in the log")
+	}
+	list := func(sql string, args ...any) string {
+		t.Helper()
+		return strings.Join(column[string](t, conn, `SELECT coalesce(task_name, '-') || ': ' || output FROM `+sql, args...), ", ")
+	}
+	if got := list(`weir.flow_outputs($1)`, flow); got != "-: of k, -: of k, a: of a, again" {
+		t.Errorf("the outputs are %s", got)
+	}
+	if got := list(`weir.flow_outputs($1, task => 'a')`, flow); got != "a: of a, again" {
+		t.Errorf("the output of a is %s", got)
+	}
+	if got := list(`weir.flow_outputs($1)`, ids[0]); got != "-: of grandchild" {
+		t.Errorf("the outputs within a are %s", got)
+	}
+	page := list(`weir.flow_outputs($1, max_rows => 2)`, flow)
+	rest := list(`weir.flow_outputs($1, after => (SELECT max(no) FROM weir.flow_outputs($1, max_rows => 2)))`, flow)
+	if page != "-: of k, -: of k" || rest != "a: of a, again" {
+		t.Errorf("page by page, the outputs are %s and %s", page, rest)
+	}
+}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-pg/weir"
+)
+
+type flowsTasksCmd struct {
+	ID    int64 `arg:"" help:"Id of a flow."`
+	After int64 `placeholder:"ID" help:"Only tasks with greater ids."`
+	Limit int   `default:"100" help:"Maximum tasks, up to 1000."`
+	jsonFlag
+}
+
+func (flowsTasksCmd) Help() string {
+	return `STATE is blocked while a task that it comes after has not ended: WAITS FOR names these. JOB is its job, once that was enqueued.
+
+Example:
+
+    weir flows tasks 1`
+}
+
+func (c *flowsTasksCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return usagef("--limit must be 1 to 1000, got %d", c.Limit)
+	}
+	return oneFlow(ctx, db, c.ID, func(client *weir.Client, _ *weir.FlowInfo) error {
+		all, err := client.Tasks(ctx, c.ID, c.After, c.Limit)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return printJSON(s.out, orEmpty(all))
+		}
+		if len(all) == 0 {
+			fmt.Fprintln(s.err, "weir: no tasks")
+			return nil
+		}
+		rows := make([][]string, len(all))
+		for i, t := range all {
+			job := ""
+			if t.Job != 0 {
+				job = strconv.FormatInt(t.Job, 10)
+			}
+			rows[i] = []string{strconv.FormatInt(t.ID, 10), cell(t.Name), string(t.State), job, cell(t.Queue), cell(t.Kind), cell(strings.Join(t.After, ", ")), cell(strings.Join(t.WaitsFor, ", "))}
+		}
+		return table(s.out, []string{"ID", "TASK", "STATE", "JOB", "QUEUE", "KIND", "AFTER", "WAITS FOR"}, rows)
+	})
+}
+
+type flowsAddCmd struct {
+	ID int64 `arg:"" help:"Id of a flow that has not ended."`
+}
+
+func (flowsAddCmd) Help() string {
+	return `Reads a JSON array of tasks from standard input: {"task": NAME, "after": [NAME, …], "ignore_failed": true, "queue": …, "kind": …, "args": …}. All of them are added, or none. One that is there already stays as it is.
+
+Example:
+
+    echo '[{"task": "load", "queue": "files", "kind": "load"}, {"task": "merge", "after": ["load"], "kind": "merge"}]' | weir flows add 1`
+}
+
+func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
+	var given []struct {
+		Task         string   `json:"task"`
+		After        []string `json:"after"`
+		IgnoreFailed bool     `json:"ignore_failed"`
+		callbackJSON
+	}
+	decoder := json.NewDecoder(io.LimitReader(s.in, 64<<20))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&given); err != nil {
+		return usagef("standard input must be a JSON array of tasks: %v", err)
+	}
+	tasks := make([]weir.Task, len(given))
+	for i, t := range given {
+		job, err := t.job(fmt.Sprintf("task %d", i+1))
+		if err != nil {
+			return err
+		}
+		tasks[i] = weir.Task{Name: t.Task, After: t.After, IgnoreFailed: t.IgnoreFailed, Job: job}
+	}
+	return oneFlow(ctx, db, c.ID, func(client *weir.Client, _ *weir.FlowInfo) error {
+		ids, err := client.AddTasks(ctx, c.ID, tasks...)
+		for i := range ids {
+			fmt.Fprintln(s.out, ids[i], printable(tasks[i].Name))
+		}
+		return err
+	})
+}
+
+type flowsOutputsCmd struct {
+	ID int64 `arg:"" help:"Id of a flow, or of a task."`
+	jsonFlag
+}
+
+func (flowsOutputsCmd) Help() string {
+	return `One line for each member that has completed with an output, in the order in which they were recorded: its job, its task (-: none), its kind, and the output as a JSON string.
+
+Example:
+
+    weir flows outputs 1`
+}
+
+func (c *flowsOutputsCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return oneFlow(ctx, db, c.ID, func(client *weir.Client, _ *weir.FlowInfo) error {
+		type line struct {
+			Job    int64  `json:"job"`
+			Task   string `json:"task,omitempty"`
+			Kind   string `json:"kind"`
+			Output string `json:"output"`
+		}
+		all := []line{}
+		for o, err := range client.FlowOutputs(ctx, c.ID) {
+			if err != nil {
+				return err
+			}
+			if c.JSON {
+				all = append(all, line{o.Job, o.Task, o.Kind, o.Text})
+				continue
+			}
+			text, err := json.Marshal(o.Text)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(s.out, "%d\t%s\t%s\t%s\n", o.Job, printable(cmp.Or(o.Task, "-")), printable(o.Kind), text)
+		}
+		if c.JSON {
+			return printJSON(s.out, all)
+		}
+		return nil
+	})
+}
+
+type flowsGraphCmd struct {
+	ID     int64  `arg:"" help:"Id of a flow."`
+	Format string `default:"text" enum:"text,dot,mermaid" help:"text, dot (for Graphviz) or mermaid."`
+}
+
+func (flowsGraphCmd) Help() string {
+	return `Shows which task comes after which. In the text, a task stands below the first of those that it comes after, with its state; where it is named again, what comes after it is left out.
+
+Examples:
+
+    weir flows graph 1
+
+    weir flows graph 1 --format dot | dot -Tsvg > flow.svg`
+}
+
+func (c *flowsGraphCmd) Run(ctx context.Context, s *streams, db *database) error {
+	return oneFlow(ctx, db, c.ID, func(client *weir.Client, f *weir.FlowInfo) error {
+		tasks, err := allTasks(ctx, client, c.ID)
+		if err != nil {
+			return err
+		}
+		if len(tasks) == 0 {
+			fmt.Fprintln(s.err, "weir: no tasks")
+			return nil
+		}
+		switch c.Format {
+		case "dot":
+			return drawDOT(s.out, f.Name, tasks)
+		case "mermaid":
+			return drawMermaid(s.out, tasks)
+		default:
+			return drawText(s.out, tasks)
+		}
+	})
+}
+
+// allTasks reads all tasks of a flow.
+func allTasks(ctx context.Context, client *weir.Client, flow int64) (all []weir.TaskInfo, err error) {
+	const page = 1000
+	for after := int64(0); ; after = all[len(all)-1].ID {
+		some, err := client.Tasks(ctx, flow, after, page)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+		if len(some) < page {
+			return all, nil
+		}
+	}
+}
+
+// drawText draws tasks as a tree.
+func drawText(w io.Writer, tasks []weir.TaskInfo) error {
+	byName, next := map[string]weir.TaskInfo{}, map[string][]string{}
+	for _, t := range tasks {
+		byName[t.Name] = t
+		for _, before := range t.After {
+			next[before] = append(next[before], t.Name)
+		}
+	}
+	var failed error
+	drawn := map[string]bool{}
+	var draw func(name, indent, branch string)
+	draw = func(name, indent, branch string) {
+		t := byName[name]
+		more := ""
+		if drawn[name] && len(next[name]) > 0 {
+			more = " …"
+		}
+		if _, err := fmt.Fprintf(w, "%s%s%s  %s%s\n", indent, branch, printable(name), t.State, more); err != nil {
+			failed = cmp.Or(failed, err)
+		}
+		if drawn[name] || failed != nil {
+			return
+		}
+		drawn[name] = true
+		switch branch {
+		case "├─ ":
+			indent += "│  "
+		case "└─ ":
+			indent += "   "
+		}
+		for i, after := range next[name] {
+			if i == len(next[name])-1 {
+				draw(after, indent, "└─ ")
+			} else {
+				draw(after, indent, "├─ ")
+			}
+		}
+	}
+	for _, t := range tasks {
+		if len(t.After) == 0 {
+			draw(t.Name, "", "")
+		}
+	}
+	return failed
+}
+
+// colours of tasks by their state.
+var colours = map[weir.FlowState]string{weir.FlowSucceeded: "#b7e4c7", weir.FlowFailed: "#f4b6b6", weir.FlowCancelled: "#d9d9d9", weir.FlowAbandoned: "#f4b6b6", weir.FlowRunning: "#a9d6f5", weir.FlowCancelling: "#a9d6f5", weir.FlowBlocked: "#ffffff"}
+
+// drawDOT draws tasks in the language of Graphviz.
+func drawDOT(w io.Writer, name string, tasks []weir.TaskInfo) error {
+	var b strings.Builder
+	quote := func(text string) string {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(text) + `"`
+	}
+	fmt.Fprintf(&b, "digraph %s {\n  node [shape=box, style=filled]\n", quote(name))
+	for _, t := range tasks {
+		fmt.Fprintf(&b, "  %s [label=%s, fillcolor=%q]\n", quote(t.Name), quote(t.Name+"\n"+string(t.State)), colours[t.State])
+		for _, before := range t.After {
+			style := ""
+			if t.IgnoreFailed {
+				style = " [style=dashed]"
+			}
+			fmt.Fprintf(&b, "  %s -> %s%s\n", quote(before), quote(t.Name), style)
+		}
+	}
+	b.WriteString("}\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// drawMermaid draws tasks as a flowchart of Mermaid.
+func drawMermaid(w io.Writer, tasks []weir.TaskInfo) error {
+	var b strings.Builder
+	b.WriteString("flowchart TD\n")
+	id := map[string]string{}
+	for i, t := range tasks {
+		id[t.Name] = "t" + strconv.Itoa(i+1)
+	}
+	label := strings.NewReplacer(`"`, "#quot;", "\n", " ", "#", "#35;")
+	for _, t := range tasks {
+		fmt.Fprintf(&b, "  %s[\"%s<br>%s\"]:::%s\n", id[t.Name], label.Replace(t.Name), t.State, t.State)
+		for _, before := range t.After {
+			arrow := "-->"
+			if t.IgnoreFailed {
+				arrow = "-.->"
+			}
+			fmt.Fprintf(&b, "  %s %s %s\n", id[before], arrow, id[t.Name])
+		}
+	}
+	for _, state := range slices.Sorted(maps.Keys(colours)) {
+		fmt.Fprintf(&b, "  classDef %s fill:%s,stroke:#555,color:#000\n", state, colours[state])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// waitsOf says, in a few lines, what a flow that has not ended waits for.
+func waitsOf(ctx context.Context, client *weir.Client, f *weir.FlowInfo) (lines []string, err error) {
+	const most = 10
+	if f.State == weir.FlowOpen {
+		lines = append(lines, fmt.Sprintf("to be sealed: weir flows seal %d, or by its deadline at %s", f.ID, when(&f.Deadline)))
+	}
+	tasks, err := client.Tasks(ctx, f.ID, 0, 1000)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tasks {
+		if t.State == weir.FlowBlocked && len(lines) < most {
+			lines = append(lines, fmt.Sprintf("task %s, which comes after %s", printable(t.Name), printable(strings.Join(t.WaitsFor, ", "))))
+		}
+	}
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]weir.QueueInfo{}
+	for _, q := range queues {
+		byName[q.Name] = q
+	}
+	page, err := client.Jobs(ctx, weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled}, Limit: most})
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range page.Jobs {
+		why := string(j.State)
+		switch q := byName[j.Queue]; {
+		case j.State == weir.StateScheduled:
+			why = "scheduled for " + when(j.RunAt)
+		case j.State == weir.StateAvailable && q.PausedAt != nil:
+			why = "available, but its queue is paused: weir queues resume " + j.Queue
+		case j.State == weir.StateAvailable && q.Workers == 0:
+			why = "available, but no worker works its queue"
+		}
+		lines = append(lines, fmt.Sprintf("job %d of kind %s in queue %s, which is %s", j.ID, printable(j.Kind), printable(j.Queue), why))
+	}
+	return lines, nil
+}
+
+// oneFlow calls do with a flow.
+func oneFlow(ctx context.Context, db *database, id int64, do func(*weir.Client, *weir.FlowInfo) error) error {
+	client, closePool, err := db.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer closePool()
+	f, err := client.FlowInfo(ctx, id)
+	if errors.Is(err, weir.ErrNotFound) {
+		return noFlow(id)
+	} else if err != nil {
+		return err
+	}
+	return do(client, f)
+}
