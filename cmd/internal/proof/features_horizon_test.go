@@ -86,7 +86,7 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 			}()
 			until(t, "no table has dead rows, according to the statistics of all sessions", count)
 			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where",
-				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut"} {
+				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut", "edge", "seen_1", "output_1"} {
 				if !slices.Contains(tables, table) {
 					t.Errorf("nothing was ever written into %s", table)
 				}
@@ -122,6 +122,10 @@ func (f *featureLoad) round() {
 	exec(t, conn, `SELECT count(u) FROM generate_series(1, 10) n CROSS JOIN LATERAL weir.enqueue_unique('order', 'unique', unique_key => 'key ' || n % 5, key => 'key ' || n) u`)
 	flow := value[int64](t, conn, `SELECT weir.flow('f', on_done => '{"queue": "mixed", "kind": "done"}', on_success => '{"queue": "mixed", "kind": "success"}')`)
 	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('member'::text), key => array_agg(CASE WHEN n % 5 = 0 THEN 'key' END), flow => array_agg($1::bigint)), weir.seal($1) FROM generate_series(1, 60) n`, flow)
+	// Within it: tasks that come after each other, and a flow of what is to be done once, found by two at a time.
+	exec(t, conn, `SELECT weir.add_tasks($1, '[{"task": "a", "queue": "mixed", "kind": "task"}, {"task": "b", "after": ["a"], "queue": "mixed", "kind": "task"}, {"task": "c", "after": ["b", "a"], "ignore_failed": true, "queue": "mixed", "kind": "task"}]')`, flow)
+	inner := value[int64](t, conn, `SELECT weir.flow('inner', on_done => '{"queue": "mixed", "kind": "done"}', parent => $1, fail_fast => $2::int % 3 = 0)`, flow, f.rounds)
+	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('once'::text), flow => array_agg($1::bigint), once => array_agg((n % 20)::text)), weir.increment($1, 'rounds'), weir.seal($1) FROM generate_series(1, 40) n`, inner)
 	if f.rounds%4 == 2 {
 		exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
 		f.cancels++
@@ -164,6 +168,9 @@ func (f *featureLoad) work(all []attempt) {
 			reports = append(reports, map[string]any{"token": a.token(), "percent": i % 100, "message": strings.Repeat("m", 100), "checkpoint": map[string]any{"at": i, "pad": strings.Repeat("x", 200)}})
 		}
 		end := map[string]any{"token": a.token(), "outcome": "completed"}
+		if i%3 == 0 {
+			end["output"] = strings.Repeat("o", 100)
+		}
 		switch {
 		case i%7 == 1:
 			end["outcome"], end["error"] = "failed", "again"

@@ -57,7 +57,8 @@ func TestFlowsWaitForNobody(t *testing.T) {
 	worker := startWorker(t, conn, "q", "back")
 	flow := newFlow(t, conn, "f")
 	exec(t, writer, `BEGIN`)
-	exec(t, writer, `SELECT weir.enqueue('q', 'k', flow => $1), weir.seal(weir.flow('other'))`, flow)
+	exec(t, writer, `SELECT weir.enqueue('q', 'k', flow => $1), weir.seal(weir.flow('other')), weir.increment($1, 'n'), weir.enqueue('q', 'once', flow => $1, once => 'a'), weir.flow('inner', parent => $1)`, flow)
+	addTasks(t, writer, flow, "a", "b<a")
 	for _, c := range []*pgx.Conn{conn, other} {
 		exec(t, c, `SET lock_timeout = '5s'`)
 	}
@@ -72,13 +73,22 @@ func TestFlowsWaitForNobody(t *testing.T) {
 		if refused, err := record(t.Context(), conn, worker, got[25:], "failed", nil); err != nil || len(refused) > 0 {
 			t.Fatal(refused, err)
 		}
+		// The same, once more, which they do not see.
+		exec(t, other, `SELECT weir.increment($1, 'n'), weir.enqueue('q', 'once', flow => $1, once => 'a')`, flow)
+		addTasks(t, other, flow, "a", "b<a", "c<b")
+		exec(t, other, `SAVEPOINT s`)
 		fold(t, conn)
+		exec(t, other, `ROLLBACK TO s`)
 		exec(t, other, `COMMIT`)
 		exec(t, conn, `SELECT weir._compact_flows()`)
 	}
-	exec(t, writer, `COMMIT`)
-	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 50))
+	exec(t, writer, `ROLLBACK`)
 	exec(t, conn, `SELECT weir.seal($1)`, flow)
-	fold(t, conn)
-	wantFlow(t, conn, flow, flowState{State: "failed", Generation: 1, Jobs: 1001, Completed: 501, Failed: 500})
+	for range 4 {
+		foldAll(t, conn)
+		mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
+	}
+	foldAll(t, conn)
+	// Of the job that was to be done once, and of the three tasks, one each.
+	wantFlow(t, conn, flow, flowState{State: "failed", Generation: 1, Jobs: 1004, Completed: 504, Failed: 500})
 }
