@@ -4507,6 +4507,10 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._key_of(stored text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT substring(left(_key_of.stored, 200) FROM '^[{]"weir[.]encrypted": ?[{]"key": ?"([^"]*)"')
+$$;
 CREATE FUNCTION weir._kind_of(f weir.fold) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE WHEN f.fired_at IS NULL OR f.waits IS NOT NULL AND f.jobs = 0 THEN NULL WHEN f.is_cancelled THEN 'cancelled' WHEN f.is_abandoned OR f.failed > 0 THEN 'failed' WHEN f.cancelled > 0 THEN 'cancelled'
@@ -9494,6 +9498,61 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.keys_in_use() RETURNS TABLE(key text, place text, n bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off SET enable_hashjoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  kept interval;
+BEGIN
+  kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
+  -- First what becomes jobs, then jobs: whatever becomes one meanwhile is counted twice, and never missed.
+  RETURN QUERY SELECT k.key, 'schedules', count(*) FROM (SELECT s.args -> 'weir.encrypted' ->> 'key' AS key FROM weir.schedule s) k WHERE k.key IS NOT NULL GROUP BY k.key;
+  BEGIN
+    PERFORM weir._hold_flows();
+    RETURN QUERY
+    SELECT k.key, k.place, count(*) FROM (
+      SELECT DISTINCT f.id, c.place, c.key
+      FROM weir.flow f
+      CROSS JOIN LATERAL (VALUES ('flows', f.on_done #>> '{args,weir.encrypted,key}'), ('flows', f.on_success #>> '{args,weir.encrypted,key}'), ('tasks', f.task #>> '{args,weir.encrypted,key}')) c(place, key)
+      LEFT JOIN LATERAL (SELECT p.* FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1) p ON c.key IS NOT NULL
+      -- A task that has started is a job. A flow whose members have all completed calls back no more.
+      WHERE c.key IS NOT NULL AND weir._is_kept(f.id, kept)
+        AND CASE WHEN c.place = 'tasks' THEN p.job IS NULL AND coalesce(p.jobs > 0, true) ELSE (p.fired_at IS NOT NULL AND p.failed + p.cancelled = 0 AND NOT p.is_cancelled) IS NOT TRUE END) k
+    GROUP BY k.place, k.key;
+    RAISE SQLSTATE 'WR099';  -- releases the tables
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+  PERFORM weir._lock_log();
+  -- In one statement, and so in one snapshot: no job is missed because it changes its state meanwhile.
+  RETURN QUERY
+  WITH RECURSIVE page AS (
+    SELECT p.jobs, p.next FROM weir._read_page(ARRAY['available', 'running', 'scheduled', 'failed', 'cancelled'], NULL, NULL, NULL, NULL, NULL, 500) p
+    UNION ALL
+    SELECT n.jobs, n.next FROM page p CROSS JOIN LATERAL weir._read_page(ARRAY['available', 'running', 'scheduled', 'failed', 'cancelled'], NULL, NULL, NULL, NULL, p.next, 500) n WHERE p.next IS NOT NULL
+  )
+  SELECT k.key, k.place, count(*)
+  FROM page p CROSS JOIN LATERAL unnest(p.jobs) j
+  CROSS JOIN LATERAL (
+    SELECT DISTINCT c.key, c.place FROM (
+      SELECT j.args #>> '{weir.encrypted,key}', CASE j.state WHEN 'failed' THEN 'failed jobs' WHEN 'cancelled' THEN 'cancelled jobs' ELSE 'jobs' END
+      UNION ALL
+      SELECT (SELECT r.checkpoint #>> '{weir.encrypted,key}' FROM weir.report r WHERE r.job_id = j.id AND r.checkpoint IS NOT NULL ORDER BY r.claim DESC, r.no DESC LIMIT 1), 'checkpoints'
+      UNION ALL
+      SELECT weir._key_of(j.message), 'messages'
+      UNION ALL
+      SELECT weir._key_of(l.line ->> 'text'), 'log lines' FROM weir.report r CROSS JOIN LATERAL jsonb_array_elements(r.lines) l(line) WHERE r.job_id = j.id AND r.lines IS NOT NULL
+      UNION ALL
+      SELECT weir._key_of(j.error), 'errors and outputs'
+      UNION ALL
+      SELECT weir._key_of(j.output), 'errors and outputs') c(key, place)
+    WHERE c.key IS NOT NULL) k
+  GROUP BY k.place, k.key;
+  RAISE SQLSTATE 'WR099';
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir.limits() RETURNS TABLE(queue text, running integer, running_now integer, rate double precision, per interval, burst integer, room integer, next_at timestamp with time zone, per_key boolean, in_order boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -10965,6 +11024,7 @@ COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for g
 COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._key_of(text) IS 'The id of the key of an encrypted text; NULL: it is not encrypted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._kind_of(weir.fold) IS 'How a flow has ended, as a member of another: completed, failed or cancelled; NULL: it has not. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._known_once(text[],bigint[],text[]) IS 'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
@@ -11125,6 +11185,7 @@ COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow, or of one within it: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.keys_in_use() IS 'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003 (the log comes from another cluster: call weir.rebase_messages). Locks: none that others wait for, and none after the call. Isolation: any.';
@@ -11301,6 +11362,7 @@ GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, wei
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.keys_in_use() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subscribe;

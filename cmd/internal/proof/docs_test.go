@@ -59,7 +59,7 @@ func TestExamplesOfTheReferenceRun(t *testing.T) {
 // TestExamplesOfFeaturesRun: the SQL examples of each feature's page run, in a new database.
 func TestExamplesOfFeaturesRun(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"failures.md", "groups.md", "limits.md", "keys.md", "flows.md"} {
+	for _, name := range []string{"failures.md", "groups.md", "limits.md", "keys.md", "flows.md", "encryption.md"} {
 		conn := connect(t, pgtest.Database(t))
 		if runExamples(t, conn, page(t, name)) == 0 {
 			t.Errorf("docs/%s has no examples in SQL", name)

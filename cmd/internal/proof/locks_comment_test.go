@@ -29,7 +29,7 @@ func TestCommentsSayWhichLocksAreHeld(t *testing.T) {
 
 	calls := map[string]string{
 		"cancel": fmt.Sprint(`(`, waiting[0], `)`), "retry": fmt.Sprint(`(`, dead[0], `)`), "jobs_page": `()`, "jobs": `('failed')`, "job_info": fmt.Sprint(`(`, dead[0], `)`), "queues": `()`, "workers": `()`,
-		"cancel_where": `('q')`, "retry_where": `('q')`, "delete_where": `('q')`, "move_where": `('q', to_priority => 1)`,
+		"keys_in_use": `()`, "cancel_where": `('q')`, "retry_where": `('q')`, "delete_where": `('q')`, "move_where": `('q', to_priority => 1)`,
 		"set_retry_rule": `('new', 'fail', kind => 'k')`, "drop_retry_rule": `('old')`, "retry_rules": `()`, "failure_groups": `()`,
 		"set_schedule": `('new', '* * * * *', 'q', 'k')`, "drop_schedule": `('old')`, "pause_schedule": `('old')`, "resume_schedule": `('old')`, "run_schedule": `('old')`,
 		"schedules": `()`, "set_weight": `('q', 'key', 2)`, "weights": `()`, "limits": `()`, "next_times": `('* * * * *')`,
