@@ -72,7 +72,7 @@ type EndedFlow struct {
 }
 
 // Flow creates a flow with its Tasks and these members, in a transaction of its own, and returns its id. Unless it is Open, it takes no others than those that its
-// members add, and ends when all have ended: at once, if there are none.
+// members add, and ends when all have ended: at once, if there are none. The options of the members have no Flow: it is this one.
 func (c *Client) Flow(ctx context.Context, f Flow, jobs ...NewJob) (id int64, err error) {
 	err = c.store.InTx(ctx, func(q store.Querier) error {
 		id, err = c.FlowTx(ctx, q, f, jobs...)
@@ -86,6 +86,14 @@ func (c *Client) FlowTx(ctx context.Context, tx Tx, f Flow, jobs ...NewJob) (id 
 	if tx == nil {
 		return 0, errNoTx
 	}
+	members := make([]NewJob, len(jobs))
+	for i, j := range jobs {
+		o := j.options()
+		if o.Flow != 0 {
+			return 0, fmt.Errorf("weir: create flow: the options of job %d of %d, or the defaults of its kind, have Flow %d, but it is to be a member of this new flow: leave Flow out", i+1, len(jobs), o.Flow)
+		}
+		members[i] = NewJob{Args: j.Args, Options: &o, complete: true}
+	}
 	var onDone, onSuccess string
 	if onDone, err = c.callback(ctx, "OnDone", f.OnDone); err == nil {
 		onSuccess, err = c.callback(ctx, "OnSuccess", f.OnSuccess)
@@ -96,12 +104,9 @@ func (c *Client) FlowTx(ctx context.Context, tx Tx, f Flow, jobs ...NewJob) (id 
 	if err != nil {
 		return 0, wrap("create flow", err, "weir_enqueue")
 	}
-	if len(jobs) > 0 {
-		members := make([]NewJob, len(jobs))
-		for i, j := range jobs {
-			o := j.options()
-			o.Flow = id
-			members[i] = NewJob{Args: j.Args, Options: &o, complete: true}
+	if len(members) > 0 {
+		for _, m := range members {
+			m.Options.Flow = id
 		}
 		if _, err = c.EnqueueManyTx(ctx, tx, members); err != nil {
 			return 0, err
@@ -133,14 +138,18 @@ func (c *Client) callback(ctx context.Context, name string, j NewJob) (string, e
 	return string(text), err
 }
 
-// SealFlow seals a flow that was created Open: it ends when all its members have, and only these may add others. Sealing it again does nothing.
+// SealFlow seals a flow that was created Open: it ends when all its members have, and only these may add others. Sealing it again does nothing. It returns
+// ErrNotFound if the id is unknown.
 func (c *Client) SealFlow(ctx context.Context, id int64) error {
 	return c.store.Direct(ctx, func(q store.Querier) error { return c.SealFlowTx(ctx, q, id) })
 }
 
-// SealFlowTx is SealFlow in your transaction: it takes effect when you commit.
+// SealFlowTx is SealFlow in your transaction: it takes effect when you commit. An error, ErrNotFound too, aborts the transaction: roll it back.
 func (c *Client) SealFlowTx(ctx context.Context, tx Tx, id int64) error {
 	_, err := store.SealFlow(ctx, tx, id)
+	if store.IsBadArgument(err) { // the only one is the id
+		err = notFound("flow", id)
+	}
 	return wrap("seal flow", err, "weir_enqueue")
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// TestWhatThereIsNotIsNotFound: every call about a missing job or queue returns ErrNotFound.
+// TestWhatThereIsNotIsNotFound: every call about a missing job, queue or flow returns ErrNotFound.
 func TestWhatThereIsNotIsNotFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -27,6 +27,11 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 		"retry":   func() error { _, err := r.client.RetryJob(t.Context(), 7); return err },
 		"pause":   func() error { return r.client.PauseQueue(t.Context(), "none") },
 		"resume":  func() error { return r.client.ResumeQueue(t.Context(), "none") },
+
+		"flow info":   func() error { _, err := r.client.FlowInfo(t.Context(), 7); return err },
+		"seal flow":   func() error { return r.client.SealFlow(t.Context(), 7) },
+		"cancel flow": func() error { _, err := r.client.CancelFlow(t.Context(), 7); return err },
+		"retry flow":  func() error { _, err := r.client.RetryFlow(t.Context(), 7, nil); return err },
 
 		"cancel where": func() error { return r.client.CancelWhere(t.Context(), weir.JobFilter{Queue: "none"}) },
 		"retry where": func() error {

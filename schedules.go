@@ -32,7 +32,7 @@ type Schedule struct {
 	Missed   Missed        // default MissedOne
 	Jitter   time.Duration // each job is enqueued up to this much later, at random; at most a day
 	Args     Args          // of the jobs
-	Options  *Options      // of the jobs; without RunAt and Unique: each due time has exactly one job, and doesn't wait for the last one to end
+	Options  *Options      // of the jobs; without RunAt, Unique, Flow and Once: each due time has exactly one job, and doesn't wait for the last one to end
 }
 
 // ScheduleInfo describes a schedule.
@@ -76,11 +76,17 @@ func (c *Client) SetScheduleTx(ctx context.Context, tx Tx, s Schedule) (changed 
 
 func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed bool, err error) {
 	what := fmt.Sprintf("set schedule %q", s.Name)
-	job, err := NewJob{Args: s.Args, Options: s.Options}.encode(ctx, codecs{})
+	given := NewJob{Args: s.Args, Options: s.Options}
+	if once := given.options().Once; once != "" {
+		return false, fmt.Errorf("weir: %s: its options, or the defaults of its kind, have Once %q: each due time has a job, and is no member of a flow", what, once)
+	}
+	job, err := given.encode(ctx, codecs{})
 	if err == nil && !job.RunAt.IsZero() {
 		err = errors.New("its options have a RunAt: the schedule says when its jobs run")
 	} else if err == nil && job.Unique != nil {
 		err = fmt.Errorf("its options, or the defaults of kind %s, have Unique: each due time has a job, whatever other jobs there are", job.Kind)
+	} else if err == nil && job.Flow != 0 {
+		err = fmt.Errorf("its options, or the defaults of kind %s, have Flow %d: jobs of schedules are members of no flow; let them create one", job.Kind, job.Flow)
 	}
 	if err == nil && c.of(job.Kind) != nil {
 		job.Args, err = c.encodeScheduled(ctx, tx, s.Name, job)

@@ -74,7 +74,7 @@ func TestDeclaringAScheduleEncryptsItWithTheFirstKey(t *testing.T) {
 	}
 }
 
-// TestAScheduleRefusesWhatItsJobsCannotHave: a time of their own, and uniqueness, also where they come from the kind's defaults; nothing is declared. What
+// TestAScheduleRefusesWhatItsJobsCannotHave: a time of their own, uniqueness and a flow, also where they come from the kind's defaults; nothing is declared. What
 // else is among the options, its jobs have.
 func TestAScheduleRefusesWhatItsJobsCannotHave(t *testing.T) {
 	t.Parallel()
@@ -82,6 +82,9 @@ func TestAScheduleRefusesWhatItsJobsCannotHave(t *testing.T) {
 	for name, s := range map[string]weir.Schedule{
 		"RunAt":                    {Args: Report{}, Options: &weir.Options{RunAt: time.Now().Add(time.Hour)}},
 		"Unique":                   {Args: Report{}, Options: &weir.Options{Unique: &weir.Unique{Key: "one"}}},
+		"Flow":                     {Args: Report{}, Options: &weir.Options{Flow: 7}},
+		"Once":                     {Args: Report{}, Options: &weir.Options{Once: "a"}},
+		"Once, with a flow":        {Args: Report{}, Options: &weir.Options{Once: "a", Flow: 7}},
 		"Unique, of the defaults":  {Args: uniqueByDefault{}},
 		"Unique, beside a default": {Args: uniqueByDefault{}, Options: &weir.Options{Queue: "q"}},
 	} {
