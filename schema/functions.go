@@ -120,24 +120,37 @@ func replaceInPlace(ctx context.Context, tx pgx.Tx, text string) error {
 	})
 }
 
-// versions maps the signature of each function to the transaction that wrote it.
+// versions maps the signature of each function of Weir to the transaction that wrote it.
 func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 	all := map[string]string{}
-	rows, _ := tx.Query(ctx, `SELECT oid::regprocedure::text, xmin::text FROM pg_proc WHERE pronamespace = 'weir'::regnamespace`, unprepared) // rows report the error
+	ours, err := ourFunctions()
+	if err != nil {
+		return nil, err
+	}
+	rows, _ := tx.Query(ctx, `SELECT p.oid::regprocedure::text, p.xmin::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND `+ours, unprepared) // rows report the error
 	var signature, version string
-	_, err := pgx.ForEachRow(rows, []any{&signature, &version}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&signature, &version}, func() error {
 		all[signature] = version
 		return nil
 	})
 	return all, err
 }
 
-// dropFunctions drops all views and functions. If other objects depend on them, it fails with an error that names those objects.
+// dropFunctions drops all views and functions of Weir. If other objects depend on them, it fails with an error that names those objects.
 func dropFunctions(ctx context.Context, tx pgx.Tx) error {
+	ours, err := ourFunctions()
+	if err != nil {
+		return err
+	}
+	text, err := functions()
+	if err != nil {
+		return err
+	}
 	return script(ctx, tx, `DO $$
 		DECLARE
-		  views     text := (SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'v');
-		  functions text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace);
+		  views     text := (SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'v'
+		                       AND c.relname = ANY (ARRAY['`+strings.Join(named(createsRelation, text), "', '")+`']));
+		  functions text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND `+ours+`);
 		BEGIN
 		  IF views IS NOT NULL THEN
 		    EXECUTE 'DROP VIEW ' || views;

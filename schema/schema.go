@@ -124,14 +124,20 @@ func checkKnown(all []Migration, m Migration) error {
 
 // Up applies all missing migrations, and brings the functions up to date. It does all of this or nothing.
 func Up(ctx context.Context, conn *pgx.Conn) error {
+	_, err := Apply(ctx, conn)
+	return err
+}
+
+// Apply does what Up does, and returns the migrations that this call has applied: of several calls at the same time, one applies them.
+func Apply(ctx context.Context, conn *pgx.Conn) (done []Migration, err error) {
 	var major int
 	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`, unprepared).Scan(&major); err != nil {
-		return fmt.Errorf("schema: read the server's version: %w", err)
+		return nil, fmt.Errorf("schema: read the server's version: %w", err)
 	}
 	if major < Oldest {
-		return fmt.Errorf("schema: the server is PostgreSQL %d, but Weir needs PostgreSQL %d or later", major, Oldest)
+		return nil, fmt.Errorf("schema: the server is PostgreSQL %d, but Weir needs PostgreSQL %d or later", major, Oldest)
 	}
-	return change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
+	err = change(ctx, conn, func(tx pgx.Tx, all []Migration) error {
 		if err := checkTemporary(ctx, tx); err != nil {
 			return err
 		}
@@ -147,7 +153,15 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
-		for _, m := range all[applied:] {
+		if applied == 0 {
+			if names, err := foreign(ctx, tx, all, false); err != nil {
+				return err
+			} else if len(names) > 0 {
+				return fmt.Errorf("the schema weir exists and is not Weir's: it contains %s: install Weir in another database, or move these first (ALTER ... SET SCHEMA), or drop them", strings.Join(names, ", "))
+			}
+		}
+		done = all[applied:]
+		for _, m := range done {
 			if err := script(ctx, tx, m.up); err != nil {
 				return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
 			}
@@ -157,10 +171,14 @@ func Up(ctx context.Context, conn *pgx.Conn) error {
 		}
 		return replaceFunctions(ctx, tx, applied < len(all))
 	})
+	if err != nil {
+		return nil, err
+	}
+	return done, nil
 }
 
 // Down reverts the newest migrations until only those up to version to remain, and removes all functions: the build of that version
-// installs its own with Up. Down to 0 removes everything, including all jobs.
+// installs its own with Up. Down to 0 removes everything, including all jobs, and is refused while the schema has anything that is not Weir's.
 func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 	if to < 0 {
 		return fmt.Errorf("schema: cannot go down to version %d: the lowest version is 0, which removes everything", to)
@@ -173,6 +191,13 @@ func Down(ctx context.Context, conn *pgx.Conn, to int) error {
 		applied, err := newest(ctx, tx, all)
 		if err != nil || applied <= to {
 			return err
+		}
+		if to == 0 {
+			if names, err := foreign(ctx, tx, all, true); err != nil {
+				return err
+			} else if len(names) > 0 {
+				return fmt.Errorf("the schema weir, which would be dropped, contains what is not Weir's: %s: move these first (ALTER ... SET SCHEMA), or drop them", strings.Join(names, ", "))
+			}
 		}
 		if err := dropFunctions(ctx, tx); err != nil {
 			return err

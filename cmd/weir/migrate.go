@@ -36,19 +36,18 @@ Example:
 
 func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return db.conn(ctx, func(conn *pgx.Conn) error {
-		before, err := schema.Status(ctx, conn)
+		all, err := schema.Status(ctx, conn)
 		if err != nil {
 			return err
 		}
-		if err := schema.Up(ctx, conn); err != nil {
+		done, err := schema.Apply(ctx, conn)
+		if err != nil {
 			return err
 		}
-		for _, m := range before {
-			if m.AppliedAt.IsZero() {
-				fmt.Fprintf(s.out, "applied %04d %s\n", m.Version, m.Name)
-			}
+		for _, m := range done {
+			fmt.Fprintf(s.out, "applied %04d %s\n", m.Version, m.Name)
 		}
-		fmt.Fprintf(s.out, "weir is installed, version %d\n", len(before))
+		fmt.Fprintf(s.out, "weir is installed, version %d\n", len(all))
 		against, err := adverse.Read(ctx, conn)
 		for _, setting := range against {
 			fmt.Fprintf(s.err, "weir: a setting of the server is bad for Weir: %s\n", setting)
@@ -63,7 +62,11 @@ type migrateDownCmd struct {
 }
 
 func (migrateDownCmd) Help() string {
-	return `Example:
+	return `It also removes all functions: until the next weir migrate up, with the command of the
+version that you go back to, nobody can enqueue or work jobs. --to 0 is refused while the
+schema weir contains anything that is not Weir's.
+
+Example:
 
     weir migrate down --to 0 --yes`
 }
@@ -80,6 +83,9 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 			return err
 		}
 		if lost != "" {
+			if c.To > 0 {
+				lost += ", and removes all functions, so that nothing works jobs or enqueues any until the next `weir migrate up`, with the command of the version that you go back to"
+			}
 			return usagef("a downgrade to version %d deletes %s: add --yes if that is what you want", c.To, lost)
 		}
 	}
@@ -100,6 +106,9 @@ func (c *migrateDownCmd) Run(ctx context.Context, s *streams, db *database) erro
 			fmt.Fprintln(s.out, "weir is no longer installed")
 		} else {
 			fmt.Fprintf(s.out, "weir is at version %d\n", min(c.To, applied(before)))
+			if c.To < applied(before) {
+				fmt.Fprintln(s.out, "its functions are removed: run `weir migrate up` with the command of the version that you go back to")
+			}
 		}
 		return nil
 	})
