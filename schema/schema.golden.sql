@@ -1454,7 +1454,7 @@ DECLARE
   empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
   SELECT c.name INTO empty
-  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
   WHERE c.is_empty LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';
@@ -1472,12 +1472,12 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._check_isolation(caller text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir._check_isolation(caller text, with_others boolean DEFAULT false) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
+      USING ERRCODE = 'WR004', HINT = CASE WHEN with_others THEN 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.' ELSE 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.' END;
   END IF;
 END
 $$;
@@ -1508,12 +1508,17 @@ BEGIN
   ELSIF _check_job.max_attempts IS NULL OR _check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(_check_job.max_attempts::text, 'null')
       USING ERRCODE = '22023';
-  ELSIF _check_job.meta IS NOT NULL AND jsonb_typeof(_check_job.meta) <> 'object' THEN
-    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
-      USING ERRCODE = '22023';
-  ELSIF octet_length(_check_job.meta::text) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
-      USING ERRCODE = '22023';
+  ELSIF _check_job.meta IS NOT NULL THEN
+    IF jsonb_typeof(_check_job.meta) <> 'object' THEN
+      RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
+        USING ERRCODE = '22023';
+    ELSIF octet_length(_check_job.meta::text) > 65536 THEN
+      RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
+        USING ERRCODE = '22023';
+    ELSIF jsonb_path_exists(_check_job.meta, '$.keyvalue() ? (@.key starts with "weir." && @.key != "weir.otel")') THEN
+      RAISE EXCEPTION 'weir: the key % of meta is reserved for Weir', (SELECT to_json(left(k, 100)) FROM jsonb_object_keys(_check_job.meta) k WHERE k LIKE 'weir.%' AND k <> 'weir.otel' ORDER BY k LIMIT 1)
+        USING ERRCODE = '22023', HINT = 'Choose a key that does not begin with "weir.".';
+    END IF;
   END IF;
 END
 $$;
@@ -1559,6 +1564,14 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_new_queue(name text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  IF _check_new_queue.name ~ '^[[:space:]]|[[:space:]]$' THEN
+    RAISE EXCEPTION 'weir: the queue name % begins or ends with a blank', to_json(left(_check_new_queue.name, 200)) USING ERRCODE = '22023', HINT = 'Leave it out: it would be another queue than the one without.';
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off
 AS $$
 #variable_conflict use_column
@@ -1590,6 +1603,35 @@ BEGIN
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
+END
+$$;
+CREATE FUNCTION weir._check_types(jobs jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  r record;
+BEGIN
+  BEGIN
+    PERFORM x.* FROM jsonb_array_elements(jobs) e(job)
+    CROSS JOIN LATERAL jsonb_to_record(e.job || CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN (e.job -> 'unique') - 'key' ELSE '{}' END)
+      x(priority integer, run_at timestamptz, max_attempts integer, flow bigint, fields text[], within interval, replace boolean, wait boolean);
+    RETURN;
+  EXCEPTION WHEN data_exception THEN
+    NULL;
+  END;
+  FOR r IN
+    SELECT e.ord, f.name, f.must_be, f.value FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    CROSS JOIN LATERAL (VALUES ('priority', 'a whole number', e.job -> 'priority'), ('run_at', 'a time', e.job -> 'run_at'), ('max_attempts', 'a whole number', e.job -> 'max_attempts'), ('flow', 'the id of a flow', e.job -> 'flow'),
+                               ('fields', 'an array of texts', e.job -> 'unique' -> 'fields'), ('within', 'an interval', e.job -> 'unique' -> 'within'),
+                               ('replace', 'true or false', e.job -> 'unique' -> 'replace'), ('wait', 'true or false', e.job -> 'unique' -> 'wait')) f(name, must_be, value)
+    WHERE f.value IS NOT NULL ORDER BY e.ord
+  LOOP
+    BEGIN
+      PERFORM x.* FROM jsonb_to_record(jsonb_build_object(r.name, r.value))
+        x(priority integer, run_at timestamptz, max_attempts integer, flow bigint, fields text[], within interval, replace boolean, wait boolean);
+    EXCEPTION WHEN data_exception THEN
+      RAISE EXCEPTION 'weir: job % of %: % must be %, got %', r.ord, jsonb_array_length(jobs), r.name, r.must_be, left(r.value::text, 100) USING ERRCODE = '22023';
+    END;
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir._check_unique(key text, fields text[], until text, within interval, replace boolean, args jsonb) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1633,7 +1675,7 @@ BEGIN
   END LOOP;
   IF is_fenced IS NULL THEN
     RAISE EXCEPTION 'weir: worker % is unknown', _check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
+      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start has returned: is this transaction in the worker''s database?';
   ELSIF is_fenced THEN
     RAISE EXCEPTION 'weir: worker % is fenced: it stopped or was silent past its lease, and other workers get its jobs', _check_worker.worker
       USING ERRCODE = 'WR001', HINT = 'Drop its jobs, and start again with a new id from weir.start.';
@@ -3078,7 +3120,7 @@ CREATE FUNCTION weir._enqueue_many(queue text[], kind text[], args jsonb[] DEFAU
 AS $$
 #variable_conflict use_column
 DECLARE
-  n          integer := cardinality(_enqueue_many.kind);
+  n          integer := coalesce(cardinality(_enqueue_many.kind), 0);
   this_xid   xid8;
   in_segment integer;
   names      text[];
@@ -3089,7 +3131,8 @@ DECLARE
   bad        record;
 BEGIN
   ids := '{}';
-  IF n IS NULL OR n = 0 THEN
+  IF n = 0 AND coalesce(greatest(cardinality(_enqueue_many.queue), cardinality(_enqueue_many.args), cardinality(_enqueue_many.priority), cardinality(_enqueue_many.run_at), cardinality(_enqueue_many.max_attempts),
+                                 cardinality(_enqueue_many.meta), cardinality(_enqueue_many.key), cardinality(_enqueue_many.flow), cardinality(_enqueue_many.once)), 0) = 0 THEN
     RETURN;
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
@@ -3116,7 +3159,8 @@ BEGIN
        OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
-       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536
+       OR jsonb_path_exists(u.meta, '$.keyvalue() ? (@.key starts with "weir." && @.key != "weir.otel")', silent => true) OR u.run_at >= '10000-01-01 00:00:00+00'
        OR length(u.key) NOT BETWEEN 1 AND 200
   LOOP
     BEGIN
@@ -3923,7 +3967,7 @@ DECLARE
   held      smallint;  -- the segment that is locked against reclaiming
   has_ended boolean;
 BEGIN
-  PERFORM weir._check_isolation(_hold_attempt.what), weir._commit_synchronously();
+  PERFORM weir._check_isolation(_hold_attempt.what, true), weir._commit_synchronously();
   -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
   PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
   LOOP
@@ -6072,6 +6116,7 @@ DECLARE
 BEGIN
   SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
   IF found_id IS NULL THEN
+    PERFORM weir._check_new_queue(_queue_id.name);
     -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
     -- new name would wait for the first to commit.
     INSERT INTO weir.queue (name) VALUES (_queue_id.name) RETURNING id INTO found_id;
@@ -9111,10 +9156,12 @@ BEGIN
     WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
-    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
+    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait, got %s', e.ord,
+                  CASE WHEN k.key IS NULL THEN 'a JSON ' || jsonb_typeof(e.job -> 'unique') ELSE 'the key ' || to_json(left(k.key, 100)) END) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
-       OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
+    LEFT JOIN LATERAL (SELECT k.key FROM jsonb_object_keys(CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN e.job -> 'unique' ELSE '{}' END) k(key)
+                       WHERE k.key NOT IN ('key', 'fields', 'until', 'within', 'replace', 'wait') ORDER BY 1 LIMIT 1) k ON true
+    WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
@@ -9130,6 +9177,7 @@ BEGIN
       RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
         USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
     END IF;
+    PERFORM weir._check_types(jobs);
     SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
            jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN (e.job -> 'unique') - 'key' || jsonb_build_object('unique_key', e.job -> 'unique' -> 'key') ELSE '{}' END
                      ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
@@ -9141,14 +9189,19 @@ BEGIN
     RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
                  FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
   END IF;
-  SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
-         array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
-         array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
-         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
-    INTO r
-  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  BEGIN
+    SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
+           array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
+           array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
+           array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
+           CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
+      INTO r
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+         jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  EXCEPTION WHEN data_exception THEN
+    PERFORM weir._check_types(jobs);
+    RAISE;
+  END;
   RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
 END
 $$;
@@ -9179,7 +9232,7 @@ BEGIN
   END IF;
   hash := weir._unique_key(queue, kind, args, unique_key, fields);
   IF wait THEN
-    PERFORM weir._check_isolation('enqueue_unique with wait'), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
+    PERFORM weir._check_isolation('enqueue_unique with wait', true), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
   END IF;
 
   -- Rolling back a block releases its locks, which would otherwise keep segments from being reclaimed until the caller's transaction ends. A segment
@@ -10365,6 +10418,7 @@ BEGIN
     gate_no := nextval('weir.gate_id');
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
     IF NOT FOUND THEN
+      PERFORM weir._check_new_queue(queue);
       INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
     END IF;
   END IF;
@@ -10443,7 +10497,7 @@ BEGIN
     RETURN 'unchanged';
   END IF;
 
-  PERFORM weir._check_isolation('set_schedule');
+  PERFORM weir._check_isolation('set_schedule', true);
   IF coalesce(length(wanted.name), 0) NOT BETWEEN 1 AND 128 THEN
     RAISE EXCEPTION 'weir: the name of a schedule must have 1 to 128 characters, got %', coalesce(length(wanted.name)::text, 'null') USING ERRCODE = '22023';
   ELSIF wanted.missed NOT IN ('one', 'all', 'none') THEN
@@ -10643,7 +10697,10 @@ DECLARE
 BEGIN
   PERFORM weir._check_isolation('take'), weir._check_array('take', 'queues', take.queues, true), weir._check_array('take', 'limits', take.limits, true),
           weir._check_array('take', 'kinds', take.kinds, true), weir._check_array('take', 'held', take.held, true), weir._check_worker(take.worker);
-  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  IF current_setting('transaction_read_only') = 'on' AND NOT pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'weir: take was called in a READ ONLY transaction'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, with default_transaction_read_only = off for this role: it claims jobs.';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: take was called inside an open transaction'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: it takes locks that would be held until your commit.';
   ELSIF clock_timestamp() - now() > interval '1 second' THEN  -- or the server was suspended between two messages
@@ -10661,6 +10718,10 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Pass a limit for each queue; if queues is null, for each that the worker was started for.';
   END IF;
   is_full := NOT coalesce(0 < ANY (take.limits), false);
+  IF 0 > ANY (take.limits) THEN
+    RAISE EXCEPTION 'weir: take got the limit %, for queue %', (SELECT min(l) FROM unnest(take.limits) l), (SELECT to_json(u.queue) FROM unnest(take.queues, take.limits) u(queue, l) ORDER BY u.l LIMIT 1)
+      USING ERRCODE = '22023', HINT = 'Pass how many jobs to claim from it; 0 claims none.';
+  END IF;
   holds := weir._named_by(take.held);
   -- The wait is short enough that no timeout ends the call.
   patience := extract(epoch FROM greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,
@@ -10929,13 +10990,15 @@ COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 2202
 COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_filter(text,text,text[],jsonb,integer,text,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._check_isolation(text) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
-COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_isolation(text,boolean) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement. with_others: it belongs into a transaction with other statements.';
+COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Keys of meta that begin with weir. are written by Weir''s own functions, and weir.otel by clients that trace. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_new_queue(text) IS 'Raises 22023 if a queue should not be created with this name, because it is easily taken for another. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
+COMMENT ON ROUTINE weir._check_types(jsonb) IS 'Raises 22023 with the job''s number and the value if a field of a job for weir.enqueue_many(jsonb) does not have its type. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean,jsonb) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
@@ -11081,7 +11144,7 @@ COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a 
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
 COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
@@ -11170,7 +11233,7 @@ COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with ti
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
-COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON ROUTINE weir.enqueue_many(jsonb) IS 'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the job''s number and the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Enqueues up to 10000 jobs from parallel arrays, all or none, and returns their ids in order. NULL for an optional array, or in it, means the default. Errors: 22023 with the value; 55000 (a flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval,boolean,boolean,integer,timestamp with time zone,integer,jsonb,text) IS 'Enqueues a job in the caller''s transaction unless it would be a duplicate of an earlier one, and returns its id and false; or else the id of the earlier one and true. Jobs are duplicates of each other if their queue and unique_key are equal; if that is NULL, their queue, kind and args; or, of args, only the values in fields, names of the JSON object, of which args has at least one ({}: none). until says up to when the earlier one counts: finished (the default): until it has completed, failed or been cancelled; started: while it waits, also for another attempt. Or within, an interval up to 1 year: if it was enqueued within that time, and not cancelled. With replace, this job is enqueued in any case, and replaces the ones that wait, as they are when it is claimed: they end as cancelled; duplicate then reports whether there was one. Jobs enqueued in transactions that do not see each other are found to be duplicates when they are claimed, and end as cancelled, with the reason as their error. Nothing waits for another transaction, unless wait is true: then the call waits for transactions that have called it with wait and the same unique_key, and sees what they have committed. The other arguments are those of enqueue. Errors: 22023 with the value; WR004 (wait, and not in READ COMMITTED). Locks: none that others wait for, except with wait: advisory: the unique key (exclusive, to the end of the transaction). Isolation: any; REPEATABLE READ and SERIALIZABLE judge by the transaction''s snapshot.';
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';

@@ -29,7 +29,7 @@ DECLARE
   empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
   SELECT c.name INTO empty
-  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
   WHERE c.is_empty LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';

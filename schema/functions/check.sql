@@ -1,6 +1,6 @@
 -- Checks that functions make before they do anything else.
 
-CREATE OR REPLACE FUNCTION weir._check_isolation(caller text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_isolation(caller text, with_others boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -9,11 +9,11 @@ AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'weir: % needs READ COMMITTED, this transaction is %', caller, upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.';
+      USING ERRCODE = 'WR004', HINT = CASE WHEN with_others THEN 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.' ELSE 'Call it in autocommit, or begin with ISOLATION LEVEL READ COMMITTED.' END;
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement.';
+COMMENT ON FUNCTION weir._check_isolation IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement. with_others: it belongs into a transaction with other statements.';
 
 CREATE OR REPLACE FUNCTION weir._hold_briefly() RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -140,17 +140,36 @@ BEGIN
   ELSIF _check_job.max_attempts IS NULL OR _check_job.max_attempts NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: max_attempts must be 1 to 1000, got %', coalesce(_check_job.max_attempts::text, 'null')
       USING ERRCODE = '22023';
-  ELSIF _check_job.meta IS NOT NULL AND jsonb_typeof(_check_job.meta) <> 'object' THEN
-    RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
-      USING ERRCODE = '22023';
-  ELSIF octet_length(_check_job.meta::text) > 65536 THEN
-    RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
-      USING ERRCODE = '22023';
+  ELSIF _check_job.meta IS NOT NULL THEN
+    IF jsonb_typeof(_check_job.meta) <> 'object' THEN
+      RAISE EXCEPTION 'weir: meta must be a JSON object, got a JSON %', jsonb_typeof(_check_job.meta)
+        USING ERRCODE = '22023';
+    ELSIF octet_length(_check_job.meta::text) > 65536 THEN
+      RAISE EXCEPTION 'weir: meta too large: % bytes, at most 65536 are allowed', octet_length(_check_job.meta::text)
+        USING ERRCODE = '22023';
+    ELSIF jsonb_path_exists(_check_job.meta, '$.keyvalue() ? (@.key starts with "weir." && @.key != "weir.otel")') THEN
+      RAISE EXCEPTION 'weir: the key % of meta is reserved for Weir', (SELECT to_json(left(k, 100)) FROM jsonb_object_keys(_check_job.meta) k WHERE k LIKE 'weir.%' AND k <> 'weir.otel' ORDER BY k LIMIT 1)
+        USING ERRCODE = '22023', HINT = 'Choose a key that does not begin with "weir.".';
+    END IF;
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._check_job IS
-  'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Locks: none. Isolation: any.';
+  'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Keys of meta that begin with weir. are written by Weir''s own functions, and weir.otel by clients that trace. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._check_new_queue(name text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  IF _check_new_queue.name ~ '^[[:space:]]|[[:space:]]$' THEN
+    RAISE EXCEPTION 'weir: the queue name % begins or ends with a blank', to_json(left(_check_new_queue.name, 200)) USING ERRCODE = '22023', HINT = 'Leave it out: it would be another queue than the one without.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_new_queue IS 'Raises 22023 if a queue should not be created with this name, because it is easily taken for another. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_message(channel text, bytes integer) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -57,7 +57,10 @@ DECLARE
 BEGIN
   PERFORM weir._check_isolation('take'), weir._check_array('take', 'queues', take.queues, true), weir._check_array('take', 'limits', take.limits, true),
           weir._check_array('take', 'kinds', take.kinds, true), weir._check_array('take', 'held', take.held, true), weir._check_worker(take.worker);
-  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  IF current_setting('transaction_read_only') = 'on' AND NOT pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'weir: take was called in a READ ONLY transaction'
+      USING ERRCODE = 'WR004', HINT = 'Call it in autocommit, with default_transaction_read_only = off for this role: it claims jobs.';
+  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: take was called inside an open transaction'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: it takes locks that would be held until your commit.';
   ELSIF clock_timestamp() - now() > interval '1 second' THEN  -- or the server was suspended between two messages
@@ -75,6 +78,10 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'Pass a limit for each queue; if queues is null, for each that the worker was started for.';
   END IF;
   is_full := NOT coalesce(0 < ANY (take.limits), false);
+  IF 0 > ANY (take.limits) THEN
+    RAISE EXCEPTION 'weir: take got the limit %, for queue %', (SELECT min(l) FROM unnest(take.limits) l), (SELECT to_json(u.queue) FROM unnest(take.queues, take.limits) u(queue, l) ORDER BY u.l LIMIT 1)
+      USING ERRCODE = '22023', HINT = 'Pass how many jobs to claim from it; 0 claims none.';
+  END IF;
   holds := weir._named_by(take.held);
   -- The wait is short enough that no timeout ends the call.
   patience := extract(epoch FROM greatest('0', least(coalesce(take.wait, '1 second'), '1 second', own.lease / 3,

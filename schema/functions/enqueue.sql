@@ -13,6 +13,7 @@ DECLARE
 BEGIN
   SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
   IF found_id IS NULL THEN
+    PERFORM weir._check_new_queue(_queue_id.name);
     -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
     -- new name would wait for the first to commit.
     INSERT INTO weir.queue (name) VALUES (_queue_id.name) RETURNING id INTO found_id;
@@ -21,7 +22,7 @@ BEGIN
   RETURN found_id;
 END
 $$;
-COMMENT ON FUNCTION weir._queue_id IS 'The id of a queue, which is created if the name is new. Locks: none that others wait for. Isolation: any.';
+COMMENT ON FUNCTION weir._queue_id IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_key(key text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -179,7 +180,7 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_column
 DECLARE
-  n          integer := cardinality(_enqueue_many.kind);
+  n          integer := coalesce(cardinality(_enqueue_many.kind), 0);
   this_xid   xid8;
   in_segment integer;
   names      text[];
@@ -190,7 +191,8 @@ DECLARE
   bad        record;
 BEGIN
   ids := '{}';
-  IF n IS NULL OR n = 0 THEN
+  IF n = 0 AND coalesce(greatest(cardinality(_enqueue_many.queue), cardinality(_enqueue_many.args), cardinality(_enqueue_many.priority), cardinality(_enqueue_many.run_at), cardinality(_enqueue_many.max_attempts),
+                                 cardinality(_enqueue_many.meta), cardinality(_enqueue_many.key), cardinality(_enqueue_many.flow), cardinality(_enqueue_many.once)), 0) = 0 THEN
     RETURN;
   ELSIF n > 10000 THEN
     RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', n
@@ -217,7 +219,8 @@ BEGIN
        OR jsonb_typeof(u.args) <> 'object'
        OR pg_column_size(u.args) > 2000 AND octet_length(u.args::text) > 1048576  -- elements of an array are not compressed
        OR u.priority NOT BETWEEN 1 AND 4 OR u.max_attempts NOT BETWEEN 1 AND 1000
-       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536 OR u.run_at >= '10000-01-01 00:00:00+00'
+       OR jsonb_typeof(u.meta) <> 'object' OR octet_length(u.meta::text) > 65536
+       OR jsonb_path_exists(u.meta, '$.keyvalue() ? (@.key starts with "weir." && @.key != "weir.otel")', silent => true) OR u.run_at >= '10000-01-01 00:00:00+00'
        OR length(u.key) NOT BETWEEN 1 AND 200
   LOOP
     BEGIN
@@ -340,10 +343,12 @@ BEGIN
     WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
   END IF;
   IF bad IS NULL THEN
-    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait', e.ord) INTO bad
+    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait, got %s', e.ord,
+                  CASE WHEN k.key IS NULL THEN 'a JSON ' || jsonb_typeof(e.job -> 'unique') ELSE 'the key ' || to_json(left(k.key, 100)) END) INTO bad
     FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE jsonb_typeof(e.job -> 'unique') <> ALL ('{object,boolean,null}')
-       OR jsonb_typeof(e.job -> 'unique') = 'object' AND (e.job -> 'unique') - '{key,fields,until,within,replace,wait}'::text[] <> '{}' LIMIT 1;
+    LEFT JOIN LATERAL (SELECT k.key FROM jsonb_object_keys(CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN e.job -> 'unique' ELSE '{}' END) k(key)
+                       WHERE k.key NOT IN ('key', 'fields', 'until', 'within', 'replace', 'wait') ORDER BY 1 LIMIT 1) k ON true
+    WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
   END IF;
   IF bad IS NULL THEN
     SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
@@ -359,6 +364,7 @@ BEGIN
       RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
         USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
     END IF;
+    PERFORM weir._check_types(jobs);
     SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
            jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN (e.job -> 'unique') - 'key' || jsonb_build_object('unique_key', e.job -> 'unique' -> 'key') ELSE '{}' END
                      ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
@@ -370,16 +376,56 @@ BEGIN
     RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
                  FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
   END IF;
-  SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
-         array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
-         array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-         array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
-         CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
-    INTO r
-  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-       jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  BEGIN
+    SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
+           array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
+           array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
+           array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
+           CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
+      INTO r
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+         jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  EXCEPTION WHEN data_exception THEN
+    PERFORM weir._check_types(jobs);
+    RAISE;
+  END;
   RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
 END
 $$;
 COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
-  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the value; 22007, 22P02 (a value of another type). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the job''s number and the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._check_types(jobs jsonb) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  r record;
+BEGIN
+  BEGIN
+    PERFORM x.* FROM jsonb_array_elements(jobs) e(job)
+    CROSS JOIN LATERAL jsonb_to_record(e.job || CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN (e.job -> 'unique') - 'key' ELSE '{}' END)
+      x(priority integer, run_at timestamptz, max_attempts integer, flow bigint, fields text[], within interval, replace boolean, wait boolean);
+    RETURN;
+  EXCEPTION WHEN data_exception THEN
+    NULL;
+  END;
+  FOR r IN
+    SELECT e.ord, f.name, f.must_be, f.value FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    CROSS JOIN LATERAL (VALUES ('priority', 'a whole number', e.job -> 'priority'), ('run_at', 'a time', e.job -> 'run_at'), ('max_attempts', 'a whole number', e.job -> 'max_attempts'), ('flow', 'the id of a flow', e.job -> 'flow'),
+                               ('fields', 'an array of texts', e.job -> 'unique' -> 'fields'), ('within', 'an interval', e.job -> 'unique' -> 'within'),
+                               ('replace', 'true or false', e.job -> 'unique' -> 'replace'), ('wait', 'true or false', e.job -> 'unique' -> 'wait')) f(name, must_be, value)
+    WHERE f.value IS NOT NULL ORDER BY e.ord
+  LOOP
+    BEGIN
+      PERFORM x.* FROM jsonb_to_record(jsonb_build_object(r.name, r.value))
+        x(priority integer, run_at timestamptz, max_attempts integer, flow bigint, fields text[], within interval, replace boolean, wait boolean);
+    EXCEPTION WHEN data_exception THEN
+      RAISE EXCEPTION 'weir: job % of %: % must be %, got %', r.ord, jsonb_array_length(jobs), r.name, r.must_be, left(r.value::text, 100) USING ERRCODE = '22023';
+    END;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._check_types IS 'Raises 22023 with the job''s number and the value if a field of a job for weir.enqueue_many(jsonb) does not have its type. Locks: none. Isolation: any.';

@@ -297,6 +297,7 @@ BEGIN
     gate_no := nextval('weir.gate_id');
     UPDATE weir.queue q SET gate = gate_no WHERE q.name = queue;
     IF NOT FOUND THEN
+      PERFORM weir._check_new_queue(queue);
       INSERT INTO weir.queue (name, gate) VALUES (queue, gate_no);
     END IF;
   END IF;

@@ -336,7 +336,7 @@ DECLARE
   held      smallint;  -- the segment that is locked against reclaiming
   has_ended boolean;
 BEGIN
-  PERFORM weir._check_isolation(_hold_attempt.what), weir._commit_synchronously();
+  PERFORM weir._check_isolation(_hold_attempt.what, true), weir._commit_synchronously();
   -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
   PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
   LOOP

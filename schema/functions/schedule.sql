@@ -174,7 +174,7 @@ BEGIN
     RETURN 'unchanged';
   END IF;
 
-  PERFORM weir._check_isolation('set_schedule');
+  PERFORM weir._check_isolation('set_schedule', true);
   IF coalesce(length(wanted.name), 0) NOT BETWEEN 1 AND 128 THEN
     RAISE EXCEPTION 'weir: the name of a schedule must have 1 to 128 characters, got %', coalesce(length(wanted.name)::text, 'null') USING ERRCODE = '22023';
   ELSIF wanted.missed NOT IN ('one', 'all', 'none') THEN

@@ -50,7 +50,7 @@ BEGIN
   END IF;
   hash := weir._unique_key(queue, kind, args, unique_key, fields);
   IF wait THEN
-    PERFORM weir._check_isolation('enqueue_unique with wait'), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
+    PERFORM weir._check_isolation('enqueue_unique with wait', true), pg_advisory_xact_lock(1464158557, hashtext(hash::text));
   END IF;
 
   -- Rolling back a block releases its locks, which would otherwise keep segments from being reclaimed until the caller's transaction ends. A segment

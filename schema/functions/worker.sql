@@ -114,7 +114,7 @@ BEGIN
   END LOOP;
   IF is_fenced IS NULL THEN
     RAISE EXCEPTION 'weir: worker % is unknown', _check_worker.worker
-      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start returned.';
+      USING ERRCODE = 'WR001', HINT = 'Pass an id that weir.start has returned: is this transaction in the worker''s database?';
   ELSIF is_fenced THEN
     RAISE EXCEPTION 'weir: worker % is fenced: it stopped or was silent past its lease, and other workers get its jobs', _check_worker.worker
       USING ERRCODE = 'WR001', HINT = 'Drop its jobs, and start again with a new id from weir.start.';

@@ -145,7 +145,7 @@ func TestAnEmptyConditionIsRefused(t *testing.T) {
 	worker := startWorker(t, conn, "q")
 	failed := deadLetters(t, conn, worker, "q", 1, "x")[0]
 	waiting := value[int64](t, conn, `SELECT weir.enqueue('q', 'k')`)
-	common := []string{`''`, `'q', kinds => '{}'`, `'q', meta => '{}'`, `'q', key => ''`}
+	common := []string{`''`, `'q', kinds => '{}'`, `'q', kinds => ARRAY['']`, `'q', kinds => ARRAY['k', '']`, `'q', meta => '{}'`, `'q', key => ''`}
 	for f, conditions := range map[string][]string{
 		"cancel_where": common,
 		"retry_where":  append([]string{`'q', error => ''`, `'q', states => '{}'`, `states => '{}'`}, common...),

@@ -477,6 +477,8 @@ func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
 		`SELECT weir.take(%d, ARRAY['other'])`:                           "22023",
 		`SELECT weir.take(%d, ARRAY['q'], ARRAY[1, 2])`:                  "22023",
 		`SELECT weir.take(%d, ARRAY['q'], ARRAY[NULL]::integer[])`:       "22023",
+		`SELECT weir.take(%d, ARRAY['q'], ARRAY[-5])`:                    "22023",
+		`BEGIN READ ONLY; SELECT weir.take(%d)`:                          "WR004",
 		`SELECT weir.take(%d, held => ARRAY['x'])`:                       "22023",
 		`SELECT weir.take(%d, held => ARRAY[NULL])`:                      "22023",
 		`SELECT weir.take(-%d)`:                                          "WR001",
@@ -490,6 +492,7 @@ func TestTakeRefusesWhatCannotBeRight(t *testing.T) {
 	}
 	for args, says := range map[string]string{
 		`ARRAY['q'], ARRAY[1, 2]`: "take got 1 queues and 2 limits", `NULL, ARRAY[0, 0]`: "take got 1 queues and 2 limits", `ARRAY['q'], '{}'`: "take got 1 queues and 0 limits",
+		`NULL, ARRAY[-5]`: `take got the limit -5, for queue "q"`,
 	} {
 		_, err := conn.Exec(t.Context(), `SELECT weir.take($1, `+args+`)`, worker)
 		if sqlstate(err) != "22023" || !strings.Contains(err.Error(), says) {

@@ -1,12 +1,14 @@
 package proof
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -40,6 +42,18 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: `SELECT weir.enqueue('new', 'k', jsonb_build_object('k', repeat('x', 1048577)))`, says: "args too large: 10485"},
 		{sql: `SELECT weir.enqueue('new', 'k', meta => '[]')`, says: "meta must be a JSON object, got a JSON array"},
 		{sql: `SELECT weir.enqueue('new', 'k', meta => jsonb_build_object('k', repeat('x', 65537)))`, says: "meta too large: 655"},
+		{sql: `SELECT weir.enqueue('new', 'k', meta => '{"a": 1, "weir.otel": {}, "weir.own": 1}')`, says: `the key "weir.own" of meta is reserved`},
+		{sql: `SELECT weir.enqueue('new', 'k', meta => '{"weir.flow": {"id": 1}}', once => 'a', flow => 1)`, says: `the key "weir.flow" of meta is reserved`},
+		{sql: `SELECT weir.enqueue_unique('new', 'k', meta => '{"weir.": 1}')`, says: `the key "weir." of meta is reserved`},
+		{sql: `SELECT weir.set_schedule('s', '@daily', 'new', 'k', meta => '{"weir.own": 1}')`, says: `the key "weir.own" of meta is reserved`},
+		{sql: `SELECT weir.flow('f', on_done => '{"queue": "new", "kind": "k", "meta": {"weir.task": 1}}')`, says: `the key "weir.task" of meta is reserved for Weir (on_done)`},
+		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], meta => ARRAY['{"weir.otel": 1}', '{"weir.own": 1}']::jsonb[]`), says: `the key "weir.own" of meta is reserved for Weir (job 2 of 2)`},
+		{sql: `SELECT weir.enqueue(' new', 'k')`, says: `the queue name " new" begins or ends with a blank`},
+		{sql: "SELECT weir.enqueue($1, 'k')", args: []any{"new\n"}, says: `the queue name "new\n" begins or ends with a blank`},
+		{sql: many(`ARRAY['new '], ARRAY['k']`), says: `the queue name "new " begins`},
+		{sql: `SELECT weir._start('w', ARRAY['new '])`, says: `the queue name "new " begins`},
+		{sql: `SELECT weir.set('new ', 'backoff', '1 second')`, says: `the queue name "new " begins`},
+		{sql: `SELECT weir.set_limit('new ', running => 1)`, says: `the queue name "new " begins`},
 		{sql: `SELECT weir.enqueue($1, 'k')`, args: []any{long}, says: "queue name too long: 129"},
 		{sql: `SELECT weir.enqueue('new', $1)`, args: []any{long}, says: "kind too long: 129"},
 		{sql: `SELECT weir.enqueue('', 'k')`, says: "needs a queue, but its queue is empty"},
@@ -58,6 +72,9 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1]`), says: "1 priorities"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], meta => ARRAY['{}']::jsonb[]`), says: "1 metas"},
 		{sql: many(`NULL, ARRAY['k'], ARRAY['{}']::jsonb[]`), says: "differ in length"},
+		{sql: many(`ARRAY['new'], NULL, ARRAY['{}']::jsonb[]`), says: "0 kinds, 1 queues, 1 args"},
+		{sql: many(`'{}'::text[], '{}'::text[], priority => ARRAY[1, 2]`), says: "0 kinds, 0 queues, <NULL> args, 2 priorities"},
+		{sql: many(`ARRAY['new'], NULL`), says: "0 kinds, 1 queues"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[], ARRAY[1, 9]`), says: "unknown priority 9: priorities are 1 (first) to 4 (job 2 of 2)"},
 		{sql: many(`ARRAY['new', 'new'], ARRAY['k', ''], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
 		{sql: many(`ARRAY['new', NULL], ARRAY['k', 'k'], ARRAY['{}', '{}']::jsonb[]`), says: "(job 2 of 2)"},
@@ -66,6 +83,13 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		{sql: many(`array_fill('new'::text, ARRAY[10001]), array_fill('k'::text, ARRAY[10001]), array_fill('{}'::jsonb, ARRAY[10001])`), says: "10001 jobs in one call"},
 		{sql: many(`'[{"queue": "new", "kind": "k", "que": 1}]'::jsonb`), says: `unknown key "que"`},
 		{sql: many(`'[{"queue": "new", "kind": "k"}, 7]'::jsonb`), says: "job 2 must be a JSON object, got a JSON number"},
+		{sql: many(`'[{"queue": "new", "kind": "k"}, {"queue": "new", "kind": "k", "priority": 1.5}]'::jsonb`), says: "job 2 of 2: priority must be a whole number, got 1.5"},
+		{sql: many(`'[{"queue": "new", "kind": "k", "max_attempts": 99999999999}]'::jsonb`), says: "job 1 of 1: max_attempts must be a whole number, got 99999999999"},
+		{sql: many(`'[{"queue": "new", "kind": "k", "run_at": "soon"}]'::jsonb`), says: `job 1 of 1: run_at must be a time, got "soon"`},
+		{sql: many(`'[{"queue": "new", "kind": "k"}, {"queue": "new", "kind": "k", "run_at": "soon", "unique": true}]'::jsonb`), says: `job 2 of 2: run_at must be a time, got "soon"`},
+		{sql: many(`'[{"queue": "new", "kind": "k", "unique": {"within": "long"}}]'::jsonb`), says: `job 1 of 1: within must be an interval, got "long"`},
+		{sql: many(`'[{"queue": "new", "kind": "k", "unique": {"untill": "started"}}]'::jsonb`), says: `within, replace and wait, got the key "untill"`},
+		{sql: many(`'[{"queue": "new", "kind": "k", "unique": 7}]'::jsonb`), says: `within, replace and wait, got a JSON number`},
 		{sql: many(`'[{"queue": "new"}]'::jsonb`), says: "needs a kind"},
 		{sql: many(`'{}'::jsonb`), says: "got a JSON object"},
 		{sql: many(`NULL::jsonb`), says: "got null"},
@@ -106,6 +130,13 @@ func TestBadInputLeavesNothing(t *testing.T) {
 	if n := value[int](t, conn, `SELECT cardinality(weir.enqueue_many('[]'::jsonb))`); n != 0 || count() != before {
 		t.Errorf("an empty enqueue_many returned %d ids", n)
 	}
+	for _, none := range []string{`NULL, NULL`, `'{}', '{}'`, `NULL, '{}', priority => '{}'`} {
+		if n := value[int](t, conn, `SELECT cardinality(weir.enqueue_many(`+strings.ReplaceAll(none, `'{}', '{}'`, `'{}'::text[], '{}'::text[]`)+`))`); n != 0 || count() != before {
+			t.Errorf("enqueue_many(%s) returned %d ids", none, n)
+		}
+	}
+	exec(t, conn, `SELECT weir.enqueue('new', 'k', meta => '{"weir.otel": {"traceparent": "x"}, "weir": 1, "own": {"weir.own": 1}}')`)
+	exec(t, conn, `SELECT weir.enqueue_many(ARRAY['known'], ARRAY['k'], meta => ARRAY['{"weir.otel": {"traceparent": "x"}}']::jsonb[])`)
 }
 
 // TestSizesAreCountedAsWorkersGetThem: sizes are those of the text that a worker receives, even for compressed columns and for short numbers with
@@ -165,6 +196,9 @@ func TestClaimNeedsAutocommit(t *testing.T) {
 			wantCode(t, string(level)+": "+sql, err, "WR004")
 			if err != nil && !strings.Contains(err.Error(), strings.ToUpper(string(level))) {
 				t.Errorf("%s: the message does not contain the isolation level: %v", sql, err)
+			}
+			if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.Contains(e.Hint, "autocommit") == strings.Contains(sql, "_complete") {
+				t.Errorf("%s: the hint is %q", sql, e.Hint) // a completion belongs into a transaction
 			}
 			_ = tx.Rollback(t.Context())
 		}
