@@ -182,6 +182,39 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// TestANULIsRefusedByName: args and meta with a NUL character are refused with the kind, however they are enqueued; what only looks like one is not, and
+// encrypted args may have one.
+func TestANULIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	refused := func(what, says string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), says+" a NUL character, which PostgreSQL cannot store") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := r.client.Enqueue(t.Context(), Report{"a\x00b"}, nil)
+	refused("args", "the args of kind report contain", err)
+	_, err = r.client.Enqueue(t.Context(), Report{`\` + "\x00"}, nil)
+	refused("args with a backslash before it", "the args of kind report contain", err)
+	_, err = r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: Report{}, Options: &weir.Options{Meta: map[string]string{"a\x00": ""}}}})
+	refused("meta", "the meta of kind report contains", err)
+	_, err = r.client.Flow(t.Context(), weir.Flow{Name: "f", OnDone: weir.NewJob{Args: Report{"\x00"}}})
+	refused("a callback", "OnDone: the args of kind report contain", err)
+	_, err = r.client.SetSchedule(t.Context(), weir.Schedule{Name: "s", Schedule: "@daily", Args: Report{"\x00"}})
+	refused("a schedule", "the args of kind report contain", err)
+	if _, err = r.client.Enqueue(t.Context(), Report{`\u0000 and \\u0000`}, nil); err != nil {
+		t.Errorf("a text that only looks like one: %v", err)
+	}
+	sealed := r.client.WithCodec(codec(t, "k1"))
+	if _, err = sealed.Enqueue(t.Context(), Report{"a\x00b"}, nil); err != nil {
+		t.Errorf("encrypted: %v", err)
+	}
+	if _, err = sealed.SetSchedule(t.Context(), weir.Schedule{Name: "s", Schedule: "@daily", Args: Report{"\x00"}}); err != nil {
+		t.Errorf("an encrypted schedule: %v", err)
+	}
+}
+
 // TestARunAtOutOfRangeIsRefused: no RunAt turns into another time. One past the year 9999 is refused with the value, and any in the past means
 // at once, by every way to enqueue.
 func TestARunAtOutOfRangeIsRefused(t *testing.T) {

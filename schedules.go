@@ -76,7 +76,7 @@ func (c *Client) SetScheduleTx(ctx context.Context, tx Tx, s Schedule) (changed 
 
 func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed bool, err error) {
 	what := fmt.Sprintf("set schedule %q", s.Name)
-	given := NewJob{Args: s.Args, Options: s.Options}
+	given := NewJob{Args: s.Args, Options: s.Options, plain: true}
 	if once := given.options().Once; once != "" {
 		return false, fmt.Errorf("weir: %s: its options, or the defaults of its kind, have Once %q: each due time has a job, and is no member of a flow", what, once)
 	}
@@ -90,6 +90,9 @@ func (c codecs) setSchedule(ctx context.Context, tx Tx, s Schedule) (changed boo
 	}
 	if err == nil && c.of(job.Kind) != nil {
 		job.Args, err = c.encodeScheduled(ctx, tx, s.Name, job)
+	}
+	if err == nil {
+		err = checkArgs(job)
 	}
 	if err != nil {
 		return false, wrap(what, err, "weir_operate")

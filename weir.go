@@ -171,6 +171,7 @@ type NewJob struct {
 	Options *Options
 
 	complete bool // Options already include those of the kind
+	plain    bool // its args are encrypted later, if at all
 }
 
 // or returns o with unset fields filled in from defaults.
@@ -388,6 +389,29 @@ func (j NewJob) options() (o Options) {
 // lastRunAt is the last second of the year 9999. Times in JSON, as which jobs are listed, end there.
 const lastRunAt = 253402300799
 
+// hasNUL reports whether a text in JSON contains the escape of a NUL character.
+func hasNUL(text []byte) bool {
+	for rest := text; ; {
+		i := bytes.Index(rest, []byte(`\u0000`))
+		if i < 0 {
+			return false
+		}
+		before := len(rest[:i]) - len(bytes.TrimRight(rest[:i], `\`)) // an even number: they escape each other
+		if before%2 == 0 {
+			return true
+		}
+		rest = rest[i+1:]
+	}
+}
+
+// checkArgs refuses args, in the form in which they are stored, that the server would refuse without saying where.
+func checkArgs(job store.Job) error {
+	if hasNUL(job.Args) {
+		return fmt.Errorf("the args of kind %s contain a NUL character, which PostgreSQL cannot store: leave it out, or encode the text, for example in base64", job.Kind)
+	}
+	return nil
+}
+
 // encode encodes the job, and checks what the server cannot report as clearly.
 func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	if j.Args == nil {
@@ -415,12 +439,18 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	if job.Args, err = c.encodeArgs(ctx, job.Kind, plain); err != nil {
 		return job, err
 	}
+	if err := checkArgs(job); err != nil && !j.plain {
+		return job, err
+	}
 	if o.Meta != nil {
 		if job.Meta, err = json.Marshal(o.Meta); err != nil {
 			return job, fmt.Errorf("encode the meta of kind %s: %w", job.Kind, err)
 		}
 		if err := checkMeta(job.Meta); err != nil {
 			return job, err
+		}
+		if hasNUL(job.Meta) {
+			return job, fmt.Errorf("the meta of kind %s contains a NUL character, which PostgreSQL cannot store: leave it out", job.Kind)
 		}
 	}
 	if o.Once != "" && o.Flow == 0 {

@@ -167,7 +167,7 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 		if err := checkObject([]byte(c.Meta)); err != nil {
 			return usagef(`--meta %w: write it as '{"name": "value"}'`, err)
 		}
-		if err := checkKeys(c.Meta); err != nil {
+		if err := checkKeys("--meta", c.Meta); err != nil {
 			return err
 		}
 		o.Meta = json.RawMessage(c.Meta)
@@ -196,12 +196,12 @@ func (c *enqueueCmd) check(o *weir.Options) error {
 }
 
 // checkKeys refuses keys of a meta that are reserved, as the library does, but before any line is read and blamed for it.
-func checkKeys(meta string) error {
+func checkKeys(what, meta string) error {
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal([]byte(meta), &fields)
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if strings.HasPrefix(key, "weir.") && key != "weir.otel" {
-			return usagef("--meta: the key %q is reserved for Weir: choose one that does not begin with \"weir.\"", key)
+			return usagef("%s: the key %q is reserved for Weir: choose one that does not begin with \"weir.\"", what, key)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitUsage       = 2
-	exitNotFound    = 3   // no such job or queue
+	exitNotFound    = 3   // no such job, queue, flow or schedule
 	exitUnreachable = 4   // the database can't be reached
 	exitInterrupted = 130 // stopped by a signal before it was done
 )

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,16 +148,36 @@ func (flowsCreateCmd) Help() string {
     weir flows seal $flow`
 }
 
+// callbackFields are what a callback may have.
+var callbackFields = []string{"queue", "kind", "args", "priority", "max_attempts", "meta", "key"}
+
 // callbackOf returns a callback of a flow; no args: there is none.
 func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if text == "" {
 		return job, nil
 	}
+	var fields map[string]json.RawMessage
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal([]byte(text), &fields); errors.As(err, &wrong) {
+		return job, usagef("%s must be a job, as a JSON object, got a JSON %s", flag, wrong.Value)
+	} else if err != nil {
+		return job, usagef("%s must be a job, as JSON, got %s: for example {\"queue\": \"default\", \"kind\": \"merge\"}", flag, text)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(callbackFields, name) {
+			return job, usagef("%s has an unknown key %q: a job has queue, kind, and optionally args, priority, max_attempts, meta and key", flag, name)
+		}
+	}
 	var given callbackJSON
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&given); err != nil {
-		return job, usagef("%s must be a job, as JSON: %v, got %s", flag, err, text)
+	if err := json.Unmarshal([]byte(text), &given); errors.As(err, &wrong) {
+		must := "text"
+		if wrong.Type.Kind() == reflect.Int {
+			must = "whole number"
+		}
+		name := callbackFields[slices.IndexFunc(callbackFields, func(name string) bool { return strings.EqualFold(name, wrong.Field) })]
+		return job, usagef("%s: %s must be a %s, got %s", flag, name, must, fields[name])
+	} else if err != nil {
+		return job, usagef("%s must be a job, as JSON: %w, got %s", flag, err, text)
 	}
 	return given.job(flag)
 }
@@ -182,6 +203,9 @@ func (j callbackJSON) job(what string) (job weir.NewJob, err error) {
 	}
 	job.Args = rawArgs{j.Kind, j.Args}
 	job.Options = &weir.Options{Queue: j.Queue, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Key: j.Key}
+	if err := checkKeys(what+": meta", string(j.Meta)); err != nil {
+		return job, err
+	}
 	if j.Meta != nil {
 		job.Options.Meta = j.Meta
 	}
@@ -226,10 +250,7 @@ func (flowsSealCmd) Help() string {
 
 func (c *flowsSealCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return eachFlow(ctx, db, c.IDs, func(client *weir.Client, id int64) error {
-		_, err := client.FlowInfo(ctx, id) // sealing does not tell an unknown flow by ErrNotFound
-		if err == nil {
-			err = client.SealFlow(ctx, id)
-		}
+		err := client.SealFlow(ctx, id)
 		if err == nil {
 			fmt.Fprintln(s.out, "sealed", id)
 		}

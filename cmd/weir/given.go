@@ -9,7 +9,7 @@ import (
 
 // refuseEmpty refuses a flag or an argument that was given an empty value, or zero: commands take this for not given, so that an unset variable of the
 // shell in --key "$TENANT" would select the jobs of all keys. The tag empty:"ok" marks where such a value means something, and range:"1 to 4" says
-// which numbers there are.
+// which numbers there are, and needed:"" that it may not be left out after what precedes it.
 func refuseEmpty(given *kong.Path) error {
 	var value *kong.Value
 	name := ""
@@ -23,7 +23,7 @@ func refuseEmpty(given *kong.Path) error {
 		return nil
 	}
 	advice := "give it a value, or leave it out"
-	if value.Required {
+	if value.Required || value.Tag.Has("needed") {
 		advice = "give it a value"
 	}
 	switch value.Target.Kind() {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,7 +43,7 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 	}
 	stdout, stderr := &head{limit: outputLimit}, &tail{limit: errorLimit}
 	cmd := &exec.Cmd{
-		Path: r.path, Args: r.argv, Env: append(os.Environ(), environment(job)...),
+		Path: r.path, Args: r.argv, Env: append(inherited(), environment(job)...),
 		Stdin: io.MultiReader(bytes.NewReader(job.Args), strings.NewReader("\n")), Stdout: stdout, Stderr: stderr,
 		// A process that the command left behind may keep its output open: do not wait for it.
 		WaitDelay: killAfter,
@@ -100,15 +101,22 @@ func conclude(ctx context.Context, job *weir.Job[json.RawMessage], err error, st
 	return errors.New(text)
 }
 
+// inherited returns the variables of this process, without a flow that another job was a member of: this one may be of none.
+func inherited() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_JOB_FLOW=") })
+}
+
 // environment returns the variables that describe the job to its command.
 func environment(job *weir.Job[json.RawMessage]) []string {
 	env := []string{
 		"WEIR_JOB_ID=" + strconv.FormatInt(job.ID, 10),
 		"WEIR_JOB_KIND=" + job.Kind,
 		"WEIR_JOB_QUEUE=" + job.Queue,
-		"WEIR_JOB_FLOW=" + strconv.FormatInt(job.Flow, 10),
 		"WEIR_JOB_ATTEMPT=" + strconv.Itoa(job.Attempt),
 		"WEIR_JOB_MAX_ATTEMPTS=" + strconv.Itoa(job.MaxAttempts),
+	}
+	if job.Flow != 0 {
+		env = append(env, "WEIR_JOB_FLOW="+strconv.FormatInt(job.Flow, 10))
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(job.Args, &fields) != nil {

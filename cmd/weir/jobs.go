@@ -122,6 +122,11 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 		if err := unknownQueue(ctx, client, c.Queue); err != nil {
 			return err
 		}
+		if c.Flow != 0 {
+			if _, err := client.FlowInfo(ctx, c.Flow); errors.Is(err, weir.ErrNotFound) {
+				return noFlow(c.Flow)
+			}
+		}
 		if !c.JSON {
 			fmt.Fprintln(s.err, "weir: no jobs")
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,6 +182,19 @@ func (c *limitsSetCmd) Run(ctx context.Context, s *streams, db *database) error 
 	if c.InOrder && (!c.PerKey || c.Running > 1) {
 		return usagef("--in-order is for the jobs of a key, one at a time: pass --per-key, and no --running but 1")
 	}
+	if c.Burst != 0 && c.Rate == "" {
+		return usagef("--burst belongs to --rate: pass --rate too")
+	}
+	most := math.MaxInt32
+	if c.PerKey {
+		most = 1000
+	}
+	if c.Running > most {
+		return usagef("--running must be 1 to %d, got %d", most, c.Running)
+	}
+	if c.Burst > 1_000_000 {
+		return usagef("--burst must be 1 to 1000000, got %d", c.Burst)
+	}
 	if c.Running < 0 || c.Running == 0 && c.Rate == "" && !c.InOrder {
 		return usagef("pass --running, at least 1, or --rate; to remove limits: weir limits clear")
 	}
@@ -270,7 +284,7 @@ func (c *limitsClearCmd) Run(ctx context.Context, s *streams, db *database) erro
 type limitsWeightCmd struct {
 	Queue  string  `arg:"" optional:"" help:"Name of the queue. Without a key, its weights are listed; without a queue, all."`
 	Key    string  `arg:"" optional:"" help:"A key of the queue's jobs."`
-	Weight float64 `arg:"" optional:"" range:"0.01 to 1000" help:"How many turns it gets in relation to other keys, 0.01 to 1000; 1, the weight of all others, removes it."`
+	Weight float64 `arg:"" optional:"" needed:"" range:"0.01 to 1000" help:"How many turns it gets in relation to other keys, 0.01 to 1000; 1, the weight of all others, removes it."`
 	jsonFlag
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 type publishCmd struct {
@@ -93,6 +94,11 @@ type heard struct {
 }
 
 func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.After != "" {
+		if _, err := hub.ParsePosition(c.After); err != nil {
+			return usagef("--after: %w", err)
+		}
+	}
 	config := weir.SubscribeConfig{Channels: c.Channels, Hubs: c.Hub, After: weir.Position(c.After)}
 	if c.Token != "" {
 		config.Token = func(context.Context) (string, error) { return c.Token, nil }

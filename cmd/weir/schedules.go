@@ -323,7 +323,7 @@ func (c *schedulesNextCmd) Run(ctx context.Context, s *streams, db *database) er
 		fmt.Fprintln(s.out, at.In(location).Format("Mon 2006-01-02 15:04:05 -07:00"))
 	}
 	if len(times) == 0 {
-		fmt.Fprintln(s.err, "weir: it is never due: no year has such a day: check the day and the month")
+		return errors.New("it is never due: no year has such a day: check the day and the month")
 	}
 	return nil
 }

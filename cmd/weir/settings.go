@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/weir-pg/weir"
 )
 
 type settingsCmd struct {
@@ -20,12 +23,23 @@ func (settingsCmd) Help() string {
     weir settings list`
 }
 
-type settingsListCmd struct{ jsonFlag }
+type settingsListCmd struct {
+	Queue string `short:"q" help:"Only the settings of this queue."`
+	All   bool   `help:"Of queues, also settings that have their defaults."`
+	jsonFlag
+}
+
+// defaults are the settings of a queue for which none was set.
+var defaults = map[string]string{"backoff": "00:00:01", "backoff_limit": "01:00:00", "backoff_form": "exponential", "ageing": "00:00:00"}
 
 func (settingsListCmd) Help() string {
-	return `Example:
+	return `Of queues, it lists what differs from the defaults: a backoff of 1 second, up to 1 hour, exponential, and no ageing. --json lists everything.
 
-    weir settings list --json`
+Examples:
+
+    weir settings list --json
+
+    weir settings list --queue mail`
 }
 
 func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) error {
@@ -38,12 +52,19 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 	if err != nil {
 		return err
 	}
+	if c.Queue != "" {
+		if settings = slices.DeleteFunc(settings, func(k weir.Setting) bool { return k.Queue != c.Queue }); len(settings) == 0 {
+			return noQueue(c.Queue)
+		}
+	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(settings))
 	}
-	rows := make([][]string, len(settings))
-	for i, setting := range settings {
-		rows[i] = []string{setting.Queue, setting.Name, setting.Value}
+	var rows [][]string
+	for _, k := range settings {
+		if k.Queue == "" || c.All || c.Queue != "" || k.Value != defaults[k.Name] {
+			rows = append(rows, []string{k.Queue, k.Name, k.Value})
+		}
 	}
 	return table(s.out, []string{"QUEUE", "SETTING", "VALUE"}, rows)
 }

@@ -33,7 +33,7 @@ type workCmd struct {
 }
 
 func (workCmd) Help() string {
-	return `The command receives a job's arguments as JSON on standard input. Its environment contains WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, and WEIR_ARG_<name> for each argument that is a string, number or boolean (if the name is short and consists of letters, digits and _).
+	return `The command receives a job's arguments as JSON on standard input. Its environment contains WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, WEIR_JOB_FLOW if the job is a member of a flow, and WEIR_ARG_<name> for each argument that is a string, number or boolean (if the name is short and consists of letters, digits and _).
 
 Exit code 0 completes the job and stores its standard output. Exit code 65 fails the job for good. Any other exit code fails the attempt, stores its standard error, and retries the job. A job that has to stop receives SIGTERM, and SIGKILL 5 s later.
 
