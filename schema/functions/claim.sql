@@ -495,7 +495,7 @@ BEGIN
       NULL;
     ELSIF is_ring AND taken > 0 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
-      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id::bigint FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF upto > 0 OR last.keyed THEN

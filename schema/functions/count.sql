@@ -194,10 +194,16 @@ BEGIN
           AND t.lane > q.id::bigint << 39 AND t.lane < (q.id + 1)::bigint << 39 LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
-        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
-        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
+        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e CROSS JOIN unnest(ids) q(id)
+        CROSS JOIN LATERAL (
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, e.low) AND (j.lane >> 39, j.xid) < (q.id::bigint, e.high)
+          ORDER BY j.lane >> 39, j.xid LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT j.lane FROM unnest(ids) q(id)
+        CROSS JOIN LATERAL (
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, own) AND (j.lane >> 39, j.xid) <= (q.id::bigint, own)
+          ORDER BY j.lane >> 39, j.xid LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, 1 FROM unnest(ring.newcomers) t(lane)) u
     WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;

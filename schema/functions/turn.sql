@@ -20,121 +20,6 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._key_bits IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._snapshot_upto(since pg_snapshot, snapshot pg_snapshot, upto xid8) RETURNS pg_snapshot
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-  SELECT (coalesce((array_agg(s.xip ORDER BY s.xip) FILTER (WHERE s.xip IS NOT NULL))[1]::text, m.top::text) || ':' || m.top::text || ':' || coalesce(string_agg(s.xip::text, ',' ORDER BY s.xip), ''))::pg_snapshot
-  FROM (SELECT greatest(pg_snapshot_xmax(_snapshot_upto.since), (_snapshot_upto.upto::text::bigint + 1)::text::xid8) AS top) m
-  LEFT JOIN LATERAL (
-    SELECT x AS xip FROM pg_snapshot_xip(_snapshot_upto.snapshot) x WHERE x < m.top
-    UNION  -- of those that ended in between, the ones that come after upto are not seen yet
-    SELECT x FROM pg_snapshot_xip(_snapshot_upto.since) x WHERE x > _snapshot_upto.upto) s ON true
-  GROUP BY m.top
-$$;
-COMMENT ON FUNCTION weir._snapshot_upto IS
-  'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
-
-CREATE OR REPLACE FUNCTION weir._ring_of(name text) RETURNS weir.ring
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-AS $$
-DECLARE
-  ring weir.ring;
-BEGIN
-  SELECT r.* INTO ring FROM weir.ring r WHERE r.queue = _ring_of.name ORDER BY r.seq DESC LIMIT 1;
-  IF ring.seq IS NULL THEN
-    ring.queue := _ring_of.name;
-    ring.seq := 0;
-    ring.tag := 0;
-    ring.forms := 0;
-    ring.version := 0;
-    ring.newcomers := '{}';
-    ring.due := '-infinity';
-    SELECT (w.since::text || ':' || w.since::text || ':')::pg_snapshot INTO ring.arrived FROM weir.with_keys w WHERE w.queue = _ring_of.name ORDER BY w.since LIMIT 1;
-  END IF;
-  IF ring.due > clock_timestamp() THEN  -- the clock was set back
-    IF ring.due > clock_timestamp() + interval '1 second' THEN  -- keys that have waited for their rate would have to wait for as long again
-      ring.stopped_after := coalesce(ring.stopped_after, 0);
-      ring.stopped_upto := ring.stopped_after;
-    END IF;
-    ring.due := '-infinity';
-  END IF;
-  RETURN ring;
-END
-$$;
-COMMENT ON FUNCTION weir._ring_of IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
-
-CREATE OR REPLACE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  max_rows CONSTANT integer := 200;
-  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
-  ring     weir.ring := weir._ring_of(name);
-  at       timestamptz := clock_timestamp();
-  lim      weir.queue_limit;
-  found    record;
-BEGIN
-  SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
-  IF ring.version <> coalesce(lim.version, 0)
-     OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR pg_snapshot_xmax(ring.arrived) > pg_snapshot_xmax(snapshot)  -- another claim has just been here
-     OR weir._has_waiting(ids, ring.tag) THEN
-    RETURN true;
-  END IF;
-  SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
-  FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
-        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
-        LIMIT max_rows) f;
-  IF found.any OR found.n = max_rows THEN
-    RETURN true;
-  ELSIF lim.key_running IS NULL AND lim.key_rate IS NULL THEN
-    RETURN false;
-  END IF;
-  RETURN EXISTS (
-      SELECT FROM unnest(ids) q(id)
-      CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.again_at BETWEEN ring.due AND at OFFSET 0) t
-      WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq))
-    OR EXISTS (
-      SELECT FROM weir._ended_since(ring.arrived, snapshot) e
-      CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r);
-END
-$$;
-COMMENT ON FUNCTION weir._has_turns IS
-  'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
-
-CREATE OR REPLACE FUNCTION weir._has_waiting(ids integer[], tag bigint) RETURNS boolean
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-#variable_conflict use_column
-BEGIN
-  RETURN EXISTS (
-    SELECT FROM unnest(ids) q(id)
-    CROSS JOIN LATERAL (SELECT t.lane, t.seq FROM weir.turn t WHERE t.lane >> 39 = q.id AND t.waits AND t.tag >= _has_waiting.tag ORDER BY t.tag OFFSET 0) t
-    WHERE NOT EXISTS (SELECT FROM weir.turn n WHERE n.lane = t.lane AND n.seq > t.seq));
-END
-$$;
-COMMENT ON FUNCTION weir._has_waiting IS
-  'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
-
 CREATE OR REPLACE FUNCTION weir._take_turns(name text, ring weir.ring, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -195,11 +80,8 @@ BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
 
   -- What is new. Beyond max_rows it is left to the next claim, from the end of a transaction on.
-  SELECT array_agg(f.lane) FILTER (WHERE f.is_ours), array_agg(f.xid) FILTER (WHERE f.is_ours), CASE WHEN count(*) = max_rows THEN (array_agg(f.xid ORDER BY f.xid DESC))[1] END INTO lanes, xids, read_upto
-  FROM (SELECT j.lane, j.xid, j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0 AS is_ours FROM weir._ended_since(ring.arrived, seen) e
-        CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
-                            ORDER BY j.xid LIMIT max_rows) j
-        LIMIT max_rows) f;
+  SELECT n.lanes, n.xids INTO lanes, xids FROM weir._key_news(ids, ring.arrived, seen, max_rows) n;
+  read_upto := xids[max_rows];
   IF cardinality(lanes) > max_lanes THEN
     SELECT coalesce((SELECT n.xid FROM (SELECT u.xid, u.nr, count(*) FILTER (WHERE u.is_first) OVER (ORDER BY u.nr) AS n
                                         FROM (SELECT u.xid, u.nr, row_number() OVER (PARTITION BY u.lane ORDER BY u.nr) = 1 AS is_first
@@ -207,13 +89,13 @@ BEGIN
                      WHERE n.n > max_lanes ORDER BY n.nr LIMIT 1), read_upto) INTO read_upto;
   END IF;
   IF read_upto IS NOT NULL THEN
-    IF (SELECT count(*) > max_rows FROM (SELECT FROM weir.job j WHERE j.leads AND j.xid = read_upto LIMIT max_rows + 1) j) THEN
+    IF (SELECT count(*) > max_rows FROM (SELECT FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, read_upto) AND (j.lane >> 39, j.xid) <= (q.id, read_upto) OFFSET 0) j LIMIT max_rows + 1) l) THEN
       crowd := read_upto;
     END IF;
     SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
     FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
           UNION ALL
-          SELECT j.lane, j.xid FROM weir.job j WHERE crowd IS NULL AND j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
+          SELECT j.lane, read_upto FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, read_upto) AND (j.lane >> 39, j.xid) <= (q.id, read_upto) OFFSET 0) j WHERE crowd IS NULL) u;
     seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
   END IF;
   top := pg_snapshot_xmax(seen);
@@ -352,7 +234,7 @@ BEGIN
              coalesce(t.waits OR NOT t.parked AND t.again_at IS NULL, true), coalesce(t.parked, false),
              CASE WHEN crowd < t.pos_xid THEN t.pending || crowd ELSE t.pending END, CASE WHEN crowd < t.pos_xid THEN t.pending_after || 0::bigint ELSE t.pending_after END,
              t.open, t.next_start, t.again_at
-      FROM (SELECT u.lane, min(u.nr) AS nr FROM (SELECT j.lane, row_number() OVER () AS nr FROM weir.job j WHERE j.leads AND j.xid = crowd AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u
+      FROM (SELECT u.lane, min(u.nr) AS nr FROM (SELECT j.lane, row_number() OVER () AS nr FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, crowd) AND (j.lane >> 39, j.xid) <= (q.id, crowd) OFFSET 0) j) u
             GROUP BY u.lane) n
       LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = n.lane ORDER BY t.seq DESC LIMIT 1) t ON true
       WHERE (t.lane IS NULL OR crowd < t.pos_xid OR NOT t.waits AND NOT t.parked AND t.again_at IS NULL)

@@ -247,6 +247,7 @@ END
 $$;
 CREATE INDEX job_lane ON weir.job (lane, xid, id);
 CREATE INDEX job_lead ON weir.job (xid) WHERE leads;
+CREATE INDEX job_key_lead ON weir.job ((lane >> 39), xid) WHERE leads AND lane & 549755813880 <> 0;  -- the rows that have a key: see functions/ring.sql
 CREATE INDEX turn_lane ON weir.turn (lane, seq);
 CREATE INDEX turn_ring ON weir.turn ((lane >> 39), tag) WHERE waits;
 CREATE INDEX turn_again ON weir.turn ((lane >> 39), again_at) WHERE again_at IS NOT NULL;
