@@ -196,14 +196,12 @@ BEGIN
       SELECT t.lane, count(*) OVER () FROM (
         SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e CROSS JOIN unnest(ids) q(id)
         CROSS JOIN LATERAL (
-          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, e.low) AND (j.lane >> 39, j.xid) < (q.id::bigint, e.high)
-          ORDER BY j.lane >> 39, j.xid LIMIT max_rows) j LIMIT max_rows) t
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, e.low) AND (j.lane >> 39, j.xid) < (q.id::bigint, e.high) LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
         SELECT j.lane FROM unnest(ids) q(id)
         CROSS JOIN LATERAL (
-          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, own) AND (j.lane >> 39, j.xid) <= (q.id::bigint, own)
-          ORDER BY j.lane >> 39, j.xid LIMIT max_rows) j LIMIT max_rows) t
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, own) AND (j.lane >> 39, j.xid) <= (q.id::bigint, own) LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, 1 FROM unnest(ring.newcomers) t(lane)) u
     WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
