@@ -805,6 +805,7 @@ CREATE INDEX flow_deadline ON weir.flow USING btree (deadline) WHERE (task IS NU
 CREATE INDEX flow_top ON weir.flow USING btree (id) WHERE (parent IS NULL);
 CREATE INDEX flow_within ON weir.flow USING btree (parent, name) WHERE (parent IS NOT NULL);
 CREATE INDEX job_by_id ON ONLY weir.job USING btree (id, attempt, put_off);
+CREATE INDEX job_key_lead ON ONLY weir.job USING btree (((lane >> 39)), xid) WHERE (leads AND ((lane & '549755813880'::bigint) <> 0));
 CREATE INDEX job_lane ON ONLY weir.job USING btree (lane, xid, id);
 CREATE INDEX job_lead ON ONLY weir.job USING btree (xid) WHERE leads;
 CREATE INDEX job_unique ON ONLY weir.job USING btree (unique_key, unique_no) WHERE (unique_key IS NOT NULL);
@@ -2161,7 +2162,7 @@ BEGIN
       NULL;
     ELSIF is_ring AND taken > 0 THEN  -- some keys had fewer jobs than their part; what came since can wait for the next claim
       ring := weir._ring_of(ready.name);
-      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = ready.name), ring.tag);
+      is_cut := is_cut OR ring.newcomers <> '{}' OR ring.stopped_after IS NOT NULL OR weir._has_waiting(ARRAY(SELECT q.id::bigint FROM weir.queue q WHERE q.name = ready.name), ring.tag);
     ELSIF is_ring THEN  -- it has ended some
       is_cut := is_cut OR weir._has_turns(ready.name, pg_current_snapshot());
     ELSIF upto > 0 OR last.keyed THEN
@@ -3895,16 +3896,43 @@ BEGIN
   room := coalesce(room, 2147483647);
 END
 $$;
+CREATE FUNCTION weir._has_key_news(ids bigint[], since pg_snapshot, snapshot pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+DECLARE
+  max_xips CONSTANT integer := 16;
+  max_rows CONSTANT integer := 50;
+  found    record;
+BEGIN
+  IF (SELECT count(*) > max_xips FROM pg_snapshot_xip(_has_key_news.since)) THEN
+    -- Nobody writes the first snapshot anew while the queue has no news, so very many transactions that it does not see may have ended. They are
+    -- not looked for one by one if few rows were logged since the first of them began.
+    SELECT count(*) AS n, coalesce(bool_or(NOT pg_visible_in_snapshot(f.xid, _has_key_news.since)), false) AS any INTO found
+    FROM (SELECT j.xid FROM weir._ended_since(format('%1$s:%1$s:', pg_snapshot_xmin(_has_key_news.since))::pg_snapshot, _has_key_news.snapshot) e
+          CROSS JOIN unnest(_has_key_news.ids) q(id)
+          CROSS JOIN LATERAL (
+            SELECT j.xid FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, e.low) AND (j.lane >> 39, j.xid) < (q.id, e.high)
+            ORDER BY j.lane >> 39, j.xid LIMIT max_rows) j
+          LIMIT max_rows) f;
+    IF found.any OR found.n < max_rows THEN
+      RETURN found.any;
+    END IF;
+  END IF;
+  RETURN EXISTS (
+    SELECT FROM weir._ended_since(_has_key_news.since, _has_key_news.snapshot) e
+    CROSS JOIN unnest(_has_key_news.ids) q(id)
+    CROSS JOIN LATERAL (
+      SELECT FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, e.low) AND (j.lane >> 39, j.xid) < (q.id, e.high)
+      ORDER BY j.lane >> 39, j.xid LIMIT 1) j);
+END
+$$;
 CREATE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  max_rows CONSTANT integer := 200;
-  ids      integer[] := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
-  ring     weir.ring := weir._ring_of(name);
+  ids      bigint[]    := ARRAY(SELECT q.id FROM weir.queue q WHERE q.name = _has_turns.name);
+  ring     weir.ring   := weir._ring_of(name);
   at       timestamptz := clock_timestamp();
   lim      weir.queue_limit;
-  found    record;
 BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _has_turns.name;
   IF ring.version <> coalesce(lim.version, 0)
@@ -3912,11 +3940,7 @@ BEGIN
      OR weir._has_waiting(ids, ring.tag) THEN
     RETURN true;
   END IF;
-  SELECT count(*) AS n, coalesce(bool_or(f.is_ours), false) AS any INTO found
-  FROM (SELECT j.lane >> 39 = ANY (ids) AND j.lane & 549755813880 <> 0 AS is_ours FROM weir._ended_since(ring.arrived, snapshot) e
-        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j
-        LIMIT max_rows) f;
-  IF found.any OR found.n = max_rows THEN
+  IF weir._has_key_news(ids, ring.arrived, snapshot) THEN
     RETURN true;
   ELSIF lim.key_running IS NULL AND lim.key_rate IS NULL THEN
     RETURN false;
@@ -3930,7 +3954,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT FROM weir.release r WHERE r.gate = lim.gate AND r.xid >= e.low AND r.xid < e.high AND r.lanes IS NOT NULL LIMIT 1) r);
 END
 $$;
-CREATE FUNCTION weir._has_waiting(ids integer[], tag bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._has_waiting(ids bigint[], tag bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -4549,6 +4573,24 @@ BEGIN
       at := lane;
     END IF;
   END LOOP;
+END
+$$;
+CREATE FUNCTION weir._key_news(ids bigint[], since pg_snapshot, snapshot pg_snapshot, max_rows integer, OUT lanes bigint[], OUT xids xid8[]) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+BEGIN
+  -- Only the index of leading rows that have keys has this order. What it is about is written as it is there.
+  SELECT array_agg(f.lane), array_agg(f.xid) INTO lanes, xids
+  FROM (
+    SELECT n.lane, n.xid FROM weir._ended_since(_key_news.since, _key_news.snapshot) e
+    CROSS JOIN LATERAL (
+      SELECT k.lane, k.xid FROM unnest(_key_news.ids) q(id)
+      CROSS JOIN LATERAL (
+        SELECT j.lane, j.xid FROM weir.job j
+        WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, e.low) AND (j.lane >> 39, j.xid) < (q.id, e.high)
+          AND pg_visible_in_snapshot(j.xid, _key_news.snapshot)
+        ORDER BY j.lane >> 39, j.xid LIMIT _key_news.max_rows) k
+      ORDER BY k.xid LIMIT _key_news.max_rows) n  -- of twins, the rows are mixed
+    LIMIT _key_news.max_rows) f;
 END
 $$;
 CREATE FUNCTION weir._key_of(stored text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -8130,11 +8172,8 @@ BEGIN
   SELECT l.* INTO lim FROM weir.queue_limit l WHERE l.name = _take_turns.name;
 
   -- What is new. Beyond max_rows it is left to the next claim, from the end of a transaction on.
-  SELECT array_agg(f.lane) FILTER (WHERE f.is_ours), array_agg(f.xid) FILTER (WHERE f.is_ours), CASE WHEN count(*) = max_rows THEN (array_agg(f.xid ORDER BY f.xid DESC))[1] END INTO lanes, xids, read_upto
-  FROM (SELECT j.lane, j.xid, j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0 AS is_ours FROM weir._ended_since(ring.arrived, seen) e
-        CROSS JOIN LATERAL (SELECT j.lane, j.xid FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high AND pg_visible_in_snapshot(j.xid, seen)
-                            ORDER BY j.xid LIMIT max_rows) j
-        LIMIT max_rows) f;
+  SELECT n.lanes, n.xids INTO lanes, xids FROM weir._key_news(ids, ring.arrived, seen, max_rows) n;
+  read_upto := xids[max_rows];
   IF cardinality(lanes) > max_lanes THEN
     SELECT coalesce((SELECT n.xid FROM (SELECT u.xid, u.nr, count(*) FILTER (WHERE u.is_first) OVER (ORDER BY u.nr) AS n
                                         FROM (SELECT u.xid, u.nr, row_number() OVER (PARTITION BY u.lane ORDER BY u.nr) = 1 AS is_first
@@ -8142,13 +8181,13 @@ BEGIN
                      WHERE n.n > max_lanes ORDER BY n.nr LIMIT 1), read_upto) INTO read_upto;
   END IF;
   IF read_upto IS NOT NULL THEN
-    IF (SELECT count(*) > max_rows FROM (SELECT FROM weir.job j WHERE j.leads AND j.xid = read_upto LIMIT max_rows + 1) j) THEN
+    IF (SELECT count(*) > max_rows FROM (SELECT FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, read_upto) AND (j.lane >> 39, j.xid) <= (q.id, read_upto) OFFSET 0) j LIMIT max_rows + 1) l) THEN
       crowd := read_upto;
     END IF;
     SELECT array_agg(u.lane), array_agg(u.xid) INTO lanes, xids
     FROM (SELECT u.lane, u.xid FROM unnest(lanes, xids) u(lane, xid) WHERE u.xid < read_upto
           UNION ALL
-          SELECT j.lane, j.xid FROM weir.job j WHERE crowd IS NULL AND j.leads AND j.xid = read_upto AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u;
+          SELECT j.lane, read_upto FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, read_upto) AND (j.lane >> 39, j.xid) <= (q.id, read_upto) OFFSET 0) j WHERE crowd IS NULL) u;
     seen := weir._snapshot_upto(ring.arrived, seen, read_upto);
   END IF;
   top := pg_snapshot_xmax(seen);
@@ -8287,7 +8326,7 @@ BEGIN
              coalesce(t.waits OR NOT t.parked AND t.again_at IS NULL, true), coalesce(t.parked, false),
              CASE WHEN crowd < t.pos_xid THEN t.pending || crowd ELSE t.pending END, CASE WHEN crowd < t.pos_xid THEN t.pending_after || 0::bigint ELSE t.pending_after END,
              t.open, t.next_start, t.again_at
-      FROM (SELECT u.lane, min(u.nr) AS nr FROM (SELECT j.lane, row_number() OVER () AS nr FROM weir.job j WHERE j.leads AND j.xid = crowd AND j.lane >> 39 = ANY (ids) AND j.lane & key_mask <> 0) u
+      FROM (SELECT u.lane, min(u.nr) AS nr FROM (SELECT j.lane, row_number() OVER () AS nr FROM unnest(ids) q(id) CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id, crowd) AND (j.lane >> 39, j.xid) <= (q.id, crowd) OFFSET 0) j) u
             GROUP BY u.lane) n
       LEFT JOIN LATERAL (SELECT t.* FROM weir.turn t WHERE t.lane = n.lane ORDER BY t.seq DESC LIMIT 1) t ON true
       WHERE (t.lane IS NULL OR crowd < t.pos_xid OR NOT t.waits AND NOT t.parked AND t.again_at IS NULL)
@@ -8656,10 +8695,14 @@ BEGIN
           AND t.lane > q.id::bigint << 39 AND t.lane < (q.id + 1)::bigint << 39 LIMIT max_rows) t LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, count(*) OVER () FROM (
-        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e
-        CROSS JOIN LATERAL (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid >= e.low AND j.xid < e.high ORDER BY j.xid LIMIT max_rows) j LIMIT max_rows) t
+        SELECT j.lane FROM weir._ended_since(ring.arrived, pg_current_snapshot()) e CROSS JOIN unnest(ids) q(id)
+        CROSS JOIN LATERAL (
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, e.low) AND (j.lane >> 39, j.xid) < (q.id::bigint, e.high) LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
-      SELECT t.lane, count(*) OVER () FROM (SELECT j.lane FROM weir.job j WHERE j.leads AND j.xid = own LIMIT max_rows) t
+      SELECT t.lane, count(*) OVER () FROM (
+        SELECT j.lane FROM unnest(ids) q(id)
+        CROSS JOIN LATERAL (
+          SELECT j.lane FROM weir.job j WHERE j.leads AND j.lane & 549755813880 <> 0 AND (j.lane >> 39, j.xid) >= (q.id::bigint, own) AND (j.lane >> 39, j.xid) <= (q.id::bigint, own) LIMIT max_rows) j LIMIT max_rows) t
       UNION ALL
       SELECT t.lane, 1 FROM unnest(ring.newcomers) t(lane)) u
     WHERE u.lane >> 39 = ANY (ids) AND u.lane & 549755813880 <> 0 OR u.n = max_rows;
@@ -11052,8 +11095,9 @@ COMMENT ON ROUTINE weir._fresh_lanes(pg_snapshot,pg_snapshot,integer) IS 'The la
 COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) IS 'The queues for which jobs were committed since seen, and how many (from 100 on possibly fewer than there are). seen_now and jobs_now are to be passed to the next call; without seen, the call only returns where to start. It polls up to polls times, every pause seconds; while no job is logged and nothing is committed, it reads only counters. From poll patience + 1 on, it also returns after a commit without jobs. Errors: 22023. Locks: none. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._has_key_news(bigint[],pg_snapshot,pg_snapshot) IS 'Whether _key_news would find rows, or may find some soon. The cost depends on how many transactions are in progress, and not on what other queues hold, or on how long ago the first snapshot was taken. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._has_turns(text,pg_snapshot) IS 'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._has_waiting(integer[],bigint) IS 'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._has_waiting(bigint[],bigint) IS 'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._heads(text,bigint,integer) IS 'Where the keys of a queue stand that wait for their turns from this tag on, in their order, at most most. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._held(integer,text) IS 'The second keys of the advisory locks of a class that are held in this database in a mode: by sessions, open transactions and prepared transactions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_attempt(text,integer,bigint,bigint,bigint) IS 'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
@@ -11087,6 +11131,7 @@ COMMENT ON ROUTINE weir._kept_failure(bigint,integer) IS 'How a job failed for g
 COMMENT ON ROUTINE weir._kept_turns(integer,bigint[]) IS 'The lanes of keys whose newest turn is in this segment and must be kept when it is emptied: those in lanes, where jobs here wait or run, and those that have jobs or earlier turns elsewhere, or a limit that still counts what they did. For the others, no turn means the same: all jobs that they will have lie past position 0. That a turn need not be kept stays true.';
 COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in common: 36 bits of a hash, never 0, in their places. Two keys with the same share a lane. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._key_news(bigint[],pg_snapshot,pg_snapshot,integer) IS 'The rows that lead in lanes of keys of the queues with these ids, and that the second snapshot sees and the first does not: the first max_rows, by their transactions. It reads no rows of other queues, and none without a key. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._key_of(text) IS 'The id of the key of an encrypted text; NULL: it is not encrypted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._kind_of(weir.fold) IS 'How a flow has ended, as a member of another: completed, failed or cancelled; NULL: it has not. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._known_once(text[],bigint[],text[]) IS 'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
