@@ -167,6 +167,13 @@ func (c *Client) FlowInfo(ctx context.Context, id int64) (*FlowInfo, error) {
 	return &found[0], nil
 }
 
+// FlowRunning returns how many members of a flow are running; of those that FlowInfo counts as unfinished, the others wait. It costs the same, however many
+// members the flow has.
+func (c *Client) FlowRunning(ctx context.Context, id int64) (int64, error) {
+	n, err := c.store.FlowRunning(ctx, id)
+	return n, wrap("count running members", err, "weir_work")
+}
+
 // Flows lists up to limit flows that are not members of others (1 to 1,000; 0: 100), newest first, with smaller ids than after; 0: from the newest on.
 func (c *Client) Flows(ctx context.Context, after int64, limit int) ([]FlowInfo, error) {
 	if limit == 0 {

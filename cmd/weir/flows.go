@@ -114,6 +114,11 @@ func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error 
 			fields = append(fields, [2]string{"counter", printable(name) + " " + strconv.FormatInt(f.Counters[name], 10)})
 		}
 		if f.FinishedAt == nil {
+			running, err := client.FlowRunning(ctx, f.ID)
+			if err != nil {
+				return err
+			}
+			fields = append(fields, [2]string{"running", count(running)})
 			waits, err := waitsOf(ctx, client, f)
 			if err != nil {
 				return err

@@ -14,6 +14,7 @@ const (
 	flowColumns = `id, name, state, generation, jobs, unfinished, completed, failed, cancelled, created_at, deadline, finished_at,
 		coalesce(parent, 0), is_task, coalesce(job, 0), fail_fast, counters`
 	sqlFlowInfo   = `SELECT ` + flowColumns + ` FROM weir.flow_info($1)`
+	sqlRunning    = `SELECT weir.flow_running($1)`
 	sqlFlows      = `SELECT ` + flowColumns + ` FROM weir.flows(nullif($1::bigint, 0), $2::int)`
 	sqlCancelFlow = `SELECT coalesce(weir.cancel_flow($1::bigint), '')`
 	sqlAddTasks   = `SELECT array_to_json(weir.add_tasks($1::bigint, $2::text::jsonb))::text`
@@ -110,4 +111,10 @@ func Increment(ctx context.Context, q Querier, flow int64, counter string, n int
 // FlowOutputs returns up to limit outputs of a flow's members with greater numbers than after; of one task, if it is not "".
 func FlowOutputs[T any](ctx context.Context, s *Store, flow int64, task string, after int64, limit int) ([]T, error) {
 	return rows(ctx, s, sqlOutputs, []any{flow, task, after, limit}, pgx.RowToStructByPos[T])
+}
+
+// FlowRunning returns how many members of a flow are running.
+func (s *Store) FlowRunning(ctx context.Context, flow int64) (n int64, err error) {
+	err = s.row(ctx, sqlRunning, []any{flow}, &n)
+	return n, err
 }

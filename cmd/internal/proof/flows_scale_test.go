@@ -160,3 +160,35 @@ func TestCancellationsOfFlowsAreRetiredTogether(t *testing.T) {
 		t.Errorf("%d cancellations of flows are left", n)
 	}
 }
+
+// TestRunningMembersAreCounted: those of this flow, whoever runs them, with jobs of others in the same batches, until they end.
+func TestRunningMembersAreCounted(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	workers := []int32{startWorker(t, conn, "q"), startWorker(t, conn, "q")}
+	flow, other := newFlow(t, conn, "f"), newFlow(t, conn, "other")
+	exec(t, conn, `SELECT weir.enqueue('q', 'k', flow => CASE n % 3 WHEN 0 THEN $1::bigint WHEN 1 THEN $2 END) FROM generate_series(1, 30) n`, flow, other)
+	running := func() int { t.Helper(); return value[int](t, conn, `SELECT weir.flow_running($1)`, flow) }
+	if n := running(); n != 0 {
+		t.Errorf("%d members run before any was claimed", n)
+	}
+	mixed := mustClaim(t, conn, workers[0], "q", 15)
+	if n := running(); n != 5 {
+		t.Errorf("%d members run, want 5", n)
+	}
+	rest := mustClaim(t, conn, workers[1], "q", 15)
+	addTo(t, conn, flow, 4)
+	alone := mustClaim(t, conn, workers[1], "q", 3)
+	if n := running(); n != 13 {
+		t.Errorf("%d members run, want 13", n)
+	}
+	mustComplete(t, conn, workers[0], mixed)
+	mustComplete(t, conn, workers[1], alone[:2])
+	if n := running(); n != 6 {
+		t.Errorf("%d members run, want 6", n)
+	}
+	mustComplete(t, conn, workers[1], append(rest, alone[2]))
+	if n := running(); n != 0 {
+		t.Errorf("%d members run in the end", n)
+	}
+}

@@ -133,7 +133,7 @@ func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
 			list = `SELECT FROM weir.schedules() WHERE $1 > 0`
 		} else if table == "gate" || table == "release" {
 			list = `SELECT FROM weir.limits() WHERE $1 > 0`
-		} else if table == "flow" || table == "fold" || table == "arrival" {
+		} else if table == "flow" || table == "edge" || table == "fold" || table == "arrival" {
 			list = `SELECT FROM weir.flow_info($1)`
 		}
 		exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
