@@ -92,7 +92,7 @@ func TestEveryEnqueueGoesThroughTheMiddleware(t *testing.T) {
 	if fmt.Sprint(calls) != fmt.Sprint(want) {
 		t.Errorf("the middleware saw %v, want %v", calls, want)
 	}
-	if got, _ := json.Marshal(shared); string(got) != `{"Queue":"shared","Priority":0,"RunAt":"0001-01-01T00:00:00Z","MaxAttempts":0,"Meta":{"a":1},"Flow":0,"Key":"","Unique":null}` {
+	if got, _ := json.Marshal(shared); string(got) != `{"Queue":"shared","Priority":0,"RunAt":"0001-01-01T00:00:00Z","MaxAttempts":0,"Meta":{"a":1},"Flow":0,"Once":"","Key":"","Unique":null}` {
 		t.Errorf("the caller's options have changed to %s", got)
 	}
 	metas := []string{`{"tenant": 7}`, `{"tries": 0, "tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"tenant": 7}`, `{"a": 1, "tenant": 7}`, `{"tenant": 7}`, `{"a": 1, "tenant": 7}`}

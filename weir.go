@@ -419,8 +419,10 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	}
 	o := j.options()
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key, Flow: o.Flow, Once: o.Once}
-	if strings.IndexByte(job.Kind+job.Queue+job.Key+job.Once, 0) >= 0 {
-		return job, fmt.Errorf("the kind %q, the queue %q, the key %q or Once %q contains a NUL character, which PostgreSQL cannot store", job.Kind, job.Queue, job.Key, job.Once)
+	for _, part := range [][2]string{{"the kind", job.Kind}, {"the queue", job.Queue}, {"the key", job.Key}, {"Once", job.Once}} {
+		if strings.IndexByte(part[1], 0) >= 0 {
+			return job, fmt.Errorf("%s %q contains a NUL character, which PostgreSQL cannot store", part[0], part[1])
+		}
 	}
 	// Compared in seconds since 1970, which wrap nowhere: drivers count microseconds, and time.Time counts from an earlier year.
 	switch at := job.RunAt.Unix(); {

@@ -38,6 +38,12 @@ BEGIN
       WHERE c.key IS NOT NULL AND weir._is_kept(f.id, kept)
         AND CASE WHEN c.place = 'tasks' THEN p.job IS NULL AND coalesce(p.jobs > 0, true) ELSE (p.fired_at IS NOT NULL AND p.failed + p.cancelled = 0 AND NOT p.is_cancelled) IS NOT TRUE END) k
     GROUP BY k.place, k.key;
+    LOCK TABLE weir.output IN ACCESS SHARE MODE;
+    PERFORM weir._refuse_old_snapshot('^output_[1-4]$', 'weir: a table of outputs was emptied after this transaction took its snapshot, which does not show what was moved');
+    RETURN QUERY
+    SELECT k.key, 'flow outputs', count(*) FROM (SELECT weir._key_of(o.output) AS key, o.* FROM weir.output o) k
+    WHERE k.key IS NOT NULL AND weir._is_kept(k.flow, kept) AND NOT EXISTS (SELECT FROM weir.output n WHERE n.flow = k.flow AND n.job = k.job AND n.no > k.no)
+    GROUP BY k.key;
     RAISE SQLSTATE 'WR099';  -- releases the tables
   EXCEPTION WHEN SQLSTATE 'WR099' THEN
     NULL;
@@ -73,4 +79,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.keys_in_use IS
-  'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';
+  'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started), flow outputs (those of weir.flow_outputs, as long as the flow is kept); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';

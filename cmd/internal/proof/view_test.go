@@ -96,9 +96,9 @@ func TestKeysInUseAreFoundInEveryPlace(t *testing.T) {
 	end(claim(), `"outcome": "completed"`)
 	foldAll(t, conn)
 	check("once its task has started", "flows g 1", "flows h 1", "jobs i 1")
-	end(claim(), `"outcome": "completed"`)
+	end(claim(), `"outcome": "completed", "output": `+text("j"))
 	foldAll(t, conn)
-	check("once it has succeeded", "jobs g 1", "jobs h 1")
+	check("once it has succeeded", "flow outputs j 1", "jobs g 1", "jobs h 1")
 	exec(t, conn, `UPDATE weir.fold SET failed = 1, fired_at = now() - interval '1 year'`)
 	check("once it is forgotten", "jobs g 1", "jobs h 1")
 }
