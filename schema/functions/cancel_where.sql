@@ -110,6 +110,16 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._covers IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, meta jsonb, at timestamptz, key text, priority integer, flow bigint) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR _means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
+$$;
+COMMENT ON FUNCTION weir._means IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[] DEFAULT NULL, priorities integer[] DEFAULT NULL, flows bigint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -125,10 +135,8 @@ AS $$
                      _cancelled_of.keys, _cancelled_of.priorities, _cancelled_of.flows) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, flow, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
-      WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow OR weir._is_within(u.flow, f.flow)) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
-        AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
-        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
+      WHERE weir._means(f::weir.cancellation_where, u.id, u.kind, u.meta, u.at, u.key, u.priority, u.flow)
+        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND f.no BETWEEN r.since AND r.upto OFFSET 0)
       OFFSET 0)
     ORDER BY u.nr)
 $$;

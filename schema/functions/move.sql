@@ -179,7 +179,7 @@ BEGIN
     END IF;
     -- It is not cancelled where it was. Cancellations of the jobs in its new place mean those that were there.
     IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.no <= known AND w.upto >= this AND num_nonnulls(w.queue, w.priority) > 0) THEN
-      INSERT INTO weir.reprieve (id, attempt, upto) VALUES (this, look.attempt, known);
+      INSERT INTO weir.reprieve (id, attempt, since, upto) VALUES (this, look.attempt, 0, known);
     END IF;
     moved := moved + 1;
   END LOOP;

@@ -89,9 +89,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  j    weir.job_info;
-  u    record;
-  upto bigint;
+  j weir.job_info;
+  u record;
 BEGIN
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   state := j.state;
@@ -105,11 +104,15 @@ BEGIN
     RETURN;
   END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
-  upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
-  IF upto IS NOT NULL THEN
-    INSERT INTO weir.reprieve (id, attempt, upto) VALUES (j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, upto);
-  END IF;
   PERFORM pg_current_xact_id();
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= j.id) THEN
+    -- Of those that mean it, each that is visible. One that is not yet, whatever its number, means the job once it is committed. The lock comes first, so
+    -- that none of these takes the place of another one meanwhile.
+    LOCK TABLE weir.reprieve IN ROW EXCLUSIVE MODE;
+    INSERT INTO weir.reprieve (id, attempt, since, upto)
+    SELECT j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, w.no, w.no FROM weir.cancellation_where w
+    WHERE (w.queue IS NULL OR w.queue = j.queue) AND weir._means(w, j.id, j.kind, j.meta, j.enqueued_at, j.key, j.priority, j.flow);
+  END IF;
   IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
     PERFORM nextval('weir.control');
     state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;

@@ -36,16 +36,17 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
 
-  DELETE FROM weir.cancellation_where d WHERE d.no IN (
-    SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
-                                             ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
-      FROM weir.cancellation_where c) k
-    WHERE k.covered >= k.upto)
-  -- Of wider filters, only the newest are compared with all others.
-  OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n ORDER BY n.no DESC LIMIT 10 OFFSET 0) n WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d));
-  IF FOUND THEN
-    RETURN 'merged cancellations';
+  IF weir._covered_cancellations('{}') <> '{}' THEN
+    BEGIN
+      LOCK TABLE weir.cancellation_where IN ROW EXCLUSIVE MODE;
+      LOCK TABLE weir.reprieve IN SHARE MODE NOWAIT;
+      -- One from which jobs were retried does not take the place of others: these may have been committed later, and mean such a job.
+      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0)));
+      IF FOUND THEN
+        RETURN 'merged cancellations';
+      END IF;
+    EXCEPTION WHEN lock_not_available THEN NULL;  -- a job is being retried
+    END;
   END IF;
 
   nos := ARRAY(SELECT c.no FROM weir.cancellation_where c WHERE c.batches IS NULL);
@@ -83,7 +84,26 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._retire_cancellations IS
-  'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
+  'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log; to merge, SHARE NOWAIT on weir.reprieve, for which retries of jobs wait that cancellations concern.';
+
+CREATE OR REPLACE FUNCTION weir._covered_cancellations(others bigint[]) RETURNS bigint[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT ARRAY(
+    SELECT d.no FROM weir.cancellation_where d WHERE d.no IN (
+      SELECT k.no FROM (
+        SELECT c.no, c.upto, max(c.upto) FILTER (WHERE c.no <> ALL (_covered_cancellations.others))
+                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
+                                     ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
+        FROM weir.cancellation_where c) k
+      WHERE k.covered >= k.upto)
+    -- Of wider filters, only the newest are compared with all others.
+    OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n WHERE n.no <> ALL (_covered_cancellations.others) ORDER BY n.no DESC LIMIT 10 OFFSET 0) n
+               WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d)))
+$$;
+COMMENT ON FUNCTION weir._covered_cancellations IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._none_started(w weir.cancellation_where) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -569,11 +569,12 @@ CREATE INDEX cancellation_where_flow ON weir.cancellation_where (flow) WHERE flo
 CREATE TABLE weir.reprieve (
   id      bigint  NOT NULL,
   attempt integer NOT NULL,
+  since   bigint  NOT NULL,
   upto    bigint  NOT NULL
 ) WITH (autovacuum_enabled = off);
 CREATE INDEX reprieve_by_id ON weir.reprieve (id);
 COMMENT ON TABLE weir.reprieve IS
-  'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+  'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers from since to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 
 -- Flows: see functions/flow.sql.
 CREATE SEQUENCE weir.flow_id AS bigint;
