@@ -539,6 +539,7 @@ CREATE TABLE weir.report_4 PARTITION OF weir.report FOR VALUES IN ('4') WITH (au
 CREATE TABLE weir.reprieve (
   id bigint NOT NULL,
   attempt integer NOT NULL,
+  since bigint NOT NULL,
   upto bigint NOT NULL
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.result (
@@ -1248,10 +1249,8 @@ AS $$
                      _cancelled_of.keys, _cancelled_of.priorities, _cancelled_of.flows) WITH ORDINALITY u(id, attempt, kind, meta, at, key, priority, flow, nr)
     WHERE EXISTS (
       SELECT FROM unnest(_cancelled_of.filters) f
-      WHERE f.upto >= u.id AND (f.kinds IS NULL OR u.kind = ANY (f.kinds)) AND (f.meta IS NULL OR u.meta @> f.meta)
-        AND (f.key IS NULL OR u.key = f.key) AND (f.flow IS NULL OR u.flow = f.flow OR weir._is_within(u.flow, f.flow)) AND (f.priority IS NULL OR u.priority IS NULL OR u.priority = f.priority)
-        AND (f.enqueued_after IS NULL OR u.at >= f.enqueued_after) AND (f.enqueued_before IS NULL OR u.at < f.enqueued_before)
-        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND r.upto >= f.no OFFSET 0)
+      WHERE weir._means(f::weir.cancellation_where, u.id, u.kind, u.meta, u.at, u.key, u.priority, u.flow)
+        AND NOT EXISTS (SELECT FROM weir.reprieve r WHERE r.id = u.id AND r.attempt <= u.attempt AND f.no BETWEEN r.since AND r.upto OFFSET 0)
       OFFSET 0)
     ORDER BY u.nr)
 $$;
@@ -2382,6 +2381,20 @@ BEGIN
     END IF;
   END IF;
 END
+$$;
+CREATE FUNCTION weir._covered_cancellations(others bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT ARRAY(
+    SELECT d.no FROM weir.cancellation_where d WHERE d.no IN (
+      SELECT k.no FROM (
+        SELECT c.no, c.upto, max(c.upto) FILTER (WHERE c.no <> ALL (_covered_cancellations.others))
+                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
+                                     ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
+        FROM weir.cancellation_where c) k
+      WHERE k.covered >= k.upto)
+    -- Of wider filters, only the newest are compared with all others.
+    OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n WHERE n.no <> ALL (_covered_cancellations.others) ORDER BY n.no DESC LIMIT 10 OFFSET 0) n
+               WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d)))
 $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4902,6 +4915,13 @@ AS $$
   INSERT INTO weir.with_keys (queue, since) SELECT _mark_keys.queue, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id())
   WHERE NOT EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = _mark_keys.queue)
 $$;
+CREATE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, meta jsonb, at timestamp with time zone, key text, priority integer, flow bigint) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+  -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
+  SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR _means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
+$$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT coalesce(jsonb_agg(k.entry ORDER BY k.attempt, k.nr), '[]')
@@ -5018,7 +5038,7 @@ BEGIN
     END IF;
     -- It is not cancelled where it was. Cancellations of the jobs in its new place mean those that were there.
     IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.no <= known AND w.upto >= this AND num_nonnulls(w.queue, w.priority) > 0) THEN
-      INSERT INTO weir.reprieve (id, attempt, upto) VALUES (this, look.attempt, known);
+      INSERT INTO weir.reprieve (id, attempt, since, upto) VALUES (this, look.attempt, 0, known);
     END IF;
     moved := moved + 1;
   END LOOP;
@@ -7321,16 +7341,17 @@ BEGIN
   END IF;
   PERFORM weir._check_cluster();
 
-  DELETE FROM weir.cancellation_where d WHERE d.no IN (
-    SELECT k.no FROM (
-      SELECT c.no, c.upto, max(c.upto) OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
-                                             ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
-      FROM weir.cancellation_where c) k
-    WHERE k.covered >= k.upto)
-  -- Of wider filters, only the newest are compared with all others.
-  OR EXISTS (SELECT FROM (SELECT n.* FROM weir.cancellation_where n ORDER BY n.no DESC LIMIT 10 OFFSET 0) n WHERE n.no > d.no AND weir._covers(n::weir.cancellation_where, d));
-  IF FOUND THEN
-    RETURN 'merged cancellations';
+  IF weir._covered_cancellations('{}') <> '{}' THEN
+    BEGIN
+      LOCK TABLE weir.cancellation_where IN ROW EXCLUSIVE MODE;
+      LOCK TABLE weir.reprieve IN SHARE MODE NOWAIT;
+      -- One from which jobs were retried does not take the place of others: these may have been committed later, and mean such a job.
+      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0)));
+      IF FOUND THEN
+        RETURN 'merged cancellations';
+      END IF;
+    EXCEPTION WHEN lock_not_available THEN NULL;  -- a job is being retried
+    END;
   END IF;
 
   nos := ARRAY(SELECT c.no FROM weir.cancellation_where c WHERE c.batches IS NULL);
@@ -7371,9 +7392,8 @@ CREATE FUNCTION weir._retry(job_id bigint, states text[], OUT state text, OUT is
 AS $$
 #variable_conflict use_column
 DECLARE
-  j    weir.job_info;
-  u    record;
-  upto bigint;
+  j weir.job_info;
+  u record;
 BEGIN
   SELECT i.* INTO j FROM weir.job_info(job_id) i;
   state := j.state;
@@ -7387,11 +7407,15 @@ BEGIN
     RETURN;
   END IF;
   DELETE FROM weir.cancellation c WHERE c.id = job_id;
-  upto := (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.upto >= j.id);
-  IF upto IS NOT NULL THEN
-    INSERT INTO weir.reprieve (id, attempt, upto) VALUES (j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, upto);
-  END IF;
   PERFORM pg_current_xact_id();
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= j.id) THEN
+    -- Of those that mean it, each that is visible. One that is not yet, whatever its number, means the job once it is committed. The lock comes first, so
+    -- that none of these takes the place of another one meanwhile.
+    LOCK TABLE weir.reprieve IN ROW EXCLUSIVE MODE;
+    INSERT INTO weir.reprieve (id, attempt, since, upto)
+    SELECT j.id, j.attempt + (j.finished_at IS NOT NULL)::integer, w.no, w.no FROM weir.cancellation_where w
+    WHERE (w.queue IS NULL OR w.queue = j.queue) AND weir._means(w, j.id, j.kind, j.meta, j.enqueued_at, j.key, j.priority, j.flow);
+  END IF;
   IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
     PERFORM nextval('weir.control');
     state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
@@ -11075,6 +11099,7 @@ COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._covered_cancellations(bigint[]) IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
@@ -11180,6 +11205,7 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
@@ -11233,7 +11259,7 @@ COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the n
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
-COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log; to merge, SHARE NOWAIT on weir.reprieve, for which retries of jobs wait that cancellations concern.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
@@ -11411,7 +11437,7 @@ COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; 
 COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
 COMMENT ON TABLE weir.release IS 'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
-COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers up to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers from since to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.ring IS 'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
