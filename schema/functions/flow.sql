@@ -411,10 +411,39 @@ BEGIN
   IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
     PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
   END IF;
+  -- Flows and tasks within it that were cancelled on their own, or have failed fast, are no longer, either.
+  IF after IS NULL THEN
+    PERFORM weir._arrive(k.id, 'jobs', 0, 'retried', weir._cancellation_of(k.id)) FROM unnest(weir._cancelled_within(flow)) k(id);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir.retry_flow IS
   'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._cancelled_within(flow bigint) RETURNS bigint[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN ARRAY(
+    WITH RECURSIVE within AS (
+      SELECT d.id FROM weir.flow d WHERE d.parent = _cancelled_within.flow
+      UNION ALL
+      SELECT d.id FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.id OFFSET 0) d
+    )
+    SELECT w.id FROM within w WHERE (SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = w.id ORDER BY p.cut DESC LIMIT 1)
+    UNION  -- not counted yet
+    SELECT c.flow FROM weir.cancellation_where c WHERE c.flow <> _cancelled_within.flow AND weir._is_within(c.flow, _cancelled_within.flow) ORDER BY 1);
+END
+$$;
+COMMENT ON FUNCTION weir._cancelled_within IS 'The flows and tasks within a flow, at any depth, that are cancelled, or were a short time ago. Errors: none. Locks: none.';
 
 CREATE OR REPLACE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE

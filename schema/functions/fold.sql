@@ -22,6 +22,10 @@ DECLARE
   sums      weir.fold[];  -- and with what has arrived since
   is_new    boolean;      -- some are new, and members of others
   is_nested boolean;      -- some may be members of others, or have some
+  plain     weir.fold[];  -- the sums, before it is known what follows from them
+  taken     boolean[] := '{}';  -- of which of them the end was taken back
+  is_over   boolean;      -- some start over
+  failing   bigint[];     -- flows that members have failed of
   passed    boolean := false;
 BEGIN
   folded := 0;
@@ -53,7 +57,7 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails,
            max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
@@ -62,7 +66,7 @@ BEGIN
       SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, p AS was,
+    SELECT d.parent, n.fails, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
                z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
@@ -78,31 +82,33 @@ BEGIN
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false))
-    INTO was, sums, is_new, is_nested FROM summed k;
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
+         array_agg((k.sum).flow) FILTER (WHERE k.fails)
+    INTO was, sums, is_new, is_nested, failing FROM summed k;
   IF sums IS NULL THEN
     RETURN;
   ELSIF is_new THEN
     sums := weir._begin_nested(sums, was);
   END IF;
 
-  sums := ARRAY(
-    SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
-               t.is_sealed, t.is_cancelled, t.is_abandoned,
-               CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, at) END,
-               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters, t.cancelled_no, t.retried_no)::weir.fold
-    FROM unnest(sums) WITH ORDINALITY t
-    CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
-    CROSS JOIN LATERAL (SELECT s.skips, t.is_skipped AND NOT s.skips AS starts_over OFFSET 0) k
-    ORDER BY t.ordinality);
+  IF is_nested THEN
+    SELECT k.sums, k.was INTO sums, was FROM weir._take_along(sums, was, c.no + 1) k;
+    plain := sums;
+  END IF;
+  sums := weir._settle_sums(sums, was, at);
+  WHILE is_nested LOOP
+    SELECT k.sums, k.was, k.taken, k.more INTO plain, was, taken, is_over FROM weir._take_back(plain, was, taken, sums, c.no + 1) k;
+    EXIT WHEN NOT is_over;
+    sums := weir._settle_sums(plain, was, at);
+  END LOOP;
   INSERT INTO weir.fold SELECT f.* FROM unnest(sums) f;
   folded := cardinality(sums);
 
   IF is_nested THEN
     PERFORM weir._release_tasks(sums, was);
-    passed := weir._pass_on(sums, was);
+    passed := weir._pass_on(sums, was, taken);
   END IF;
-  SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was) e;
+  SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
 END
 $$;
 COMMENT ON FUNCTION weir._fold_arrivals IS
@@ -208,7 +214,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._log_member IS 'Logs a job that a flow brings with it, whose id was drawn after the transaction got its own, with what its meta says about that. Locks: see weir.enqueue.';
 
-CREATE OR REPLACE FUNCTION weir._pass_on(sums weir.fold[], was weir.fold[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._pass_on(sums weir.fold[], was weir.fold[], taken boolean[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -224,13 +230,13 @@ DECLARE
   changes record;
   passed  boolean := false;
 BEGIN
-  -- What has changed of those that are members of others.
+  -- What has changed of those that are members of others, but for ends that were taken back already.
   SELECT array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS before, array_agg(k.kind) AS kinds, array_agg(k.is_gone) AS gone INTO changes
-  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.ordinality]) AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind, n.generation <> (_pass_on.was[n.ordinality]).generation AS is_over,
+  FROM (SELECT n.flow, CASE WHEN _pass_on.taken[n.ordinality] IS NOT TRUE THEN weir._kind_of(_pass_on.was[n.ordinality]) END AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind,
                n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.ordinality]).flow IS NULL AS is_gone
         FROM unnest(_pass_on.sums) WITH ORDINALITY n OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d
-  WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.kind IS NOT NULL AND k.is_over OR k.is_gone);
+  WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.is_gone);
   IF changes.parents IS NOT NULL THEN
     passed := true;
     -- Two rows, if an end is taken back and another follows: so that the parent starts over.
@@ -250,21 +256,13 @@ BEGIN
     -- One that was not counted yet will look at what is counted then.
     WHERE (k.waits <> 0 OR k.broken <> 0) AND EXISTS (SELECT FROM weir.fold p WHERE p.flow = k.successor);
   END IF;
-  -- A flow that is cancelled, or no longer, takes along those that are its members.
-  INSERT INTO weir.arrival (flow, ring, xid, event, no)
-  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END, CASE WHEN k.is_cancelled THEN k.cancelled_no ELSE k.retried_no END
-  FROM (SELECT n.flow, n.is_cancelled, n.cancelled_no, n.retried_no FROM unnest(_pass_on.sums) WITH ORDINALITY n
-        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.ordinality]).is_cancelled, false) OFFSET 0) k
-  CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = k.flow OFFSET 0) d
-  CROSS JOIN LATERAL (SELECT p.fired_at, p.is_cancelled FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) p
-  WHERE p.is_cancelled <> k.is_cancelled AND (p.fired_at IS NULL OR NOT k.is_cancelled);
-  RETURN passed OR FOUND;
+  RETURN passed;
 END
 $$;
 COMMENT ON FUNCTION weir._pass_on IS
-  'Logs what a cut means for other flows: for those that the flows in it are members of, for tasks that come after them, and for their own members, if they were cancelled or are no longer. Whether it has logged something. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+  'Logs what a cut means for other flows: for those that the flows in it are members of, and for tasks that come after them, except for ends that were taken back already (taken). Whether it has logged something. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
-CREATE OR REPLACE FUNCTION weir._end_flows(sums weir.fold[], was weir.fold[], OUT fired integer, OUT again boolean)
+CREATE OR REPLACE FUNCTION weir._end_flows(sums weir.fold[], was weir.fold[], failing bigint[], OUT fired integer, OUT again boolean)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -282,13 +280,13 @@ BEGIN
   fired := (SELECT count(*) FROM unnest(sums) WITH ORDINALITY n WHERE n.fired_at IS NOT NULL AND ((was[n.ordinality]).fired_at IS NULL OR (was[n.ordinality]).generation <> n.generation));
   again := false;
   FOR this IN
-    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before, (was[n.ordinality]).failed AS failed_before
+    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before
     FROM unnest(sums) WITH ORDINALITY n
     CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = n.flow AND (d.fail_fast OR d.on_done IS NOT NULL OR d.on_success IS NOT NULL) OFFSET 0) d
     ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
-      IF this.fail_fast AND this.failed > coalesce(this.failed_before, 0) AND NOT this.is_cancelled THEN
+      IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
         BEGIN
           PERFORM weir.cancel_flow(this.flow);
           again := true;
@@ -311,7 +309,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._end_flows IS
-  'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and have a failed member. Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
+  'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and that members have failed of (failing). Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
 
 CREATE OR REPLACE FUNCTION weir._call_back(job jsonb, about jsonb, parent bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
