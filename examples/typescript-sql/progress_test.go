@@ -62,6 +62,12 @@ func TestTheProgressExampleInTypeScriptGoesOnWhereItFailed(t *testing.T) {
 	workertest.Import(t, url, exec.CommandContext(t.Context(), "node", filepath.Join(dir, "worker.js"), url))
 }
 
+// TestTheDocumentedEncryptionInTypeScriptCompiles: the functions of docs/encryption.md compile under the example's settings.
+func TestTheDocumentedEncryptionInTypeScriptCompiles(t *testing.T) {
+	t.Parallel()
+	compiled(t, map[string]string{"worker.ts": drivertest.Example(t, "../../docs/encryption.md", "typescript")})
+}
+
 // compiled compiles the example, or other files in its place, and returns the directory.
 func compiled(t *testing.T, files map[string]string) string {
 	t.Helper()
