@@ -1283,6 +1283,21 @@ BEGIN
   RETURN gone;
 END
 $$;
+CREATE FUNCTION weir._cancelled_within(flow bigint) RETURNS bigint[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN ARRAY(
+    WITH RECURSIVE within AS (
+      SELECT d.id FROM weir.flow d WHERE d.parent = _cancelled_within.flow
+      UNION ALL
+      SELECT d.id FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.id OFFSET 0) d
+    )
+    SELECT w.id FROM within w WHERE (SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = w.id ORDER BY p.cut DESC LIMIT 1)
+    UNION  -- not counted yet
+    SELECT c.flow FROM weir.cancellation_where c WHERE c.flow <> _cancelled_within.flow AND weir._is_within(c.flow, _cancelled_within.flow) ORDER BY 1);
+END
+$$;
 CREATE FUNCTION weir._carry_keys(segment integer, active integer, lanes bigint[], max_jobs integer, max_bytes bigint) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   WITH waiting AS MATERIALIZED (
@@ -2280,17 +2295,19 @@ BEGIN
     kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
     -- What is within a flow is kept as long as that.
     CREATE TEMP TABLE weir_last ON COMMIT DROP AS SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC;
-    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root
-      WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept
-         -- Or a member was retried, which is not counted yet.
-         OR f.root IN (SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
-                       WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot));
-    CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e WHERE e.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
+    CREATE TEMP TABLE weir_keep_root ON COMMIT DROP AS
+      SELECT f.id FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.id
+      WHERE f.parent IS NULL AND (r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept)
+      UNION  -- or a member was retried, which is not counted yet
+      SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
+      WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot);
+    -- Joined: where a list of flows is longer than work_mem, IN would go through it for each of them.
+    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS SELECT f.* FROM weir.flow f JOIN pg_temp.weir_keep_root k ON k.id = f.root;
+    CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e JOIN pg_temp.weir_keep_flow f ON f.id = e.flow;
     TRUNCATE weir.flow, weir.edge, weir.fold;
     INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
     INSERT INTO weir.edge SELECT k.* FROM pg_temp.weir_keep_edge k;
-    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_last k WHERE k.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
+    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_last k JOIN pg_temp.weir_keep_flow f ON f.id = k.flow;
     PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
     RETURN 'compacted flows';
   END IF;
@@ -3003,7 +3020,7 @@ BEGIN
   FROM attempt a WHERE a.ended = 'failed';
 END
 $$;
-CREATE FUNCTION weir._end_flows(sums weir.fold[], was weir.fold[], OUT fired integer, OUT again boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._end_flows(sums weir.fold[], was weir.fold[], failing bigint[], OUT fired integer, OUT again boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3013,13 +3030,13 @@ BEGIN
   fired := (SELECT count(*) FROM unnest(sums) WITH ORDINALITY n WHERE n.fired_at IS NOT NULL AND ((was[n.ordinality]).fired_at IS NULL OR (was[n.ordinality]).generation <> n.generation));
   again := false;
   FOR this IN
-    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before, (was[n.ordinality]).failed AS failed_before
+    SELECT n.*, d.name, d.parent, d.on_done, d.on_success, d.fail_fast, (was[n.ordinality]).fired_at AS before, (was[n.ordinality]).generation AS generation_before
     FROM unnest(sums) WITH ORDINALITY n
     CROSS JOIN LATERAL (SELECT d.* FROM weir.flow d WHERE d.id = n.flow AND (d.fail_fast OR d.on_done IS NOT NULL OR d.on_success IS NOT NULL) OFFSET 0) d
     ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
-      IF this.fail_fast AND this.failed > coalesce(this.failed_before, 0) AND NOT this.is_cancelled THEN
+      IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
         BEGIN
           PERFORM weir.cancel_flow(this.flow);
           again := true;
@@ -3583,6 +3600,10 @@ DECLARE
   sums      weir.fold[];  -- and with what has arrived since
   is_new    boolean;      -- some are new, and members of others
   is_nested boolean;      -- some may be members of others, or have some
+  plain     weir.fold[];  -- the sums, before it is known what follows from them
+  taken     boolean[] := '{}';  -- of which of them the end was taken back
+  is_over   boolean;      -- some start over
+  failing   bigint[];     -- flows that members have failed of
   passed    boolean := false;
 BEGIN
   folded := 0;
@@ -3614,7 +3635,7 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals,
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails,
            max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
@@ -3623,7 +3644,7 @@ BEGIN
       SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, p AS was,
+    SELECT d.parent, n.fails, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
                z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
@@ -3639,31 +3660,33 @@ BEGIN
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false))
-    INTO was, sums, is_new, is_nested FROM summed k;
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
+         array_agg((k.sum).flow) FILTER (WHERE k.fails)
+    INTO was, sums, is_new, is_nested, failing FROM summed k;
   IF sums IS NULL THEN
     RETURN;
   ELSIF is_new THEN
     sums := weir._begin_nested(sums, was);
   END IF;
 
-  sums := ARRAY(
-    SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
-               t.is_sealed, t.is_cancelled, t.is_abandoned,
-               CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, at) END,
-               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters, t.cancelled_no, t.retried_no)::weir.fold
-    FROM unnest(sums) WITH ORDINALITY t
-    CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
-    CROSS JOIN LATERAL (SELECT s.skips, t.is_skipped AND NOT s.skips AS starts_over OFFSET 0) k
-    ORDER BY t.ordinality);
+  IF is_nested THEN
+    SELECT k.sums, k.was INTO sums, was FROM weir._take_along(sums, was, c.no + 1) k;
+    plain := sums;
+  END IF;
+  sums := weir._settle_sums(sums, was, at);
+  WHILE is_nested LOOP
+    SELECT k.sums, k.was, k.taken, k.more INTO plain, was, taken, is_over FROM weir._take_back(plain, was, taken, sums, c.no + 1) k;
+    EXIT WHEN NOT is_over;
+    sums := weir._settle_sums(plain, was, at);
+  END LOOP;
   INSERT INTO weir.fold SELECT f.* FROM unnest(sums) f;
   folded := cardinality(sums);
 
   IF is_nested THEN
     PERFORM weir._release_tasks(sums, was);
-    passed := weir._pass_on(sums, was);
+    passed := weir._pass_on(sums, was, taken);
   END IF;
-  SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was) e;
+  SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
 END
 $$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
@@ -5956,7 +5979,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._pass_on(sums weir.fold[], was weir.fold[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+CREATE FUNCTION weir._pass_on(sums weir.fold[], was weir.fold[], taken boolean[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -5964,13 +5987,13 @@ DECLARE
   changes record;
   passed  boolean := false;
 BEGIN
-  -- What has changed of those that are members of others.
+  -- What has changed of those that are members of others, but for ends that were taken back already.
   SELECT array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS before, array_agg(k.kind) AS kinds, array_agg(k.is_gone) AS gone INTO changes
-  FROM (SELECT n.flow, weir._kind_of(_pass_on.was[n.ordinality]) AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind, n.generation <> (_pass_on.was[n.ordinality]).generation AS is_over,
+  FROM (SELECT n.flow, CASE WHEN _pass_on.taken[n.ordinality] IS NOT TRUE THEN weir._kind_of(_pass_on.was[n.ordinality]) END AS before, weir._kind_of(_pass_on.sums[n.ordinality]) AS kind,
                n.waits IS NOT NULL AND n.jobs = 0 AND (_pass_on.was[n.ordinality]).flow IS NULL AS is_gone
         FROM unnest(_pass_on.sums) WITH ORDINALITY n OFFSET 0) k
   CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow OFFSET 0) d
-  WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.kind IS NOT NULL AND k.is_over OR k.is_gone);
+  WHERE d.parent IS NOT NULL AND (k.before IS DISTINCT FROM k.kind OR k.is_gone);
   IF changes.parents IS NOT NULL THEN
     passed := true;
     -- Two rows, if an end is taken back and another follows: so that the parent starts over.
@@ -5990,15 +6013,7 @@ BEGIN
     -- One that was not counted yet will look at what is counted then.
     WHERE (k.waits <> 0 OR k.broken <> 0) AND EXISTS (SELECT FROM weir.fold p WHERE p.flow = k.successor);
   END IF;
-  -- A flow that is cancelled, or no longer, takes along those that are its members.
-  INSERT INTO weir.arrival (flow, ring, xid, event, no)
-  SELECT d.id, ring, pg_current_xact_id(), CASE WHEN k.is_cancelled THEN 'cancelled' ELSE 'retried' END, CASE WHEN k.is_cancelled THEN k.cancelled_no ELSE k.retried_no END
-  FROM (SELECT n.flow, n.is_cancelled, n.cancelled_no, n.retried_no FROM unnest(_pass_on.sums) WITH ORDINALITY n
-        WHERE n.is_cancelled <> coalesce((_pass_on.was[n.ordinality]).is_cancelled, false) OFFSET 0) k
-  CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = k.flow OFFSET 0) d
-  CROSS JOIN LATERAL (SELECT p.fired_at, p.is_cancelled FROM weir.fold p WHERE p.flow = d.id ORDER BY p.cut DESC LIMIT 1) p
-  WHERE p.is_cancelled <> k.is_cancelled AND (p.fired_at IS NULL OR NOT k.is_cancelled);
-  RETURN passed OR FOUND;
+  RETURN passed;
 END
 $$;
 CREATE FUNCTION weir._pause_among(queues text[]) RETURNS double precision LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7844,6 +7859,22 @@ BEGIN
   RETURN n;
 END
 $$;
+CREATE FUNCTION weir._settle_sums(sums weir.fold[], was weir.fold[], at timestamp with time zone) RETURNS weir.fold[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN ARRAY(
+    SELECT ROW(t.flow, t.cut, t.jobs, t.completed, t.failed, t.cancelled + k.skips::integer, t.generation + (k.starts_over AND t.fired_at IS NOT NULL)::integer,
+               t.is_sealed, t.is_cancelled, t.is_abandoned,
+               CASE WHEN t.is_sealed AND t.jobs = t.completed + t.failed + t.cancelled + k.skips::integer THEN coalesce(CASE WHEN NOT k.starts_over THEN t.fired_at END, _settle_sums.at) END,
+               t.waits, t.broken, k.skips, CASE WHEN t.job IS NULL AND t.waits = 0 AND NOT k.skips AND t.jobs > 0 THEN nextval('weir.job_id') ELSE t.job END, t.counters, t.cancelled_no, t.retried_no)::weir.fold
+    FROM unnest(_settle_sums.sums) WITH ORDINALITY t
+    CROSS JOIN LATERAL (SELECT coalesce(t.job IS NULL AND t.jobs > 0 AND (t.broken > 0 OR t.waits IS NOT NULL AND t.is_cancelled), false) AS skips OFFSET 0) s
+    -- One that had ended as cancelled, and is cancelled no more, ends anew.
+    CROSS JOIN LATERAL (SELECT s.skips, NOT s.skips AND (t.is_skipped OR NOT t.is_cancelled AND coalesce((_settle_sums.was[t.ordinality]).is_cancelled, false)) AS starts_over OFFSET 0) k
+    ORDER BY t.ordinality);
+END
+$$;
 CREATE FUNCTION weir._settle(worker integer, OUT relogged integer, OUT more boolean, OUT jobs bigint[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 #variable_conflict use_column
@@ -8142,6 +8173,113 @@ BEGIN
     END IF;
   END IF;
   RETURN ROW(coalesce(s.no, 0), 0, NULL, 0, 0, '{}', '{}', '{}', '{}')::weir.survey;
+END
+$$;
+CREATE FUNCTION weir._take_along(INOUT sums weir.fold[], INOUT was weir.fold[], cut bigint) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this record;
+  f    weir.fold;
+BEGIN
+  FOR this IN
+    WITH RECURSIVE changed AS MATERIALIZED (
+      SELECT n.flow, n.is_cancelled, CASE WHEN n.is_cancelled THEN n.cancelled_no ELSE n.retried_no END AS no
+      FROM unnest(_take_along.sums) WITH ORDINALITY n
+      WHERE n.is_cancelled <> coalesce((_take_along.was[n.ordinality]).is_cancelled, false)
+    ), within AS (
+      SELECT c.flow, c.flow AS top, c.is_cancelled, c.no, 0 AS depth FROM changed c
+      UNION ALL
+      SELECT d.id, w.top, w.is_cancelled, w.no, w.depth + 1 FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.flow OFFSET 0) d
+    )
+    -- Of several, the outermost decides: it has the smallest id.
+    SELECT k.flow, max(k.nr) AS nr, (array_agg(k.is_cancelled ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS is_cancelled,
+           (array_agg(k.no ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS no
+    FROM (SELECT w.flow, NULL::bigint AS nr, w.top, w.is_cancelled, w.no FROM within w WHERE w.depth > 0
+          UNION ALL
+          SELECT n.flow, n.ordinality, NULL, NULL, NULL
+          FROM unnest(_take_along.sums) WITH ORDINALITY n
+          WHERE EXISTS (SELECT FROM changed)) k
+    GROUP BY k.flow HAVING bool_or(k.nr IS NULL)
+  LOOP
+    IF this.nr IS NOT NULL THEN
+      f := sums[this.nr];
+    ELSE
+      SELECT p.* INTO f FROM weir.fold p WHERE p.flow = this.flow ORDER BY p.cut DESC LIMIT 1;
+      CONTINUE WHEN NOT FOUND;  -- its first count looks at the flow around it
+    END IF;
+    CONTINUE WHEN f.is_cancelled = this.is_cancelled OR this.is_cancelled AND (f.fired_at IS NOT NULL OR f.is_sealed AND f.jobs = f.completed + f.failed + f.cancelled);
+    IF this.nr IS NULL THEN
+      this.nr := cardinality(sums) + 1;
+      was[this.nr] := f;
+      f.cut := _take_along.cut;
+      f.cancelled := f.cancelled - f.is_skipped::integer;
+    END IF;
+    IF this.is_cancelled THEN
+      f.cancelled_no := greatest(f.cancelled_no, this.no);
+    ELSE
+      f.retried_no := greatest(f.retried_no, this.no);
+    END IF;
+    f.is_cancelled := coalesce(f.cancelled_no > coalesce(f.retried_no, 0), false);
+    f.is_sealed := f.is_sealed OR f.is_cancelled;
+    sums[this.nr] := f;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._take_back(INOUT sums weir.fold[], INOUT was weir.fold[], INOUT taken boolean[], settled weir.fold[], cut bigint, OUT more boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  over record;  -- those that start over: their places, parents, names, whether they are tasks, and as what they had ended
+  this record;
+  f    weir.fold;
+BEGIN
+  SELECT array_agg(k.nr) AS nrs, array_agg(d.parent) AS parents, array_agg(d.name) AS names, array_agg(d.task IS NOT NULL) AS tasks, array_agg(k.before) AS kinds INTO over
+  FROM (SELECT n.flow, n.ordinality AS nr, weir._kind_of(_take_back.was[n.ordinality]) AS before
+        FROM unnest(_take_back.settled) WITH ORDINALITY n
+        WHERE _take_back.taken[n.ordinality] IS NOT TRUE AND (n.fired_at IS NULL OR n.generation <> (_take_back.was[n.ordinality]).generation) OFFSET 0) k
+  CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task FROM weir.flow d WHERE d.id = k.flow AND d.parent IS NOT NULL OFFSET 0) d
+  WHERE k.before IS NOT NULL;
+  more := over.nrs IS NOT NULL;
+  IF NOT more THEN
+    RETURN;
+  END IF;
+  FOR this IN SELECT u.nr FROM unnest(over.nrs) u(nr) LOOP
+    taken[this.nr] := true;
+  END LOOP;
+  FOR this IN
+    SELECT k.flow, max(k.nr) AS nr, sum(k.completed) AS completed, sum(k.failed) AS failed, sum(k.cancelled) AS cancelled, sum(k.waits) AS waits, sum(k.broken) AS broken
+    FROM (SELECT u.parent AS flow, NULL::bigint AS nr, (u.kind = 'completed')::integer AS completed, (u.kind = 'failed')::integer AS failed, (u.kind = 'cancelled')::integer AS cancelled, 0 AS waits, 0 AS broken
+          FROM unnest(over.parents, over.kinds) u(parent, kind)
+          UNION ALL
+          SELECT e.successor, NULL, 0, 0, 0, 1, (u.kind <> 'completed' AND NOT e.is_lenient)::integer FROM unnest(over.parents, over.names, over.tasks, over.kinds) u(parent, name, is_task, kind)
+          CROSS JOIN LATERAL (SELECT e.* FROM weir.edge e WHERE e.flow = u.parent AND e.predecessor = u.name AND u.is_task OFFSET 0) e
+          UNION ALL
+          SELECT n.flow, n.ordinality, 0, 0, 0, 0, 0
+          FROM unnest(_take_back.sums) WITH ORDINALITY n) k
+    GROUP BY k.flow HAVING bool_or(k.nr IS NULL)
+  LOOP
+    IF this.nr IS NOT NULL THEN
+      f := sums[this.nr];
+    ELSE
+      SELECT p.* INTO f FROM weir.fold p WHERE p.flow = this.flow ORDER BY p.cut DESC LIMIT 1;
+      CONTINUE WHEN NOT FOUND;  -- its first count looks at those that it comes after
+      this.nr := cardinality(sums) + 1;
+      was[this.nr] := f;
+      f.cut := _take_back.cut;
+      f.cancelled := f.cancelled - f.is_skipped::integer;
+    END IF;
+    IF this.completed + this.failed + this.cancelled > 0 THEN
+      f.completed := f.completed - this.completed;
+      f.failed := f.failed - this.failed;
+      f.cancelled := f.cancelled - this.cancelled;
+      f.generation := f.generation + (f.fired_at IS NOT NULL)::integer;
+      f.fired_at := NULL;
+    END IF;
+    f.waits := f.waits + this.waits;
+    f.broken := f.broken - this.broken;
+    sums[this.nr] := f;
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir._take_turns(name text, ring weir.ring, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -10343,6 +10481,10 @@ BEGIN
   IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
     PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
   END IF;
+  -- Flows and tasks within it that were cancelled on their own, or have failed fast, are no longer, either.
+  IF after IS NULL THEN
+    PERFORM weir._arrive(k.id, 'jobs', 0, 'retried', weir._cancellation_of(k.id)) FROM unnest(weir._cancelled_within(flow)) k(id);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir.retry_rules() RETURNS TABLE(name text, action text, queue text, kind text, error text, backoff interval, backoff_limit interval, backoff_form text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -11072,6 +11214,7 @@ COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were c
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._cancelled_within(bigint) IS 'The flows and tasks within a flow, at any depth, that are cancelled, or were a short time ago. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._carry_keys(integer,integer,bigint[],integer,bigint) IS 'As _carry_waiting, for many lanes of keys at once. The caller holds their ring''s lock. Returns how many bytes.';
 COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the states of idle lanes, whose newest batch is in a closed segment, in the active one: as batches without jobs and without a worker. A concurrent claim may write a newer state first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
@@ -11113,7 +11256,7 @@ COMMENT ON ROUTINE weir._drop(integer,bigint,bigint,weir.cancellation_where[],sm
 COMMENT ON ROUTINE weir._due_after(text[],text,timestamp with time zone) IS 'The first due time of a parsed schedule after an instant, always a whole second; NULL: none. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._due_upto(text[],text,timestamp with time zone,timestamp with time zone) IS 'The last due time of a parsed schedule up to an instant, from one due time on, however many are in between. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._end_attempts(integer,bigint[],bigint[],smallint[],bigint[],weir.outcome[],text[],text[],timestamp with time zone[]) IS 'Writes how attempts ended, and logs those that follow. retried and lost become failed if no attempts are left; run_at -infinity means the queue''s backoff. The caller has checked that the attempts have not ended, and holds the locks that keep it so.';
-COMMENT ON ROUTINE weir._end_flows(weir.fold[],weir.fold[]) IS 'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and have a failed member. Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
+COMMENT ON ROUTINE weir._end_flows(weir.fold[],weir.fold[],bigint[]) IS 'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and that members have failed of (failing). Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
 COMMENT ON ROUTINE weir._end_members(bigint[],bigint[],bigint[],text[]) IS 'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
@@ -11233,7 +11376,7 @@ COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
-COMMENT ON ROUTINE weir._pass_on(weir.fold[],weir.fold[]) IS 'Logs what a cut means for other flows: for those that the flows in it are members of, for tasks that come after them, and for their own members, if they were cancelled or are no longer. Whether it has logged something. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON ROUTINE weir._pass_on(weir.fold[],weir.fold[],boolean[]) IS 'Logs what a cut means for other flows: for those that the flows in it are members of, and for tasks that come after them, except for ends that were taken back already (taken). Whether it has logged something. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
@@ -11277,6 +11420,7 @@ COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[],uuid[],bigint[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._settle_sums(weir.fold[],weir.fold[],timestamp with time zone) IS 'What follows from the sums of some flows for themselves: which tasks start, and get a job, or never will; and which flows have ended. was is what was counted before. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._silent() IS 'The workers that are silent past their lease and not fenced, see weir.workers. It reads the last words of those that have no session of their own.';
 COMMENT ON ROUTINE weir._skip_ended(integer,bigint,weir.cancellation_where[],boolean) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
@@ -11290,6 +11434,8 @@ COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
+COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to the sums of a cut, and to what was counted before, what is within flows that were cancelled, or are no longer, at any depth: it is cancelled, too, unless it has ended; or no longer. Errors: none. Locks: none.';
+COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';

@@ -50,17 +50,19 @@ BEGIN
     kept := (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention'));
     -- What is within a flow is kept as long as that.
     CREATE TEMP TABLE weir_last ON COMMIT DROP AS SELECT DISTINCT ON (p.flow) p.* FROM weir.fold p ORDER BY p.flow, p.cut DESC;
-    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS
-      SELECT f.* FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.root
-      WHERE r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept
-         -- Or a member was retried, which is not counted yet.
-         OR f.root IN (SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
-                       WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot));
-    CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e WHERE e.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
+    CREATE TEMP TABLE weir_keep_root ON COMMIT DROP AS
+      SELECT f.id FROM weir.flow f LEFT JOIN pg_temp.weir_last r ON r.flow = f.id
+      WHERE f.parent IS NULL AND (r.flow IS NULL OR r.fired_at IS NULL OR r.fired_at > clock_timestamp() - kept)
+      UNION  -- or a member was retried, which is not counted yet
+      SELECT d.root FROM weir.arrival a CROSS JOIN (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c JOIN weir.flow d ON d.id = a.flow
+      WHERE a.xid >= pg_snapshot_xmin(c.snapshot) AND NOT pg_visible_in_snapshot(a.xid, c.snapshot);
+    -- Joined: where a list of flows is longer than work_mem, IN would go through it for each of them.
+    CREATE TEMP TABLE weir_keep_flow ON COMMIT DROP AS SELECT f.* FROM weir.flow f JOIN pg_temp.weir_keep_root k ON k.id = f.root;
+    CREATE TEMP TABLE weir_keep_edge ON COMMIT DROP AS SELECT e.* FROM weir.edge e JOIN pg_temp.weir_keep_flow f ON f.id = e.flow;
     TRUNCATE weir.flow, weir.edge, weir.fold;
     INSERT INTO weir.flow SELECT k.* FROM pg_temp.weir_keep_flow k;
     INSERT INTO weir.edge SELECT k.* FROM pg_temp.weir_keep_edge k;
-    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_last k WHERE k.flow IN (SELECT f.id FROM pg_temp.weir_keep_flow f);
+    INSERT INTO weir.fold SELECT k.* FROM pg_temp.weir_last k JOIN pg_temp.weir_keep_flow f ON f.id = k.flow;
     PERFORM setval('weir.flow_bytes', pg_relation_size('weir.fold') + pg_relation_size('weir.flow'));
     RETURN 'compacted flows';
   END IF;
