@@ -164,6 +164,9 @@ func runTorn(ctx context.Context, pool *pgxpool.Pool, job *weir.Job[torn]) error
 		if _, err := tx.Exec(ctx, `INSERT INTO effect (key) VALUES ($1)`, job.Args.Key); err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, countEffect, job.ID); err != nil {
+			return err
+		}
 		slow := luck(job.Args.Key, job.Attempt, -1, 20)
 		if slow == 0 {
 			if err := takes(300 * time.Millisecond); err != nil {

@@ -122,6 +122,9 @@ func (w *torture) inside(ctx context.Context, conn *pgx.Conn, what string) error
 				{`SELECT pg_advisory_xact_lock(1464158547, 2)`, 0}, // promotion
 				{`UPDATE weir.later SET run_at = run_at + $1::interval`, by},
 				{`UPDATE weir.promotion SET due = due + $1::interval, ahead_due = (SELECT array_agg(d + $1::interval ORDER BY n) FROM unnest(ahead_due) WITH ORDINALITY a(d, n))`, by},
+				{`SELECT pg_advisory_xact_lock(1464158547, 7)`, 0}, // counting what arrives at flows
+				{`UPDATE weir.flow SET deadline = deadline + $1::interval`, by},
+				{`UPDATE weir.flow_cut SET due = due + $1::interval WHERE no = (SELECT max(no) FROM weir.flow_cut)`, by},
 				{`UPDATE weir.segment SET at = at + $1::interval`, far},
 				{`UPDATE weir.worker SET at = at + $1::interval`, far},
 				{`UPDATE weir.last_word SET at = at + $1::interval`, far},

@@ -73,6 +73,7 @@ func handleFeatures(handlers *weir.Handlers, pool *pgxpool.Pool) {
 	})
 	weir.HandleGroup(handlers, weir.GroupOptions[groupedTorn]{KindOptions: byRule, Size: 4, Wait: 100 * time.Millisecond},
 		func(ctx context.Context, jobs []*weir.GroupJob[groupedTorn]) error { return runGroup(ctx, pool, jobs) })
+	handleFlows(handlers, pool)
 	// The other kinds: unique jobs, those of schedules, those that are cancelled, and those that fail at first.
 	weir.HandleRest(handlers, byRule, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
 		say("start", job.ID, job.Attempt, "")

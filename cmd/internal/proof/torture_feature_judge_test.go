@@ -17,7 +17,8 @@ var featureFaults = map[string]string{
 	"started, although it had been cancelled by filter before": `SELECT format('job %s of %s at %s, cancelled at %s', p.id, p.key, c.at, d.at)
 		FROM promised p JOIN doomed d ON d.key = p.key AND d.upto >= p.id JOIN claimed c ON c.id = p.id WHERE p.what = 'doom' AND c.at > d.at`,
 	"was to be cancelled or to complete, and did neither": `SELECT format('job %s (%s)', p.id, p.what) FROM promised p WHERE p.what IN ('doom', 'dud')
-		AND NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = ANY (CASE p.what WHEN 'doom' THEN '{completed,cancelled}' ELSE '{completed,failed}' END::weir.outcome[]))`,
+		AND NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = ANY (CASE p.what WHEN 'doom' THEN '{completed,cancelled}' ELSE '{completed,failed}' END::weir.outcome[]))
+		AND NOT EXISTS (SELECT FROM flow_member m JOIN flow_made f ON f.id = m.flow AND f.family = 'wild' JOIN ended e ON e.id = m.id AND e.outcome = 'cancelled' WHERE m.id = p.id)`,
 	"was to fail, and did not":                       `SELECT format('job %s', p.id) FROM promised p WHERE p.what = 'scrap' AND NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'failed')`,
 	"was deleted by filter in the end, and is there": `SELECT format('job %s', j.id) FROM weir.jobs('failed', 'only') j WHERE j.kind = 'scrap'`,
 	"was fired while its schedule was paused":        `SELECT format('%s', f.due) FROM fired f JOIN paused p ON f.xid >= pg_snapshot_xmax(p.since) AND pg_visible_in_snapshot(f.xid, p.upto) WHERE f.name = 'at times'`,
@@ -38,6 +39,7 @@ func (w *torture) judgeFeatures() {
 	}
 	w.findNone(conn, featureFaults)
 	w.judgeKeys(conn)
+	w.judgeFlows(conn)
 	w.eventually("no slot of the limit is taken, as no job runs", func() (bool, string) { // schedules go on
 		counted := value[string](w.T, conn, `SELECT format('%s counted, %s running', l.running_now, (SELECT q.running FROM weir.queues() q WHERE q.name = 'only')) FROM weir.limits() l WHERE l.queue = 'only'`)
 		return counted == "0 counted, 0 running", counted

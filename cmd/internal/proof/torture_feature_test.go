@@ -135,6 +135,10 @@ type featured struct {
 	retries  atomic.Int64
 	deletes  atomic.Int64
 	pauses   atomic.Int64
+
+	forgets     bool // flows that have ended are soon forgotten
+	flowCancels atomic.Int64
+	flowRetries atomic.Int64
 }
 
 // stepped is what an attempt at a job with checkpoints has stored, or has read when it began.
@@ -152,6 +156,7 @@ func (w *torture) useFeatures() {
 	exec(w.T, conn, featureNotebook)
 	exec(w.T, conn, `SELECT weir.set_limit('only', running => 20)`) // in a transaction of its own, as it must be
 	w.useKeys(conn)
+	w.useFlows(conn)
 	w.steps = map[int64][]stepped{}
 	config, err := pgxpool.ParseConfig(w.common.url(w.T, w.address))
 	if err != nil {
@@ -214,7 +219,7 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 	later := func(n int) string { return fmt.Sprintf("now() + interval '%d ms'", max(rng.IntN(n)-n/2, 0)) }
 	for range 1 + rng.IntN(3) {
 		var err error
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0, 1: // a unique job
 			key := rng.IntN(6)
 			rule := unique[key%len(unique)]
@@ -245,6 +250,8 @@ func (w *torture) produceFeatures(conn *pgx.Conn, rng *rand.Rand, producer int, 
 			}
 		case 5, 6:
 			err = w.produceKeys(tx, rng, producer, n, f)
+		case 7:
+			err = w.produceFlows(tx, rng, producer, n, f)
 		default: // grouped, and moved to and fro
 			*n++
 			key := w.named(fmt.Sprintf("g%d.%d", producer, *n), f)
@@ -294,7 +301,7 @@ func (w *torture) named(key string, f *txRecord) string {
 
 // operate is an operator that cancels, moves, retries and deletes by filter, and pauses a schedule. A cancellation is noted once it has been acknowledged.
 func (w *torture) operate(conn *pgx.Conn, rng *rand.Rand) error {
-	switch rng.IntN(6) {
+	switch rng.IntN(8) {
 	case 0:
 		key := itoa(max(w.batch.Load()-int64(rng.IntN(5)), 1))
 		var upto int64
@@ -315,6 +322,8 @@ func (w *torture) operate(conn *pgx.Conn, rng *rand.Rand) error {
 		return w.stepsOf(conn, "delete_where", "deleted", `'only', '{scrap}'`, &w.deletes)
 	case 4:
 		return w.pauseOrResume(conn)
+	case 5, 6:
+		return w.operateFlows(conn, rng)
 	}
 	return w.stepsOf(conn, "retry_where", "retried", `'only', '{dud}'`, &w.retries)
 }
@@ -370,7 +379,7 @@ func (w *torture) takeInSQL(address string, rng *rand.Rand) {
 				return err
 			}
 		}
-		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5,3}', kinds => '{only,doom,dud,scrap,tick,grouped,torn}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
+		rows, err := conn.Query(w.ctx, `SELECT token, id, kind, attempt, args FROM weir.take($1, limits => '{5,3}', kinds => '{only,doom,dud,scrap,tick,grouped,torn,member,"flow done","flow success"}', held => '{}', lost => true, wait => '0') WHERE event = 'job'`, worker)
 		if err != nil {
 			return err
 		}
@@ -416,6 +425,8 @@ func (w *torture) endByToken(conn *pgx.Conn, worker int32, rng *rand.Rand, token
 		end["outcome"], end["error"] = "failed", "later, please"
 	case kind != "dud" && rng.IntN(10) == 0:
 		end["outcome"], end["error"], end["delay"] = "failed", "again", 0.1
+	case kind == "member":
+		end["output"] = "from SQL"
 	}
 	text, err := json.Marshal([]any{end})
 	if err == nil {

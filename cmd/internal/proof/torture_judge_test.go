@@ -38,12 +38,15 @@ func (w *torture) findNone(conn *pgx.Conn, faults map[string]string) {
 	}
 }
 
-// untilDone waits until no job is left to do.
+// untilDone waits until no job is left to do, and no flow is open.
 func (w *torture) untilDone(conn *pgx.Conn) {
 	w.eventually("no job is left to do", func() (bool, string) {
 		// All states are read with one snapshot: a job that changes its state between two snapshots would be in neither list.
-		var left string
+		var left, flows string
 		err := pgx.BeginTxFunc(w.ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(w.ctx, flowsLeft).Scan(&flows); err != nil {
+				return err
+			}
 			return tx.QueryRow(w.ctx, `SELECT format('%s scheduled, %s available, %s running',
 				(SELECT count(*) FROM weir.jobs('scheduled', max_rows => 1000)), (SELECT count(*) FROM weir.jobs('available', max_rows => 1000)),
 				(SELECT count(*) FROM weir.jobs('running', max_rows => 1000)))`).Scan(&left)
@@ -52,7 +55,7 @@ func (w *torture) untilDone(conn *pgx.Conn) {
 			return false, err.Error()
 		}
 		if left == "0 scheduled, 0 available, 0 running" {
-			return true, left
+			return flows == "", flows
 		}
 		some := column[string](w.T, conn, `SELECT j::text FROM weir.jobs('scheduled', max_rows => 3) j UNION ALL SELECT j::text FROM weir.jobs('available', max_rows => 3) j UNION ALL SELECT j::text FROM weir.jobs('running', max_rows => 3) j`)
 		return false, left + ": " + strings.Join(some, "\n") + column[string](w.T, conn, `SELECT coalesce(string_agg(p::text, E'\n'), '') FROM (SELECT * FROM weir.promotion ORDER BY seq DESC LIMIT 2) p`)[0] +
@@ -66,10 +69,10 @@ func (w *torture) judgeJobs() {
 	w.findNone(conn, map[string]string{
 		"was committed and survived, but never completed": `SELECT format('job %s (%s)', p.id, p.key) FROM produced p WHERE NOT EXISTS (SELECT FROM ended e WHERE e.id = p.id AND e.outcome = 'completed')`,
 		"has ended, but was never enqueued": `SELECT format('job %s', e.id) FROM ended e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.id = e.id) AND NOT EXISTS (SELECT FROM promised p WHERE p.id = e.id)
-			AND NOT EXISTS (SELECT FROM fired f WHERE f.job = e.id)`,
+			AND NOT EXISTS (SELECT FROM fired f WHERE f.job = e.id) AND NOT EXISTS (SELECT FROM flow_member m WHERE m.id = e.id)`,
 		"ended twice in one batch": `SELECT format('job %s of batch %s of lane %s', id, seq, lane) FROM ended GROUP BY lane, seq, id HAVING count(*) > 1`,
 		"ended for good more than once": `SELECT format('job %s', id) FROM ended e WHERE outcome IN ('completed', 'failed', 'cancelled')
-			AND NOT EXISTS (SELECT FROM promised p WHERE p.id = e.id AND p.what = 'dud') GROUP BY id HAVING count(*) > 1`,
+			AND NOT EXISTS (SELECT FROM promised p WHERE p.id = e.id AND p.what = 'dud') AND NOT EXISTS (SELECT FROM flow_member m WHERE m.id = e.id AND m.kind <> 'torn') GROUP BY id HAVING count(*) > 1`,
 		"should have one effect if it completes in a transaction": `SELECT format('job %s (%s)', id, key) FROM produced p WHERE tx AND (SELECT count(*) FROM effect e WHERE e.key = p.key) <> 1`,
 		"has an effect, but is not a job with an effect":          `SELECT key FROM effect e WHERE NOT EXISTS (SELECT FROM produced p WHERE p.key = e.key AND p.tx)`,
 		"was enqueued twice, or shares its id with another":       `SELECT format('job %s', id) FROM produced GROUP BY id HAVING count(*) > 1`,

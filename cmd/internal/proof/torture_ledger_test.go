@@ -250,6 +250,9 @@ func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 			if _, err := tx.Exec(w.ctx, `INSERT INTO effect (key) VALUES ($1)`, a.Key); err != nil {
 				return err
 			}
+			if _, err := tx.Exec(w.ctx, countEffect, a.ID); err != nil {
+				return err
+			}
 			return completeTx(w.ctx, tx, worker, a)
 		})
 	}
