@@ -33,6 +33,7 @@ type togetherJob struct {
 	id        int64
 	queue     string
 	key       string // "": none
+	flow      int64  // 0: none
 	kind      string
 	priority  int
 	unique    bool // it may end without being claimed
@@ -59,6 +60,9 @@ type together struct {
 	jobs      map[int64]*togetherJob
 	perKey    map[string]int // limits of queues
 	perQueue  map[string]int
+	flows     []*togetherFlow
+	seen      map[int64]bool // members that were enqueued
+	brought   []int64        // jobs of tasks and callbacks
 	log       []string
 }
 
@@ -71,7 +75,7 @@ type togetherProducer struct {
 
 func runTogether(t *testing.T, rng *rand.Rand) {
 	url := pgtest.Database(t)
-	s := &together{t: t, rng: rng, conn: connect(t, url), queues: []string{"q", "r"}, held: map[int32][]attempt{}, jobs: map[int64]*togetherJob{},
+	s := &together{t: t, rng: rng, conn: connect(t, url), queues: []string{"q", "r"}, held: map[int32][]attempt{}, jobs: map[int64]*togetherJob{}, seen: map[int64]bool{}, brought: []int64{},
 		perKey: map[string]int{}, perQueue: map[string]int{}, keys: []int{2, 5, 12, 40}[rng.IntN(4)], most: []int{1, 2, 6, 20}[rng.IntN(4)]}
 	var steps []func(*together)
 	var features []string
@@ -102,6 +106,7 @@ func runTogether(t *testing.T, rng *rand.Rand) {
 	for _, p := range s.producers {
 		s.endTransaction(p, true)
 	}
+	s.sealFlows()
 	s.drain()
 }
 
@@ -216,6 +221,7 @@ func (s *together) check() {
 func (s *together) drain() {
 	pgtest.Eventually(s.t, func() error {
 		promote(s.t, s.conn, 100)
+		s.count()
 		for _, w := range s.workers {
 			for more := true; more; more = s.claim(w, s.queues, 20) > 0 {
 				for len(s.held[w]) > 0 {
@@ -230,6 +236,9 @@ func (s *together) drain() {
 		}
 		if n := value[int](s.t, s.conn, `SELECT count(*)::int FROM (SELECT FROM weir.jobs('available') UNION ALL SELECT FROM weir.jobs('scheduled') UNION ALL SELECT FROM weir.jobs('running')) j`); n > 0 {
 			return fmt.Errorf("%d jobs are not finished", n)
+		}
+		if left := s.flowsLeft(); len(left) > 0 {
+			return fmt.Errorf("flows have not ended: %v", left)
 		}
 		return nil
 	})

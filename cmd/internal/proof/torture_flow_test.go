@@ -115,6 +115,9 @@ func (w *torture) produceFlows(tx pgx.Tx, rng *rand.Rand, producer int, n *int, 
 		if err == nil {
 			err = w.addToFlow(tx, rng, id, family, fmt.Sprintf("%d.%d", producer, *n), f)
 		}
+		if err == nil && family == "wild" && rng.IntN(2) == 0 {
+			err = w.addTwins(tx, id, fmt.Sprintf("%d.%d", producer, *n))
+		}
 		if err == nil && rng.IntN(2) == 0 {
 			_, err = tx.Exec(w.ctx, `SELECT weir.seal($1)`, id)
 		}
@@ -192,16 +195,33 @@ func (w *torture) addToFlow(tx pgx.Tx, rng *rand.Rand, id int64, family, unique 
 	return err
 }
 
+// addTwins adds a member that is to be done once, and another one that does not see it, of a transaction that commits first.
+func (w *torture) addTwins(tx pgx.Tx, id int64, unique string) error {
+	const add = `SELECT weir.enqueue('only', 'member', '{"Depth": 2}', flow => $1, once => $2)`
+	if _, err := tx.Exec(w.ctx, add, id, unique); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(w.ctx, w.common.url(w.T, w.address))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(w.ctx, add, id, unique)
+	return err
+}
+
 // operateFlows cancels or retries a flow of the family wild, or a task or flow within one.
 func (w *torture) operateFlows(conn *pgx.Conn, rng *rand.Rand) error {
 	var id int64
-	err := conn.QueryRow(w.ctx, `SELECT m.id FROM flow_made m WHERE m.family = 'wild' ORDER BY m.id DESC LIMIT 1 OFFSET $1`, rng.IntN(40)).Scan(&id)
+	cancels := rng.IntN(2) == 0
+	err := conn.QueryRow(w.ctx, `SELECT m.id FROM (SELECT m.id FROM flow_made m WHERE m.family = 'wild' ORDER BY m.id DESC LIMIT 40) m
+		WHERE $1 OR (SELECT k.is_cancelled OR k.failed + k.cancelled > 0 FROM flow_last k WHERE k.flow = m.id) ORDER BY hashint8extended(m.id, $2) LIMIT 1`, cancels, rng.Int64()).Scan(&id)
 	switch {
 	case err == pgx.ErrNoRows:
 		return nil
 	case err != nil:
 		return err
-	case rng.IntN(2) == 0:
+	case cancels:
 		w.flowCancels.Add(1)
 		_, err := conn.Exec(w.ctx, `SELECT weir.cancel_flow($1)`, id)
 		return err
