@@ -1,7 +1,11 @@
 package proof
 
 import (
+	"context"
+	"sync"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -148,4 +152,37 @@ func TestRetryingAFlowRetriesWhatWasCancelledWithinIt(t *testing.T) {
 	wantCallbacks(t, conn, inner, "success 1")
 	wantCallbacks(t, conn, empty, "success 2")
 	wantFlow(t, conn, flow, flowState{State: "succeeded", Generation: 1, Jobs: 6, Completed: 6})
+}
+
+// TestWhatACutLogsIsCountedWhoeverCommitsMeanwhile: a snapshot that PostgreSQL takes does not list the transaction that takes it, so if a younger one has ended
+// meanwhile, it looks as if what the cut itself logs, for the flows around those that have ended, had been counted.
+func TestWhatACutLogsIsCountedWhoeverCommitsMeanwhile(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range 3 {
+		all.Go(func() {
+			other, err := pgx.Connect(ctx, url)
+			if err != nil {
+				return
+			}
+			defer func() { _ = other.Close(context.Background()) }()
+			for err == nil {
+				_, err = other.Exec(ctx, `SELECT pg_current_xact_id()`)
+			}
+		})
+	}
+	for range 300 {
+		flow := value[int64](t, conn, `SELECT weir.flow('f')`)
+		exec(t, conn, `SELECT weir.seal(f) FROM unnest(ARRAY[weir.flow('inner', parent => $1), $1]) f`, flow)
+		foldAll(t, conn)
+		wantFlow(t, conn, flow, flowState{State: "succeeded", Generation: 1, Jobs: 1, Completed: 1})
+		if t.Failed() {
+			return
+		}
+	}
 }

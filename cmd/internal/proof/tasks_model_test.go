@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -188,10 +189,10 @@ const graphLook = `SELECT i.id, i.state, i.generation, i.jobs, i.unfinished, i.c
 	(SELECT t.waits_for FROM weir.tasks(i.parent, max_rows => 1000) t WHERE t.id = i.id) FROM weir._read_flows($1) i`
 
 // fold says what is true once everything is counted, which has just been done; seen is what the database says.
-func (m *graphModel) fold(seen map[int64]*graphSeen) {
+// Returns the flows that have failed fast.
+func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 	ids := m.ids()
-	hit := map[int64]bool{} // flows that have failed fast, and what is within them
-	var fast []*graphFlow
+	hit := map[int64]bool{} // what is within those that have failed fast
 	for _, id := range ids {
 		f := m.flows[id]
 		if !f.counted {
@@ -244,6 +245,7 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) {
 		}
 		f.sealNow, f.cancelNow, f.retryNow, f.failedNow = false, false, false, false
 	}
+	return fast
 }
 
 // startOver takes back ends: of flows in which members are unfinished again, of all that these are members of, and of tasks that may start after all.
@@ -475,4 +477,75 @@ func rowsOf[T any](g *graphTest, conn *pgx.Conn, sql string, args ...any) []T {
 		g.t.Fatalf("%s: %v", sql, err)
 	}
 	return all
+}
+
+// jobNow is how a job stands.
+type jobNow struct {
+	ID    int64
+	State string
+	Ended bool
+	Error string
+}
+
+// look takes over how jobs have ended: those that the test has ended, those that claims have ended because they were cancelled, and those that a claim has
+// found to be duplicates, which are members no more.
+func (g *graphTest) look(all bool) {
+	g.t.Helper()
+	var ids []int64
+	for id, j := range g.model.jobs {
+		if all || j.ended == "" {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, n := range rowsOf[jobNow](g, g.conn, `SELECT j.id, j.state, j.finished_at IS NOT NULL, coalesce(j.error, '') FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j`, ids) {
+		j := g.model.jobs[n.ID]
+		if !n.Ended {
+			if j.ended != "" { // it was retried
+				j.ended, j.isFinished = "", false
+				g.model.flows[j.flow].isOver = true
+			}
+			continue
+		}
+		if strings.HasPrefix(n.Error, "duplicate of job ") {
+			f := g.model.flows[j.flow]
+			f.members = slices.DeleteFunc(f.members, func(id int64) bool { return id == n.ID })
+			delete(g.model.jobs, n.ID)
+			g.counts["duplicates"]++
+			continue
+		}
+		if j.ended == "" {
+			if !j.isFinished && !g.model.isDead(n.ID) && !j.mayRun {
+				g.t.Errorf("job %d has ended as %s, and nobody has ended it", n.ID, n.State)
+			}
+			j.ended, j.isFinished = n.State, false
+			if f := g.model.flows[j.flow]; f != nil {
+				f.failedNow = f.failedNow || n.State == "failed"
+			}
+		}
+	}
+}
+
+// fold has all counted, and compares it with the model.
+func (g *graphTest) fold() {
+	g.t.Helper()
+	g.look(false)
+	foldAll(g.t, g.conn)
+	seen := map[int64]*graphSeen{}
+	for _, s := range rowsOf[graphSeen](g, g.conn, graphLook, g.model.ids()) {
+		seen[s.ID] = &s
+	}
+	fast := g.model.fold(seen)
+	all := rowsOf[graphLog](g, g.conn, graphNew, g.last)
+	g.model.enqueued(all, g.calls)
+	g.model.compare(seen)
+	// Jobs of flows that have failed fast: those that were there before do not start any more, nor do those of this cut, but callbacks may.
+	top := value[int64](g.t, g.conn, `SELECT last_value FROM weir.job_id`)
+	for _, f := range fast {
+		g.model.cancels = append(g.model.cancels, graphCancel{flow: f.id, upto: top})
+		for _, l := range all {
+			g.model.jobs[l.ID].mayRun = !l.IsStart
+		}
+	}
+	g.last = max(g.last, top)
 }

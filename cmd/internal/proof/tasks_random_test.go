@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -287,7 +286,7 @@ func (g *graphTest) claim(most int32) {
 				}
 				continue
 			case dead && !j.mayRun:
-				g.t.Errorf("job %d (%s) of flow %d has started, though it was cancelled", a.ID, a.Kind, j.flow)
+				g.t.Errorf("job %d (%s) of flow %d has started, though it was cancelled: %+v", a.ID, a.Kind, j.flow, *j)
 			case j.once != "" && g.ran[j.once] != 0 && g.ran[j.once] != a.ID:
 				g.t.Errorf("job %d is done as well as %d, though what they do is to be done once", a.ID, g.ran[j.once])
 			}
@@ -297,88 +296,6 @@ func (g *graphTest) claim(most int32) {
 			g.held = append(g.held, a)
 		}
 	}
-}
-
-// jobNow is how a job stands.
-type jobNow struct {
-	ID    int64
-	State string
-	Ended bool
-	Error string
-}
-
-// look takes over how jobs have ended: those that the test has ended, those that claims have ended because they were cancelled, and those that a claim has
-// found to be duplicates, which are members no more.
-func (g *graphTest) look(all bool) {
-	g.t.Helper()
-	var ids []int64
-	for id, j := range g.model.jobs {
-		if all || j.ended == "" {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	for _, n := range rowsOf[jobNow](g, g.conn, `SELECT j.id, j.state, j.finished_at IS NOT NULL, coalesce(j.error, '') FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j`, ids) {
-		j := g.model.jobs[n.ID]
-		if !n.Ended {
-			if j.ended != "" { // it was retried
-				j.ended, j.isFinished = "", false
-				g.model.flows[j.flow].isOver = true
-			}
-			continue
-		}
-		if strings.HasPrefix(n.Error, "duplicate of job ") {
-			f := g.model.flows[j.flow]
-			f.members = slices.DeleteFunc(f.members, func(id int64) bool { return id == n.ID })
-			delete(g.model.jobs, n.ID)
-			g.counts["duplicates"]++
-			continue
-		}
-		if j.ended == "" {
-			if !j.isFinished && !g.model.isDead(n.ID) && !j.mayRun {
-				g.t.Errorf("job %d has ended as %s, and nobody has ended it", n.ID, n.State)
-			}
-			j.ended, j.isFinished = n.State, false
-			if f := g.model.flows[j.flow]; f != nil {
-				f.failedNow = f.failedNow || n.State == "failed"
-			}
-		}
-	}
-}
-
-// fold has all counted, and compares it with the model.
-func (g *graphTest) fold() {
-	g.t.Helper()
-	g.look(false)
-	foldAll(g.t, g.conn)
-	seen := map[int64]*graphSeen{}
-	for _, s := range rowsOf[graphSeen](g, g.conn, graphLook, g.model.ids()) {
-		seen[s.ID] = &s
-	}
-	before := g.model.cancelledNow()
-	g.model.fold(seen)
-	all := rowsOf[graphLog](g, g.conn, graphNew, g.last)
-	g.model.enqueued(all, g.calls)
-	g.model.compare(seen)
-	// Jobs of flows that have failed fast: those that were there before do not start any more, nor do those of this cut, but callbacks may.
-	top := value[int64](g.t, g.conn, `SELECT last_value FROM weir.job_id`)
-	for _, id := range g.model.ids() {
-		if f := g.model.flows[id]; f.cancelled && !before[id] && f.failFast && !slices.ContainsFunc(g.model.cancels, func(c graphCancel) bool { return c.flow == id && c.upto > g.last }) {
-			g.model.cancels = append(g.model.cancels, graphCancel{flow: id, upto: top})
-			for _, l := range all {
-				g.model.jobs[l.ID].mayRun = !l.IsStart
-			}
-		}
-	}
-	g.last = max(g.last, top)
-}
-
-func (m *graphModel) cancelledNow() map[int64]bool {
-	all := map[int64]bool{}
-	for id, f := range m.flows {
-		all[id] = f.cancelled || f.cancelNow
-	}
-	return all
 }
 
 // finishWork ends an open transaction.
