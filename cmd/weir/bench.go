@@ -19,6 +19,8 @@ type benchCmd struct {
 	Fair     benchFairCmd     `cmd:"" help:"Measure how long other tenants wait when one of them enqueues a million jobs."`
 	Steady   benchSteadyCmd   `cmd:"" help:"Measure what enqueueing costs compared with a plain INSERT, while a worker runs."`
 	Latency  benchLatencyCmd  `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs."`
+	Chord    benchChordCmd    `cmd:"" help:"Measure what it costs to count the members of flows, and how soon callbacks start."`
+	DAG      benchDAGCmd      `cmd:"" name:"dag" help:"Measure how fast a graph of tasks is worked that come after others."`
 }
 
 // Help is shown by weir bench --help.

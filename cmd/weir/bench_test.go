@@ -23,7 +23,8 @@ func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
 		{"drain", "--schedules", "-2"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
-		{"fair", "--seconds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
+		{"fair", "--seconds", "0"}, {"chord", "--members", "0"}, {"chord", "--rounds", "0"}, {"chord", "--small-members", "0"}, {"chord", "--small-rounds", "-1"},
+		{"dag", "--tasks", "10001"}, {"dag", "--layers", "0"}, {"dag", "--rounds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
 		err := runBench(t, "postgres://127.0.0.1:1/nowhere", &bytes.Buffer{}, &bytes.Buffer{}, args[0], args[1]+"="+args[2])
 		if want := args[1] + " must"; err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "got "+args[2]) {
 			t.Errorf("weir bench %v: %v, want %q and the value", args, err, want)
@@ -160,6 +161,35 @@ func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
 		t.Errorf("%+v %+v %+v", r.Figures, r.Idle, r.Server)
 	}
 	noneDeadIn(t, r.Figures)
+}
+
+// TestBenchChordCountsTheRowsThatCountMembers: far fewer than members, and each chord calls back.
+func TestBenchChordCountsTheRowsThatCountMembers(t *testing.T) {
+	t.Parallel()
+	r, fields := benchReport(t, pgtest.Database(t), "chord", "--members", "3000", "--rounds", "2", "--small-members", "10", "--small-rounds", "5")
+	hasFields(t, fields, "chords", "targets")
+	if len(r.Chords) != 2 {
+		t.Fatalf("%+v", r.Chords)
+	}
+	for i, want := range []struct{ members, rounds, most int }{{10, 5, 14}, {3000, 2, 1000}} {
+		c := r.Chords[i]
+		if c.Members != want.members || c.Rounds != want.rounds || c.Callback.Count != int64(want.rounds) || c.Callback.P99 <= 0 || c.Seconds.Samples != want.rounds || *c.WAL <= 0 {
+			t.Errorf("%+v", c)
+		}
+		// It is created, joined, ended and sealed.
+		if c.Arrivals.Min < 4 || c.Arrivals.Max > float64(want.most) {
+			t.Errorf("%d members were counted in %+v rows", c.Members, c.Arrivals)
+		}
+	}
+}
+
+func TestBenchDAGWorksEveryTask(t *testing.T) {
+	t.Parallel()
+	r, fields := benchReport(t, pgtest.Database(t), "dag", "--tasks", "100", "--layers", "7", "--rounds", "2")
+	hasFields(t, fields, "dag")
+	if g := r.DAG; g.Tasks != 100 || g.Layers != 7 || g.Seconds.Samples != 2 || g.Seconds.Min <= 0 || g.Added.Min <= 0 || g.Rate.Min <= 0 || *g.WAL <= 0 {
+		t.Errorf("%+v", g)
+	}
 }
 
 func TestBenchRefusesADatabaseWithUnfinishedJobs(t *testing.T) {

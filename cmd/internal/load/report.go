@@ -30,6 +30,9 @@ type Report struct {
 	Memory     *Memory      `json:"memory,omitempty"`
 	Hub        *HubFigures  `json:"hub,omitempty"`
 	Operations []Operation  `json:"operations,omitempty"` // on a log that has grown
+	Chords     []Chord      `json:"chords,omitempty"`
+	DAG        *DAG         `json:"dag,omitempty"`
+	Tree       *Tree        `json:"tree,omitempty"`
 	Targets    []Target     `json:"targets,omitempty"`
 	Server     ServerFacts  `json:"server"`
 	Machine    MachineFacts `json:"machine"`
@@ -242,6 +245,9 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(t, "memory with %d jobs running\t%.1f MB\n", m.Running, float64(m.RSS)/1e6)
 	}
 	r.Hub.text(t)
+	chordsText(t, r.Chords)
+	r.DAG.text(t)
+	r.Tree.text(t)
 	for _, o := range r.Operations {
 		fmt.Fprintf(t, "ms, %s\t%.2f\tat most %.2f in %d\n", o.What, o.Median, o.Max, o.Times)
 	}
