@@ -19,8 +19,11 @@ type benchCmd struct {
 	Fair     benchFairCmd     `cmd:"" help:"Measure how long other tenants wait when one of them enqueues a million jobs."`
 	Steady   benchSteadyCmd   `cmd:"" help:"Measure what enqueueing costs compared with a plain INSERT, while a worker runs."`
 	Latency  benchLatencyCmd  `cmd:"" help:"Measure how soon a job starts, and what an idle worker costs."`
+	Tree     benchTreeCmd     `cmd:"" help:"Measure how fast many processes build a tree in tables of their own, beside as many flat jobs."`
 	Chord    benchChordCmd    `cmd:"" help:"Measure what it costs to count the members of flows, and how soon callbacks start."`
 	DAG      benchDAGCmd      `cmd:"" name:"dag" help:"Measure how fast a graph of tasks is worked that come after others."`
+
+	TreeWorker benchTreeWorkerCmd `cmd:"" hidden:"" help:"A worker process of weir bench tree."`
 }
 
 // Help is shown by weir bench --help.
@@ -36,6 +39,8 @@ type benchFlags struct {
 	jsonFlag
 	Yes        bool   `help:"Measure even if the database contains unfinished jobs."`
 	CPUProfile string `name:"cpu-profile" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
+
+	connections int // that the bench needs; 0: the default
 }
 
 type benchDrainCmd struct {
@@ -117,7 +122,7 @@ func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure f
 		return err
 	}
 	weir := engine.Engine{Log: s.err}
-	return load.Run(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err}, f.CPUProfile, func(db *load.Database) error {
+	return load.Run(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err, MaxConnections: f.connections}, f.CPUProfile, func(db *load.Database) error {
 		report, err := measure(db)
 		if err != nil {
 			return err

@@ -24,6 +24,7 @@ func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
 	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
 		{"drain", "--schedules", "-2"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
 		{"fair", "--seconds", "0"}, {"chord", "--members", "0"}, {"chord", "--rounds", "0"}, {"chord", "--small-members", "0"}, {"chord", "--small-rounds", "-1"},
+		{"tree", "--nodes", "0"}, {"tree", "--processes", "0"}, {"tree", "--concurrency", "0"}, {"tree", "--duplicates", "0.95"}, {"tree", "--fan-out", "0"}, {"tree", "--rounds", "0"}, {"tree", "--lab-time", "-1s"},
 		{"dag", "--tasks", "10001"}, {"dag", "--layers", "0"}, {"dag", "--rounds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
 		err := runBench(t, "postgres://127.0.0.1:1/nowhere", &bytes.Buffer{}, &bytes.Buffer{}, args[0], args[1]+"="+args[2])
 		if want := args[1] + " must"; err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "got "+args[2]) {
@@ -161,6 +162,31 @@ func TestBenchLatencyMeasuresStartAndIdling(t *testing.T) {
 		t.Errorf("%+v %+v %+v", r.Figures, r.Idle, r.Server)
 	}
 	noneDeadIn(t, r.Figures)
+}
+
+// TestBenchTreeBuildsEveryNodeOnce: in processes of its own, beside as many flat jobs and the lab's tree, and drops what it has built.
+func TestBenchTreeBuildsEveryNodeOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	r, fields := benchReport(t, url, "tree", "--nodes", "600", "--processes", "2", "--concurrency", "3", "--fan-out", "7", "--rounds", "2", "--lab-time", "300ms")
+	hasFields(t, fields, "tree", "targets")
+	tree := r.Tree
+	if tree.Flat.Jobs != 600 || tree.Grown.Jobs != 600 || tree.Ratio.Samples != 2 || tree.Ratio.Min <= 0 || *tree.Grown.WALBytesPerJob <= tree.OwnWAL || tree.OwnWAL <= 0 {
+		t.Errorf("%+v, flat %+v, tree %+v", tree, tree.Flat, tree.Grown)
+	}
+	if tree.Rows != 2*600 || tree.Inserts < tree.Rows {
+		t.Errorf("%d inserts of %d rows", tree.Inserts, tree.Rows)
+	}
+	if fresh := int64(2 * 599); tree.Named-tree.Known-tree.Dropped != fresh || float64(tree.Named-fresh) < 0.2*float64(tree.Named) {
+		t.Errorf("of %d names, %d were known and %d dropped", tree.Named, tree.Known, tree.Dropped)
+	}
+	if len(tree.Lab) != 5 || tree.Lab[0].Nodes <= 0 || tree.Lab[0].CallsPerRow <= 1 {
+		t.Errorf("%+v", tree.Lab)
+	}
+	var left bool
+	if err := pgtest.Pool(t, url).QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname IN ('weir_bench', 'weir_lab'))`).Scan(&left); err != nil || left {
+		t.Errorf("schemas of the bench are left (%v)", err)
+	}
 }
 
 // TestBenchChordCountsTheRowsThatCountMembers: far fewer than members, and each chord calls back.

@@ -18,7 +18,8 @@ import (
 type TreeSize struct {
 	Workers  int // default 32
 	Parents  int // shared by the workers; default 4
-	Children int // per item; one in ten is new; default 20
+	Children int // per item; default 20
+	New      int // of these; the others were written by earlier items; default one in ten
 }
 
 var treeScenario = &scenario{
@@ -35,7 +36,9 @@ var treeScenario = &scenario{
 }
 
 func (s TreeSize) withDefaults() TreeSize {
-	return TreeSize{cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)}
+	s.Workers, s.Parents, s.Children = cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)
+	s.New = cmp.Or(s.New, max(s.Children/10, 1))
+	return s
 }
 
 // fixes are the fixes of the tree. Each step includes those of the steps before it.
@@ -177,11 +180,11 @@ type item struct {
 	keys           []int64 // sorted, so that workers can't deadlock
 }
 
-// next makes the next item. A tenth of its children are new; the others belong to earlier items under the same parent, so that each child
-// appears ten times. None of these is being processed at the moment, so that workers do not wait for each other's new keys.
+// next makes the next item. Some of its children are new, a tenth by default; the others belong to earlier items under the same parent, so that each child
+// then appears ten times. None of these is being processed at the moment, so that workers do not wait for each other's new keys.
 func (t *tree) next(random func(n int64) int64) item {
 	n := t.items.Add(1) - 1
-	fresh := int64(max(t.Children/10, 1))
+	fresh := int64(t.New)
 	place := n/int64(t.Parents) + span // position among the parent's items
 	it := item{parent: int(n%int64(t.Parents)) + 1, source: int(random(sources)) + 1}
 	seen := make(map[int64]bool, t.Children)

@@ -54,6 +54,7 @@ type Figures struct {
 	Offered        float64  `json:"offered_jobs_per_second,omitempty"` // by the producer
 
 	ServerCPUPerJob *float64 `json:"server_cpu_us_per_job,omitempty"` // without enqueueing; only for a private server on Linux
+	WorkerCPUPerJob *float64 `json:"worker_cpu_us_per_job,omitempty"` // of worker processes
 }
 
 // Feature is what jobs with a feature cost beside plain ones, round by round.
@@ -283,6 +284,7 @@ func (f *Figures) text(w io.Writer, phase string) {
 	}{
 		{"ms, p50", f.P50}, {"ms, p99", f.P99}, {"claim ms, p50", f.ClaimP50}, {"claim ms, p99", f.ClaimP99},
 		{"WAL bytes per job", f.WALBytesPerJob}, {"server's CPU, µs per job", f.ServerCPUPerJob},
+		{"workers' CPU, µs per job", f.WorkerCPUPerJob},
 	} {
 		if line.value != nil {
 			fmt.Fprintf(w, "%s%s\t%.2f\n", phase, line.what, *line.value)
