@@ -24,6 +24,10 @@ const (
 	maxOtherBytes = 8 << 20
 	// busyFor is the pause before the next try to record an attempt that its handler's open transaction may still complete.
 	busyFor = 100 * time.Millisecond
+	// lazily is how long ends may wait that handlers' transactions have recorded. They are only checked, and a call costs the server the same for one as for
+	// a hundred; it also keeps transactions of this worker from completing others meanwhile. No more than mostLazy wait.
+	lazily   = 250 * time.Millisecond
+	mostLazy = 500
 	// With this many unrecorded ends, or bytes of text in them, the worker stops claiming.
 	maxUnrecorded      = 20_000
 	maxUnrecordedBytes = 64 << 20
@@ -44,6 +48,11 @@ type ending struct {
 // plain reports whether a task ended like nearly all do: with success, and nothing else to record.
 func (t *Task) plain() bool {
 	return t.ending == nil || t.ending.outcome == store.Completed && t.ending.err == nil && t.ending.output == nil
+}
+
+// checked reports whether a task's handler says that its transaction has recorded its end, which is only to be checked.
+func (t *Task) checked() bool {
+	return t.ending != nil && t.ending.inTx && t.ending.why == errNotCommitted
 }
 
 // bytes returns the size of the texts in a task's end.
@@ -72,6 +81,9 @@ type completer struct {
 	s       *session
 	mu      sync.Mutex
 	ended   []*Task       // to be recorded
+	inTx    []*Task       // recorded by their handlers' transactions, to be checked
+	since   time.Time     // when the first of these ended
+	lazy    bool          // these may wait
 	spare   []*Task       // an empty buffer, swapped with ended at each flush
 	jobs    int           // unrecorded ends, including those being sent
 	bytes   int           // of text in them
@@ -94,7 +106,18 @@ func (c *completer) add(t *Task, r Result) {
 	if r.Outcome != store.Completed || r.Err != nil || r.Output != nil || r.InTx || r.Told != nil {
 		t.ending = newEnding(r)
 	}
+	if t.Flow != 0 && c.s.Maintainer != nil && t.checked() {
+		c.s.Maintainer.Arrived() // its end is recorded already
+	}
 	c.push(1, t)
+}
+
+// signal tells run that tasks have ended.
+func (c *completer) signal() {
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
 }
 
 func newEnding(r Result) *ending {
@@ -154,17 +177,21 @@ func (c *completer) push(fresh int, some ...*Task) {
 		c.tell(some, asLost)
 		return
 	}
-	c.ended = append(c.ended, some...)
+	if c.lazy && fresh == 1 && some[0].checked() {
+		if len(c.inTx) == 0 {
+			c.since = time.Now()
+		}
+		c.inTx = append(c.inTx, some[0])
+	} else {
+		c.ended = append(c.ended, some...)
+	}
 	if c.jobs += fresh; fresh > 0 {
 		c.bytes += some[0].bytes()
 	}
-	first := len(c.ended) == len(some)
+	first := len(c.ended)+len(c.inTx) == len(some)
 	c.mu.Unlock()
 	if first {
-		select {
-		case c.more <- struct{}{}:
-		default:
-		}
+		c.signal()
 	}
 }
 
@@ -177,6 +204,9 @@ func (c *completer) full() bool {
 
 // run flushes until ctx ends.
 func (c *completer) run(ctx context.Context) {
+	c.mu.Lock()
+	c.lazy = true
+	c.mu.Unlock()
 	for {
 		select {
 		case <-c.more:
@@ -195,11 +225,17 @@ func (c *completer) run(ctx context.Context) {
 	}
 }
 
-// flush records all queued ends; false: there were none.
+// flush records all queued ends, except those that may wait; false: there were none.
 func (c *completer) flush(ctx context.Context) bool {
 	c.mu.Lock()
 	some := c.ended
 	c.ended = c.spare
+	if !c.lazy || len(c.inTx) >= mostLazy || time.Since(c.since) >= lazily || c.s.limited.Load() {
+		some = append(some, c.inTx...)
+		clear(c.inTx)
+		c.inTx = c.inTx[:0]
+	}
+	left := len(c.inTx) > 0
 	c.mu.Unlock()
 	if len(some) > 0 {
 		c.s.reports.ends(ctx, some)
@@ -238,7 +274,7 @@ func (c *completer) flush(ctx context.Context) bool {
 	c.mu.Lock()
 	c.spare = some[:0]
 	c.mu.Unlock()
-	return len(some) > 0
+	return len(some) > 0 || left
 }
 
 // drain waits until all ends are recorded, but no longer than limit.
@@ -262,6 +298,7 @@ func (c *completer) drain(limit time.Duration) {
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lazy = false
 	for c.jobs > 0 && !c.over {
 		c.idle.Wait()
 	}
@@ -378,7 +415,7 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 
 // arrived signals that members of flows have ended, if some have.
 func (c *completer) arrived(some []*Task) {
-	if c.s.Maintainer != nil && slices.ContainsFunc(some, func(t *Task) bool { return t.Flow != 0 }) {
+	if c.s.Maintainer != nil && slices.ContainsFunc(some, func(t *Task) bool { return t.Flow != 0 && !t.checked() }) {
 		c.s.Maintainer.Arrived()
 	}
 }

@@ -69,8 +69,8 @@ func asLost(*Task) (store.Outcome, error) { return store.Lost, errNotRecorded }
 // abandon calls Told for tasks that will not be recorded any more, and waits until all calls have returned. No flush follows it.
 func (c *completer) abandon() {
 	c.mu.Lock()
-	left := c.ended
-	c.ended, c.closed = nil, true
+	left := append(c.ended, c.inTx...)
+	c.ended, c.inTx, c.closed = nil, nil, true
 	c.mu.Unlock()
 	c.tell(left, asLost)
 	c.telling <- struct{}{}
