@@ -61,14 +61,15 @@ func (j *JobMeta) SetOutput(text string) {
 }
 
 // CompleteTx records the job as completed in your transaction, so that the job's effects and its completion commit together or not at all. An output must
-// be set before.
+// be set before. Counts are added to counters of the job's flow as with [Client.IncrementTx], but in the same call and row as its end.
+//
 // The transaction must be READ COMMITTED, and in the database of the worker. Commit it, then return nil from the handler; if the
 // transaction turns out not to be committed, the attempt counts as failed, and the next one follows after the backoff of the queue.
 //
 // CompleteTx fails by design if the worker has been fenced: another worker has the job then, and you must roll the transaction back. On a
 // job that was constructed directly, which no worker has claimed, it fails with ErrNotClaimed; in weirtest.Work it succeeds and writes
 // nothing.
-func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
+func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx, counts ...Count) error {
 	switch {
 	case j.attempt == nil:
 		return fmt.Errorf("weir: complete job %d: %w", j.ID, ErrNotClaimed)
@@ -84,7 +85,11 @@ func (j *JobMeta) CompleteTx(ctx context.Context, tx Tx) error {
 		}
 		output = &text
 	}
-	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID, output); err != nil {
+	added, err := encodeCounts(counts)
+	if err != nil {
+		return fmt.Errorf("weir: complete job %d: %w", j.ID, err)
+	}
+	if err := store.CompleteTx(ctx, tx, j.attempt.worker, j.attempt.batch, j.ID, output, added); err != nil {
 		return fmt.Errorf("weir: complete job %d: %w", j.ID, explain(err, "weir_work"))
 	}
 	j.attempt.inTx = true

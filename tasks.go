@@ -74,12 +74,31 @@ func (c *Client) Tasks(ctx context.Context, flow, after int64, limit int) ([]Tas
 
 // IncrementTx adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in your transaction: it counts when you commit. Nothing is
 // updated, so members never wait for each other. With [JobMeta.CompleteTx] in the same transaction, an attempt that is repeated is counted once, and
-// the sums are exact when the flow ends. [Client.FlowInfo] shows them at any time, and callbacks get them in their EndedFlow.
+// the sums are exact when the flow ends; passed to CompleteTx itself, counts cost no call and no row of their own. [Client.FlowInfo] shows them at any time, and callbacks get them in their EndedFlow.
 func (c *Client) IncrementTx(ctx context.Context, tx Tx, flow int64, counter string, n int64) error {
 	if tx == nil {
 		return errNoTx
 	}
 	return wrap("increment", store.Increment(ctx, tx, flow, counter, n), "weir_enqueue")
+}
+
+// Count is what is added to a counter of a flow: see [JobMeta.CompleteTx].
+type Count struct {
+	Counter string // 1 to 100 characters
+	N       int64
+}
+
+// encodeCounts returns counts as the database takes them; nil: there are none.
+func encodeCounts(counts []Count) (*string, error) {
+	if len(counts) == 0 {
+		return nil, nil
+	}
+	sums := map[string]int64{}
+	for _, c := range counts {
+		sums[c.Counter] += c.N
+	}
+	text, err := json.Marshal(sums)
+	return new(string(text)), err
 }
 
 // FlowOutput is what a member of a flow has passed to [JobMeta.SetOutput].

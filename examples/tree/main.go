@@ -6,7 +6,7 @@
 //     it, and CompleteTx makes a page's row and the end of its job one: an attempt that is repeated has left nothing behind.
 //   - There are no foreign keys, whose checks lock the row of the parent for each child. None is needed: the job of a child exists once the transaction
 //     that wrote its parent has committed.
-//   - No counter is updated. Sums are added to the flow with IncrementTx, which inserts. How many children each page has is counted once, in one
+//   - No counter is updated. Sums are added to the flow as the job is completed, in a row of its own. How many children each page has is counted once, in one
 //     statement, when the flow calls back.
 //
 // Run it with the connection string of a database and a number of pages:
@@ -118,11 +118,8 @@ func read(ctx context.Context, pool *pgxpool.Pool, client *weir.Client, s site, 
 				return err
 			}
 		}
-		if err := client.IncrementTx(ctx, tx, job.Flow, "bytes", bytes); err != nil {
-			return err
-		}
 		// From here on the row, the children, the sum and the job's end are one: all commit, or nothing does.
-		return job.CompleteTx(ctx, tx)
+		return job.CompleteTx(ctx, tx, weir.Count{Counter: "bytes", N: bytes})
 	})
 }
 

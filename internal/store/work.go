@@ -111,7 +111,7 @@ const (
 	sqlProgress      = `SELECT coalesce(token, ''), refusal, detail FROM weir.progress($1, $2)`
 	sqlCheckpoint    = `SELECT weir.checkpoint($1)::text`
 	sqlSetCheckpoint = `SELECT weir.set_checkpoint($1, $2, $3::text::jsonb)::text`
-	sqlComplete      = `SELECT weir._complete($1::int, $2::bigint, $3::bigint, $4::bigint, $5::text)::text`
+	sqlComplete      = `SELECT weir._complete($1::int, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text::jsonb)::text`
 	sqlFence         = `SELECT weir._fence($1, $2)`
 	sqlLeft          = `SELECT more FROM weir._settle($1)`
 	sqlCancelled     = `SELECT weir._cancelled_among($1)`
@@ -229,11 +229,11 @@ func (s *Store) Checkpoint(ctx context.Context, id int64) (checkpoint []byte, er
 	return checkpoint, err
 }
 
-// CompleteTx records one success in the caller's transaction, with an output as it is stored; nil: none.
-func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64, output *string) error {
+// CompleteTx records one success in the caller's transaction, with an output as it is stored, and what is added to counters of its flow, as JSON; nil: none.
+func CompleteTx(ctx context.Context, tx Querier, worker int32, batch Batch, id int64, output, counts *string) error {
 	// Scalars only, for any driver behind tx. The cast makes the result a value that every driver can read.
 	var text string
-	return tx.QueryRow(ctx, sqlComplete, worker, batch.Lane, batch.Seq, id, output).Scan(&text)
+	return tx.QueryRow(ctx, sqlComplete, worker, batch.Lane, batch.Seq, id, output, counts).Scan(&text)
 }
 
 // SetCheckpointTx sets the checkpoint of an attempt, in the form in which it is stored, in the caller's transaction.

@@ -490,24 +490,41 @@ SET jit = off
 SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
-DECLARE
-  most CONSTANT integer := 100;
-  now_has jsonb;
 BEGIN
   IF counter IS NULL OR length(counter) NOT BETWEEN 1 AND 100 THEN
     RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', CASE WHEN counter IS NULL THEN 'null' ELSE length(counter)::text END USING ERRCODE = '22023';
   ELSIF flow IS NULL THEN
     RAISE EXCEPTION 'weir: counters belong to a flow, got null' USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended.';
   END IF;
-  now_has := (SELECT f.counters FROM weir.fold f WHERE f.flow = increment.flow ORDER BY f.cut DESC LIMIT 1);
-  IF NOT now_has ? counter AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
-    RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(counter) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
-  END IF;
+  PERFORM weir._check_counts(flow, jsonb_build_object(counter, coalesce(n, 1)));
   PERFORM weir._join_flow(flow, 0, jsonb_build_object(counter, coalesce(n, 1)));
 END
 $$;
 COMMENT ON FUNCTION weir.increment IS
   'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._check_counts(flow bigint, counts jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most CONSTANT integer := 100;
+  now_has jsonb := (SELECT f.counters FROM weir.fold f WHERE f.flow = _check_counts.flow ORDER BY f.cut DESC LIMIT 1);
+  name text;
+BEGIN
+  FOR name IN SELECT k FROM jsonb_object_keys(counts) k LOOP
+    IF length(name) NOT BETWEEN 1 AND 100 THEN
+      RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', length(name) USING ERRCODE = '22023';
+    ELSIF NOT now_has ? name AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
+      RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(name) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
+    END IF;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._check_counts IS 'Refuses counters of a flow whose names are too long, or that would be too many. Errors: 22023. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb
 LANGUAGE sql IMMUTABLE

@@ -370,7 +370,7 @@ $$;
 COMMENT ON FUNCTION weir._hold_attempt IS
   'Lets an attempt not end, nor be followed by another one, before the caller''s transaction has ended, unless in this transaction; returns its batch''s segment and gate, the lane of its job if it has a key, and its flow. The transaction may stay open: if the worker is fenced in the meantime, the attempt is followed after the transaction''s end. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended), WR004. Locks, to the end of the transaction: advisory: the worker''s open completions and the segment (shared), the attempt (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL, counts jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -390,15 +390,22 @@ BEGIN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
-    PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    IF _complete.counts IS NULL THEN
+      PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    ELSE
+      PERFORM weir._check_counts(held.in_flow, _complete.counts);
+      INSERT INTO weir.arrival (flow, ring, xid, completed, counts) VALUES (held.in_flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, _complete.counts);
+    END IF;
     IF _complete.output IS NOT NULL THEN
       PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
     END IF;
+  ELSIF _complete.counts IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: counters belong to a flow, and job % is a member of none', _complete.id USING ERRCODE = '22023', HINT = 'Pass no counts.';
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._complete IS
-  'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+  'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._end_attempts(
   worker integer, lanes bigint[], seqs bigint[], segments smallint[], ids bigint[],
