@@ -24,7 +24,7 @@ func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
 	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
 		{"drain", "--schedules", "-2"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
 		{"fair", "--seconds", "0"}, {"chord", "--members", "0"}, {"chord", "--rounds", "0"}, {"chord", "--small-members", "0"}, {"chord", "--small-rounds", "-1"},
-		{"tree", "--nodes", "0"}, {"tree", "--processes", "0"}, {"tree", "--concurrency", "0"}, {"tree", "--duplicates", "0.95"}, {"tree", "--fan-out", "0"}, {"tree", "--rounds", "0"}, {"tree", "--lab-time", "-1s"},
+		{"tree", "--nodes", "0"}, {"tree", "--processes", "0"}, {"tree", "--concurrency", "0"}, {"tree", "--connections", "0"}, {"tree", "--duplicates", "0.95"}, {"tree", "--fan-out", "0"}, {"tree", "--rounds", "0"}, {"tree", "--lab-time", "-1s"},
 		{"dag", "--tasks", "10001"}, {"dag", "--layers", "0"}, {"dag", "--rounds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
 		err := runBench(t, "postgres://127.0.0.1:1/nowhere", &bytes.Buffer{}, &bytes.Buffer{}, args[0], args[1]+"="+args[2])
 		if want := args[1] + " must"; err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "got "+args[2]) {

@@ -17,33 +17,36 @@ type TreeConfig struct {
 	load.TreeShape
 	Processes   int
 	Concurrency int // of each process
+	Tx          int // connections of each process for the transactions of its jobs, which wait for them
 	Rounds      int
 	Lab         time.Duration    // of each step of the lab's tree; 0: it is not built
 	Worker      func() *exec.Cmd // starts a worker process, for example a command that calls engine.WorkTree
 }
 
 // treeWarmUp is how many flat jobs and nodes are worked before anything is measured: each connection plans its first calls.
-const treeWarmUp = 5000
+const treeWarmUp = 10_000
 
 // Connections returns how many connections of the server are needed.
 func (c TreeConfig) Connections() int {
-	return max(c.Processes*(c.Concurrency+load.TreeSpare), c.fleet()+5) + 10
+	return max(c.Processes*(c.Tx+load.TreeSpare), c.fleet()+5) + 10
 }
 
-// fleet is the number of the lab's workers: as many as there are handlers.
-func (c TreeConfig) fleet() int { return c.Processes * c.Concurrency }
+func (c TreeConfig) warmUp() int { return min(c.Nodes, treeWarmUp) }
+
+// fleet is the number of the lab's workers: as many as there may be transactions.
+func (c TreeConfig) fleet() int { return c.Processes * c.Tx }
 
 // Tree lets worker processes build a tree in tables of their own, whose nodes are jobs that others find while they run; and in turn as many flat jobs, enqueued
 // before, that each insert one such row. Then the lab's fleet builds its tree on the same server.
 func Tree(ctx context.Context, d *load.Database, e load.Engine, c TreeConfig) (r *load.Report, err error) {
-	if c.Nodes < 1 || c.FanOut < 1 || !(c.Duplicates >= 0 && c.Duplicates <= 0.9) || c.Processes < 1 || c.Concurrency < 1 || c.Rounds < 1 {
+	if c.Nodes < 1 || c.FanOut < 1 || !(c.Duplicates >= 0 && c.Duplicates <= 0.9) || c.Processes < 1 || c.Concurrency < 1 || c.Tx < 1 || c.Rounds < 1 {
 		return nil, fmt.Errorf("bench: tree needs a node, a child, 0 to 0.9 duplicates, a process, a handler and a round, got %+v", c)
 	}
 	if r, err = d.Begin(ctx, "tree", e); err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("%d processes run %d jobs each: a tree of %d nodes with %d children each, %.0f%% of whose names are duplicates, and as many flat jobs, each in one transaction with one row of its own; %d rounds",
-		c.Processes, c.Concurrency, c.Nodes, c.FanOut, 100*c.Duplicates, c.Rounds)
+	r.Note = fmt.Sprintf("%d processes run %d jobs each, over %d connections: a tree of %d nodes with %d children each, %.0f%% of whose names are duplicates, and as many flat jobs, each in one transaction with one row of its own; %d rounds",
+		c.Processes, c.Concurrency, c.Tx, c.Nodes, c.FanOut, 100*c.Duplicates, c.Rounds)
 	pool, client, err := d.Client(ctx, e, 2)
 	if err != nil {
 		return nil, err
@@ -57,7 +60,7 @@ func Tree(ctx context.Context, d *load.Database, e load.Engine, c TreeConfig) (r
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, able.Fell(context.WithoutCancel(ctx))) }()
-	t := &trees{TreeConfig: c, db: d, client: able, report: &load.Tree{TreeShape: c.TreeShape, Processes: c.Processes, Concurrency: c.Concurrency, Rounds: c.Rounds}}
+	t := &trees{TreeConfig: c, db: d, client: able, report: &load.Tree{TreeShape: c.TreeShape, Processes: c.Processes, Concurrency: c.Concurrency, Connections: c.Tx, Rounds: c.Rounds}}
 	r.Tree = t.report
 	if err := t.grow(ctx); err != nil {
 		return nil, err
@@ -87,6 +90,7 @@ type trees struct {
 	workers *treeWorkers
 	report  *load.Tree
 
+	warm                  bool // what follows is measured
 	flat, grown           treeSide
 	ratios, back, counted []float64
 }
@@ -97,19 +101,21 @@ type treeSide struct{ rates, seconds, wal, server, worker []float64 }
 // grow starts the processes, warms them up, and makes all rounds.
 func (t *trees) grow(ctx context.Context) (err error) {
 	t.db.Say("starting %d worker processes", t.Processes)
-	t.workers, err = startTreeWorkers(ctx, t.db, t.Processes, t.Worker, load.TreeWork{URL: t.db.URL, Shape: t.TreeShape, Concurrency: t.Concurrency})
+	t.workers, err = startTreeWorkers(ctx, t.db, t.client, t.Processes, t.Worker, load.TreeWork{URL: t.db.URL, Shape: t.TreeShape, Concurrency: t.Concurrency, Connections: t.Tx, WarmUp: t.warmUp()})
 	defer func() { err = errors.Join(err, t.workers.stop()) }()
 	if err != nil {
 		return err
 	}
 	sides := []func(context.Context, int) error{t.roundFlat, t.roundTree}
-	for round := range t.Rounds {
-		if round == 0 {
-			if err := t.roundFlat(ctx, min(t.Nodes, treeWarmUp)); err != nil {
-				return err
-			}
-			t.flat = treeSide{}
+	t.db.Say("warming up")
+	for _, side := range sides {
+		if err := side(ctx, t.warmUp()); err != nil {
+			return err
 		}
+	}
+	t.warm, t.flat, t.grown, t.back, t.counted = true, treeSide{}, treeSide{}, nil, nil
+	t.report.Inserts, t.report.Rows, t.report.Named, t.report.Known = 0, 0, 0, 0
+	for round := range t.Rounds {
 		for _, side := range sides {
 			if err := side(ctx, t.Nodes); err != nil {
 				return err
@@ -171,7 +177,7 @@ func (t *trees) roundTree(ctx context.Context, n int) error {
 	return t.measure(ctx, &t.grown, n, func(began func()) error {
 		before := t.workers.count()
 		began()
-		tree, err := t.client.Root(ctx)
+		tree, err := t.client.Root(ctx, !t.warm)
 		if err != nil {
 			return fmt.Errorf("bench: plant a tree: %w", err)
 		}

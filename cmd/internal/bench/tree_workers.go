@@ -28,7 +28,7 @@ type treeWorkers struct {
 }
 
 // startTreeWorkers starts processes, and waits until all work. stop must be called even after an error.
-func startTreeWorkers(ctx context.Context, d *load.Database, n int, command func() *exec.Cmd, w load.TreeWork) (*treeWorkers, error) {
+func startTreeWorkers(ctx context.Context, d *load.Database, client load.TreeClient, n int, command func() *exec.Cmd, w load.TreeWork) (*treeWorkers, error) {
 	t := &treeWorkers{db: d, failed: make(chan error, n), counts: make([]load.TreeCount, n)}
 	for i := range n {
 		if err := t.start(i, command(), w); err != nil {
@@ -37,8 +37,8 @@ func startTreeWorkers(ctx context.Context, d *load.Database, n int, command func
 	}
 	const patience = 2 * time.Minute
 	for until := time.Now().Add(patience); ; {
-		var here int
-		if err := d.Observer.QueryRow(ctx, `SELECT count(*) FROM weir.workers() WHERE $1 = ANY (queues)`, load.Queue).Scan(&here); err != nil || here >= n {
+		here, err := client.Workers(ctx)
+		if err != nil || here >= n {
 			return t, err
 		}
 		select {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +54,9 @@ const (
 
 func path(n int) string { return "/" + strconv.Itoa(n) }
 
+// warm is the path of the root of a tree to warm up. Those of its nodes start with it.
+const warm = "~"
+
 // Plant creates the tables that a program would have, and drops what a killed bench has left.
 func (c client) Plant(ctx context.Context) error {
 	_, err := c.pool.Exec(ctx, plant)
@@ -83,14 +88,28 @@ func (c client) FillFlat(ctx context.Context, n int) error {
 	return nil
 }
 
+func (c client) Workers(ctx context.Context) (n int, err error) {
+	workers, err := c.weir.Workers(ctx)
+	for _, w := range workers {
+		if slices.Contains(w.Queues, load.Queue) {
+			n++
+		}
+	}
+	return n, err
+}
+
 func (c client) Release(ctx context.Context) error { return c.weir.ResumeQueue(ctx, load.Queue) }
 
-func (c client) Root(ctx context.Context) (int64, error) {
+func (c client) Root(ctx context.Context, warmUp bool) (int64, error) {
+	root := path(0)
+	if warmUp {
+		root = warm + root
+	}
 	if _, err := c.pool.Exec(ctx, `TRUNCATE weir_bench.node, weir_bench.children`); err != nil {
 		return 0, err
 	}
 	return c.weir.Flow(ctx, weir.Flow{Name: "tree", OnSuccess: weir.NewJob{Args: grown{}, Options: &weir.Options{Queue: load.Queue}}},
-		weir.NewJob{Args: node{Path: path(0)}, Options: &weir.Options{Queue: load.Queue, Once: path(0)}})
+		weir.NewJob{Args: node{Path: root}, Options: &weir.Options{Queue: load.Queue, Once: root}})
 }
 
 func (c client) Grown(ctx context.Context, tree int64) (nodes, children int64, err error) {
@@ -126,13 +145,20 @@ func WorkTree(ctx context.Context, in io.Reader, out, errs io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	config.MaxConns = int32(w.Concurrency + load.TreeSpare)
+	// The worker's own calls must not wait for those of its handlers.
+	config.MaxConns = load.TreeSpare
+	own, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	defer own.Close()
+	config.MaxConns = int32(w.Connections)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer pool.Close()
-	t := &treeWorker{TreeWork: w, pool: pool, client: weir.NewClient(pool)}
+	t := &treeWorker{TreeWork: w, pool: pool, client: weir.NewClient(own)}
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, t.node)
 	weir.Handle(handlers, t.flat)
@@ -208,11 +234,16 @@ func (t *treeWorker) flat(ctx context.Context, job *weir.Job[flat]) error {
 
 // node is the handler of examples/tree.
 func (t *treeWorker) node(ctx context.Context, job *weir.Job[node]) error {
-	n, err := strconv.Atoi(job.Args.Path[1:])
+	shape, prefix := t.Shape, ""
+	number, isWarm := strings.CutPrefix(job.Args.Path, warm)
+	if isWarm {
+		shape.Nodes, prefix = t.WarmUp, warm
+	}
+	n, err := strconv.Atoi(number[1:])
 	if err != nil {
 		return err
 	}
-	names := t.Shape.Children(n)
+	names := shape.Children(n)
 	known := int64(0)
 	err = pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
 		if err := t.insert(ctx, tx, insertNode, job.Flow, job.Args.Path, job.Args.Parent, 1000); err != nil {
@@ -221,7 +252,8 @@ func (t *treeWorker) node(ctx context.Context, job *weir.Job[node]) error {
 		if len(names) > 0 {
 			children := make([]weir.NewJob, len(names))
 			for i, name := range names {
-				children[i] = weir.NewJob{Args: node{path(name), job.Args.Path}, Options: &weir.Options{Queue: load.Queue, Flow: job.Flow, Once: path(name)}}
+				child := prefix + path(name)
+				children[i] = weir.NewJob{Args: node{child, job.Args.Path}, Options: &weir.Options{Queue: load.Queue, Flow: job.Flow, Once: child}}
 			}
 			added, err := t.client.EnqueueManyTx(ctx, tx, children)
 			if err != nil {
@@ -233,10 +265,7 @@ func (t *treeWorker) node(ctx context.Context, job *weir.Job[node]) error {
 				}
 			}
 		}
-		if err := t.client.IncrementTx(ctx, tx, job.Flow, "bytes", 1000); err != nil {
-			return err
-		}
-		return job.CompleteTx(ctx, tx)
+		return job.CompleteTx(ctx, tx, weir.Count{Counter: "bytes", N: 1000})
 	})
 	if err == nil {
 		t.named.Add(int64(len(names)))

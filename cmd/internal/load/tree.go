@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"time"
 )
 
-// TreeShape is the shape of a tree that jobs find while they run. Node n has FanOut children of its own, and names some children of the nodes before it as
-// well, so that a share of all names are duplicates.
+// TreeShape is the shape of a tree that jobs find while they run. Node n has FanOut children of its own, and names others as well, so that a share of all
+// names are duplicates: in turn children of the nodes just before it, which are often found at the same time, and any of the nodes before its own children.
 type TreeShape struct {
 	Nodes      int     `json:"nodes"`
 	FanOut     int     `json:"fan_out"`
@@ -31,13 +32,18 @@ func (s TreeShape) Children(n int) (all []int) {
 	// The sum over all nodes is exact, though that of a node is a whole number.
 	each := float64(s.FanOut) * s.Duplicates / (1 - s.Duplicates)
 	for i := range int(each*float64(n+1)) - int(each*float64(n)) {
-		add(n-1-i/s.FanOut, i%s.FanOut)
+		if i%2 == 0 {
+			add(n-1-i/s.FanOut, i%s.FanOut)
+		} else {
+			known := rand.New(rand.NewPCG(uint64(n), uint64(i))).IntN(n*s.FanOut + 1) // the same in each attempt
+			add((known-1)/s.FanOut, (known-1)%s.FanOut)
+		}
 	}
 	return all
 }
 
 const (
-	TreeSpare     = 3                      // connections of a worker process beside those of its handlers
+	TreeSpare     = 3                      // connections of a worker process beside those for its transactions
 	TreeTellEvery = 100 * time.Millisecond // how often it says what it has done
 )
 
@@ -46,6 +52,8 @@ type TreeWork struct {
 	URL         string    `json:"url"`
 	Shape       TreeShape `json:"shape"`
 	Concurrency int       `json:"concurrency"`
+	Connections int       `json:"connections"` // for transactions of handlers, which wait for them
+	WarmUp      int       `json:"warm_up"`     // nodes of a tree that is not measured
 }
 
 // TreeCount is what a worker process has done since it started.
@@ -74,11 +82,13 @@ type TreeClient interface {
 	// Plant creates the tables, empty; Fell drops them.
 	Plant(ctx context.Context) error
 	Fell(ctx context.Context) error
+	// Workers returns how many workers work the queue.
+	Workers(ctx context.Context) (int, error)
 	// FillFlat enqueues n jobs, each of which inserts a row, for nobody to start before Release.
 	FillFlat(ctx context.Context, n int) error
 	Release(ctx context.Context) error
-	// Root enqueues the root of a tree, and returns the tree.
-	Root(ctx context.Context) (tree int64, err error)
+	// Root enqueues the root of a tree, the one to warm up or the one to measure, and returns the tree.
+	Root(ctx context.Context, warmUp bool) (tree int64, err error)
 	// Grown returns how many nodes a tree has, and how many of them are counted as children.
 	Grown(ctx context.Context, tree int64) (nodes, children int64, err error)
 	// InsertAlone inserts n rows like those of a tree, one by one, in one transaction.
@@ -90,6 +100,7 @@ type Tree struct {
 	TreeShape
 	Processes   int      `json:"processes"`
 	Concurrency int      `json:"concurrency"` // of each
+	Connections int      `json:"connections"` // of each, for transactions
 	Rounds      int      `json:"rounds"`
 	Flat        *Figures `json:"flat"`
 	Grown       *Figures `json:"tree"`
