@@ -1463,6 +1463,23 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_counts(flow bigint, counts jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most CONSTANT integer := 100;
+  now_has jsonb := (SELECT f.counters FROM weir.fold f WHERE f.flow = _check_counts.flow ORDER BY f.cut DESC LIMIT 1);
+  name text;
+BEGIN
+  FOR name IN SELECT k FROM jsonb_object_keys(counts) k LOOP
+    IF length(name) NOT BETWEEN 1 AND 100 THEN
+      RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', length(name) USING ERRCODE = '22023';
+    ELSIF NOT now_has ? name AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
+      RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(name) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
+    END IF;
+  END LOOP;
+END
+$$;
 CREATE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -2378,7 +2395,7 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
-CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+CREATE FUNCTION weir._complete(worker integer, lane bigint, seq bigint, id bigint, output text DEFAULT NULL::text, counts jsonb DEFAULT NULL::jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
 AS $$
 DECLARE
   held record := weir._hold_attempt('complete', _complete.worker, _complete.lane, _complete.seq, _complete.id);
@@ -2392,10 +2409,17 @@ BEGIN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
-    PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    IF _complete.counts IS NULL THEN
+      PERFORM weir._arrive(held.in_flow, 'completed', 1);
+    ELSE
+      PERFORM weir._check_counts(held.in_flow, _complete.counts);
+      INSERT INTO weir.arrival (flow, ring, xid, completed, counts) VALUES (held.in_flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, _complete.counts);
+    END IF;
     IF _complete.output IS NOT NULL THEN
       PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
     END IF;
+  ELSIF _complete.counts IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: counters belong to a flow, and job % is a member of none', _complete.id USING ERRCODE = '22023', HINT = 'Pass no counts.';
   END IF;
 END
 $$;
@@ -7361,7 +7385,8 @@ BEGIN
       LOCK TABLE weir.cancellation_where IN ROW EXCLUSIVE MODE;
       LOCK TABLE weir.reprieve IN SHARE MODE NOWAIT;
       -- One from which jobs were retried does not take the place of others: these may have been committed later, and mean such a job.
-      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0)));
+      nos := weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0));
+      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (nos);
       IF FOUND THEN
         RETURN 'merged cancellations';
       END IF;
@@ -9714,19 +9739,13 @@ $$;
 CREATE FUNCTION weir.increment(flow bigint, counter text, n bigint DEFAULT 1) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
-DECLARE
-  most CONSTANT integer := 100;
-  now_has jsonb;
 BEGIN
   IF counter IS NULL OR length(counter) NOT BETWEEN 1 AND 100 THEN
     RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', CASE WHEN counter IS NULL THEN 'null' ELSE length(counter)::text END USING ERRCODE = '22023';
   ELSIF flow IS NULL THEN
     RAISE EXCEPTION 'weir: counters belong to a flow, got null' USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended.';
   END IF;
-  now_has := (SELECT f.counters FROM weir.fold f WHERE f.flow = increment.flow ORDER BY f.cut DESC LIMIT 1);
-  IF NOT now_has ? counter AND (SELECT count(*) FROM jsonb_object_keys(now_has)) >= most THEN
-    RAISE EXCEPTION 'weir: flow % has % counters, and % would be another', flow, most, to_json(counter) USING ERRCODE = '22023', HINT = 'Counters are for a few sums of the whole flow.';
-  END IF;
+  PERFORM weir._check_counts(flow, jsonb_build_object(counter, coalesce(n, 1)));
   PERFORM weir._join_flow(flow, 0, jsonb_build_object(counter, coalesce(n, 1)));
 END
 $$;
@@ -11223,6 +11242,7 @@ COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) 
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_counts(bigint,jsonb) IS 'Refuses counters of a flow whose names are too long, or that would be too many. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_filter(text,text,text[],jsonb,integer,text,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text,boolean) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement. with_others: it belongs into a transaction with other statements.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Keys of meta that begin with weir. are written by Weir''s own functions, and weir.otel by clients that trace. Locks: none. Isolation: any.';
@@ -11241,7 +11261,7 @@ COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction surviv
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._covered_cancellations(bigint[]) IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
@@ -11614,7 +11634,7 @@ GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,doub
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;

@@ -41,7 +41,8 @@ BEGIN
       LOCK TABLE weir.cancellation_where IN ROW EXCLUSIVE MODE;
       LOCK TABLE weir.reprieve IN SHARE MODE NOWAIT;
       -- One from which jobs were retried does not take the place of others: these may have been committed later, and mean such a job.
-      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0)));
+      nos := weir._covered_cancellations(ARRAY(SELECT DISTINCT r.upto FROM weir.reprieve r WHERE r.since > 0));
+      DELETE FROM weir.cancellation_where c WHERE c.no = ANY (nos);
       IF FOUND THEN
         RETURN 'merged cancellations';
       END IF;
