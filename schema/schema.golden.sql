@@ -1127,12 +1127,12 @@ BEGIN
              ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
-    CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
+    CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
     CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
-    -- Another transaction has added a task of the same name: the one that is counted first is the task.
+    -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
-      SELECT FROM (SELECT o.id FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
-      WHERE EXISTS (SELECT FROM weir.fold p WHERE p.flow = o.id AND p.jobs > 0) OR o.id < t.flow AND o.id = ANY (SELECT n.flow FROM unnest(_begin_nested.sums) n)) AS is_gone OFFSET 0) g
+      SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
+      WHERE EXISTS (SELECT FROM weir.fold p WHERE p.flow = o.id AND p.jobs > 0) OR (o.call, o.id) < (d.call, t.flow) AND o.id = ANY (SELECT n.flow FROM unnest(_begin_nested.sums) n)) AS is_gone OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind IS NULL) END AS waits, CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind <> 'completed' AND NOT e.is_lenient) END AS broken
       FROM (SELECT e.* FROM weir.edge e WHERE e.successor = t.flow AND NOT g.is_gone OFFSET 0) e
@@ -8596,8 +8596,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
   -- Of several, which transactions have added that do not see each other, the one that was counted is the task.
-  RETURN (SELECT f.id FROM (SELECT f.id FROM weir.flow f WHERE f.parent = _task_of.flow AND f.name = _task_of.name AND f.task IS NOT NULL OFFSET 0) f
-          ORDER BY coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1)::integer * 2, 1) DESC, f.id LIMIT 1);
+  RETURN (SELECT f.id FROM (SELECT f.id, f.task FROM weir.flow f WHERE f.parent = _task_of.flow AND f.name = _task_of.name AND f.task IS NOT NULL OFFSET 0) f
+          ORDER BY coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1)::integer * 2, 1) DESC, (f.task ->> 'call')::bigint, f.id LIMIT 1);
 END
 $$;
 CREATE FUNCTION weir._tidy() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
@@ -9088,6 +9088,7 @@ DECLARE
   new     boolean[];
   e       record;     -- what comes after what, as arrays
   fresh   bigint;
+  first   bigint;     -- the first id of these
 BEGIN
   IF add_tasks.flow IS NULL THEN
     RAISE EXCEPTION 'weir: add_tasks got no flow' USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
@@ -9145,8 +9146,12 @@ BEGIN
 
   PERFORM pg_current_xact_id(), weir._join_flow(add_tasks.flow, fresh);
   ids := ARRAY(SELECT CASE WHEN k.id IS NULL THEN nextval('weir.flow_id') ELSE k.id END FROM unnest(ids) WITH ORDINALITY k(id, nr) ORDER BY k.nr);
+  first := (SELECT min(u.id) FROM unnest(ids, new) u(id, is_new) WHERE u.is_new);
   INSERT INTO weir.flow (id, created_at, deadline, name, root, parent, task)
-  SELECT k.id, now(), 'infinity', k.name, (SELECT f.root FROM weir.flow f WHERE f.id = add_tasks.flow), add_tasks.flow, k.job FROM unnest(ids, t.names, t.jobs, new) k(id, name, job, new) WHERE k.new;
+  SELECT k.id, now(), 'infinity', k.name, (SELECT f.root FROM weir.flow f WHERE f.id = add_tasks.flow), add_tasks.flow,
+         -- Of those that another call adds at the same time, all of one call come first: so the tasks that count never wait for each other.
+         k.job || jsonb_build_object('call', first)
+  FROM unnest(ids, t.names, t.jobs, new) k(id, name, job, new) WHERE k.new;
   INSERT INTO weir.edge (flow, predecessor, successor, is_lenient) SELECT add_tasks.flow, k.name, ids[k.nr], k.is_lenient FROM unnest(e.nrs, e.names, e.lenient) k(nr, name, is_lenient);
   INSERT INTO weir.arrival (flow, ring, xid, jobs, event) SELECT k.id, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, 'created' FROM unnest(ids, new) k(id, new) WHERE k.new;
   PERFORM nextval('weir.job_id');  -- wakes idle workers, whose maintainers count them

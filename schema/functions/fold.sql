@@ -132,12 +132,12 @@ BEGIN
              ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
-    CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
+    CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
     CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
-    -- Another transaction has added a task of the same name: the one that is counted first is the task.
+    -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
-      SELECT FROM (SELECT o.id FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
-      WHERE EXISTS (SELECT FROM weir.fold p WHERE p.flow = o.id AND p.jobs > 0) OR o.id < t.flow AND o.id = ANY (SELECT n.flow FROM unnest(_begin_nested.sums) n)) AS is_gone OFFSET 0) g
+      SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
+      WHERE EXISTS (SELECT FROM weir.fold p WHERE p.flow = o.id AND p.jobs > 0) OR (o.call, o.id) < (d.call, t.flow) AND o.id = ANY (SELECT n.flow FROM unnest(_begin_nested.sums) n)) AS is_gone OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind IS NULL) END AS waits, CASE WHEN d.is_task THEN count(*) FILTER (WHERE p.kind <> 'completed' AND NOT e.is_lenient) END AS broken
       FROM (SELECT e.* FROM weir.edge e WHERE e.successor = t.flow AND NOT g.is_gone OFFSET 0) e

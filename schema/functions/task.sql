@@ -20,6 +20,7 @@ DECLARE
   new     boolean[];
   e       record;     -- what comes after what, as arrays
   fresh   bigint;
+  first   bigint;     -- the first id of these
 BEGIN
   IF add_tasks.flow IS NULL THEN
     RAISE EXCEPTION 'weir: add_tasks got no flow' USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
@@ -77,8 +78,12 @@ BEGIN
 
   PERFORM pg_current_xact_id(), weir._join_flow(add_tasks.flow, fresh);
   ids := ARRAY(SELECT CASE WHEN k.id IS NULL THEN nextval('weir.flow_id') ELSE k.id END FROM unnest(ids) WITH ORDINALITY k(id, nr) ORDER BY k.nr);
+  first := (SELECT min(u.id) FROM unnest(ids, new) u(id, is_new) WHERE u.is_new);
   INSERT INTO weir.flow (id, created_at, deadline, name, root, parent, task)
-  SELECT k.id, now(), 'infinity', k.name, (SELECT f.root FROM weir.flow f WHERE f.id = add_tasks.flow), add_tasks.flow, k.job FROM unnest(ids, t.names, t.jobs, new) k(id, name, job, new) WHERE k.new;
+  SELECT k.id, now(), 'infinity', k.name, (SELECT f.root FROM weir.flow f WHERE f.id = add_tasks.flow), add_tasks.flow,
+         -- Of those that another call adds at the same time, all of one call come first: so the tasks that count never wait for each other.
+         k.job || jsonb_build_object('call', first)
+  FROM unnest(ids, t.names, t.jobs, new) k(id, name, job, new) WHERE k.new;
   INSERT INTO weir.edge (flow, predecessor, successor, is_lenient) SELECT add_tasks.flow, k.name, ids[k.nr], k.is_lenient FROM unnest(e.nrs, e.names, e.lenient) k(nr, name, is_lenient);
   INSERT INTO weir.arrival (flow, ring, xid, jobs, event) SELECT k.id, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, 'created' FROM unnest(ids, new) k(id, new) WHERE k.new;
   PERFORM nextval('weir.job_id');  -- wakes idle workers, whose maintainers count them
@@ -111,8 +116,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
   -- Of several, which transactions have added that do not see each other, the one that was counted is the task.
-  RETURN (SELECT f.id FROM (SELECT f.id FROM weir.flow f WHERE f.parent = _task_of.flow AND f.name = _task_of.name AND f.task IS NOT NULL OFFSET 0) f
-          ORDER BY coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1)::integer * 2, 1) DESC, f.id LIMIT 1);
+  RETURN (SELECT f.id FROM (SELECT f.id, f.task FROM weir.flow f WHERE f.parent = _task_of.flow AND f.name = _task_of.name AND f.task IS NOT NULL OFFSET 0) f
+          ORDER BY coalesce((SELECT p.jobs > 0 FROM weir.fold p WHERE p.flow = f.id ORDER BY p.cut DESC LIMIT 1)::integer * 2, 1) DESC, (f.task ->> 'call')::bigint, f.id LIMIT 1);
 END
 $$;
 COMMENT ON FUNCTION weir._task_of IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';

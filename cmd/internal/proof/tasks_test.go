@@ -356,6 +356,35 @@ func TestATaskThatTwoTransactionsAddIsOne(t *testing.T) {
 	}
 }
 
+// TestTasksThatTwoCallsAddNeverWaitForEachOther: though each of the two transactions has the tasks in the opposite order, and their ids alternate.
+func TestTasksThatTwoCallsAddNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, first, second := connect(t, url), connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q", "back")
+	flow := newFlow(t, conn, "f")
+	exec(t, first, `BEGIN`)
+	exec(t, second, `BEGIN`)
+	one, two := addTasks(t, first, flow, "a", "b<a"), addTasks(t, second, flow, "b", "a<b")
+	exec(t, first, `COMMIT`)
+	exec(t, second, `COMMIT`)
+	// As if the sequence had served both at once: by their ids, a of the second call and b of the first would be the tasks, and wait for each other.
+	exec(t, conn, `UPDATE weir.flow SET id = - id WHERE id = ANY ($1)`, append(one, two...))
+	for _, set := range []string{`weir.flow SET id = %s WHERE id < 0`, `weir.edge SET successor = %s WHERE true`, `weir.arrival SET flow = %s WHERE flow <> $3`} {
+		column := strings.Fields(set)[2]
+		exec(t, conn, fmt.Sprintf(`UPDATE `+set+` AND $3::bigint IS NOT NULL`, fmt.Sprintf(`CASE WHEN abs(%s) = $1::bigint THEN $2::bigint ELSE abs(%s) + 1 END`, column, column)), two[1], one[0], flow)
+	}
+	exec(t, conn, `SELECT weir.seal($1)`, flow)
+	for _, kind := range []string{"a", "b"} {
+		foldAll(t, conn)
+		got := claimTasks(t, conn, worker)
+		wantKinds(t, got, kind)
+		mustComplete(t, conn, worker, []attempt{got[kind]})
+	}
+	foldAll(t, conn)
+	wantFlow(t, conn, flow, flowState{State: "succeeded", Generation: 1, Jobs: 2, Completed: 2})
+}
+
 // TestCancellingAFlowTakesAlongWhatIsWithinIt: jobs of tasks and of flows within it, at any depth, and tasks that have not started; retrying it undoes that.
 func TestCancellingAFlowTakesAlongWhatIsWithinIt(t *testing.T) {
 	t.Parallel()
