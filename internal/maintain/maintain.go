@@ -34,7 +34,6 @@ const (
 	foldEvery    = 100 * time.Millisecond // if there are flows, when not signalled
 	foldIdle     = time.Second            // if there are none
 	foldPause    = 5 * time.Millisecond   // minimum interval; and when another session folds, which may not see what this one was signalled for
-	foldShare    = 8                      // the most that it is multiplied by in a fleet, all of whose maintainers are signalled
 	stepGrace    = 5 * time.Second        // for a step that has begun when the maintainer stops
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
@@ -166,19 +165,14 @@ func (m *Maintainer) folds(ctx context.Context) {
 			wait = m.shared(choresEvery)
 		case again, busy && signalled:
 			m.ended.Store(true)
-			wait = m.foldPause()
+			wait = foldPause
 		case !used:
 			wait = m.shared(foldIdle)
 		}
-		if !sleep.For(ctx, m.foldPause()) {
+		if !sleep.For(ctx, foldPause) {
 			return
 		}
 	}
-}
-
-// foldPause is the minimum interval between two folds of this maintainer. Each counts what all have added: so a fleet needs no more of them than a few workers.
-func (m *Maintainer) foldPause() time.Duration {
-	return foldPause * time.Duration(min(m.workers.Load(), foldShare))
 }
 
 // foldAll counts what has arrived at flows, and what follows from it for others, a bounded number of times; again: there is more.
