@@ -215,7 +215,7 @@ func (w *torture) operateFlows(conn *pgx.Conn, rng *rand.Rand) error {
 	var id int64
 	cancels := rng.IntN(2) == 0
 	err := conn.QueryRow(w.ctx, `SELECT m.id FROM (SELECT m.id FROM flow_made m WHERE m.family = 'wild' ORDER BY m.id DESC LIMIT 40) m
-		WHERE $1 OR (SELECT k.is_cancelled OR k.failed + k.cancelled > 0 FROM flow_last k WHERE k.flow = m.id) ORDER BY hashint8extended(m.id, $2) LIMIT 1`, cancels, rng.Int64()).Scan(&id)
+		WHERE $1 OR (SELECT NOT k.is_task AND (k.is_cancelled OR k.failed + k.cancelled > 0) FROM flow_last k WHERE k.flow = m.id) ORDER BY hashint8extended(m.id, $2) LIMIT 1`, cancels, rng.Int64()).Scan(&id)
 	switch {
 	case err == pgx.ErrNoRows:
 		return nil
