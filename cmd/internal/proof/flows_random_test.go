@@ -520,7 +520,7 @@ func TestEachFlowCallsBackOnceThoughAllAreKilled(t *testing.T) {
 	for last := math.MaxInt; last > 0; {
 		before := last
 		until(t, fmt.Sprintf("the flows that have not ended are less than %d", before), func() bool {
-			exec(t, conn, `SELECT weir._fence(w.id) FROM weir.worker w WHERE NOT w.fenced AND random() < 0.1`)
+			exec(t, conn, `SELECT weir._fence(w.id) FROM weir.worker w WHERE NOT w.fenced AND random() < 0.02`)
 			last = value[int](t, conn, `SELECT count(*) FROM weir.flow f WHERE NOT EXISTS (SELECT FROM weir.fold p WHERE p.flow = f.id AND p.fired_at IS NOT NULL)`)
 			return last < before
 		})
