@@ -7,11 +7,13 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
+SET enable_seqscan = off  -- the plan is kept when thousands of queues have been created
 AS $$
 DECLARE
   found_id integer;
 BEGIN
-  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
+  -- OFFSET 0: otherwise a plan may look for the name in the order of ids, from the first queue on.
+  SELECT min(k.id) INTO found_id FROM (SELECT q.id FROM weir.queue q WHERE q.name = _queue_id.name OFFSET 0) k;
   IF found_id IS NULL THEN
     PERFORM weir._check_new_queue(_queue_id.name);
     -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
@@ -180,11 +182,13 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_column
 DECLARE
+  few        CONSTANT integer := 20;
   n          integer := coalesce(cardinality(_enqueue_many.kind), 0);
   this_xid   xid8;
   in_segment integer;
   names      text[];
   queue_ids  integer[];
+  homes      integer[];  -- the queue of each job, as an id; NULL: there are few names, in which each is looked up
   bits       bigint[];  -- of the keys
   hashes     uuid[];    -- of jobs that are to be done once in their flow
   known      bigint[];  -- those that are there already, for which these are not added
@@ -234,7 +238,10 @@ BEGIN
   END LOOP;
 
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
-  FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue) u(name)) d;
+  FROM (SELECT u.name FROM unnest(_enqueue_many.queue) u(name) GROUP BY u.name ORDER BY u.name COLLATE "C") d;
+  IF cardinality(names) > few THEN
+    homes := ARRAY(SELECT queue_ids[r.place] FROM (SELECT u.ord, dense_rank() OVER (ORDER BY u.name COLLATE "C") AS place FROM unnest(_enqueue_many.queue) WITH ORDINALITY u(name, ord)) r ORDER BY r.ord);
+  END IF;
 
   IF _enqueue_many.key IS NOT NULL THEN
     bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(_enqueue_many.key) u(key));
@@ -252,21 +259,21 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow, unique_key)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
-  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+  FROM (SELECT u.*, (coalesce(u.home, queue_ids[array_position(names, u.queue)])::bigint << 39) + coalesce(u.priority, 2) - 1
                            + coalesce(u.bits, 0) AS lane
         FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
-                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known, homes)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known, home)
         WHERE (u.run_at IS NULL OR u.run_at <= now()) AND u.known IS NULL) u;
 
   IF _enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow, unique_key)
-    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+    SELECT u.id, this_xid, u.run_at, now(), (coalesce(u.home, queue_ids[array_position(names, u.queue)])::bigint << 39) + coalesce(u.priority, 2) - 1
              + coalesce(u.bits, 0), 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
     FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
-                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known, homes)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known, home)
     WHERE u.run_at > now() AND u.known IS NULL;
   END IF;
   IF _enqueue_many.flow IS NOT NULL THEN

@@ -11,6 +11,7 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  few        CONSTANT integer := 20;
   n          integer := jsonb_array_length(jobs);
   j          record;      -- the jobs, as arrays
   known      boolean[];   -- there are rows with its key
@@ -19,6 +20,7 @@ DECLARE
   ids        bigint[];
   names      text[];
   queue_ids  integer[];
+  homes      integer[];   -- the queue of each job, as an id; NULL: see _enqueue_many
   this_xid   xid8;
   u          record;
 BEGIN
@@ -56,7 +58,10 @@ BEGIN
                         FROM unnest(j.keys, known, j.waits, j.run_at) WITH ORDINALITY h(key, known, waits, run_at, ord)) w ORDER BY w.ord);
   duplicates := array_fill(false, ARRAY[n]);
 
-  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT DISTINCT q.name FROM unnest(j.queues) q(name)) d;
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT q.name FROM unnest(j.queues) q(name) GROUP BY q.name ORDER BY q.name COLLATE "C") d;
+  IF cardinality(names) > few THEN
+    homes := ARRAY(SELECT queue_ids[r.place] FROM (SELECT q.ord, dense_rank() OVER (ORDER BY q.name COLLATE "C") AS place FROM unnest(j.queues) WITH ORDINALITY q(name, ord)) r ORDER BY r.ord);
+  END IF;
   INSERT INTO weir.keyed (queue) SELECT d.name FROM unnest(names) d(name) WHERE (SELECT true FROM weir.keyed k WHERE k.queue = d.name LIMIT 1) IS NULL;
   PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT h.queue AS name FROM unnest(j.queues, j.owners, is_new) h(queue, owner, is_new) WHERE h.owner IS NOT NULL AND h.is_new) d;
   this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
@@ -64,15 +69,15 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until, key)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
          w.key, w.id * 2 + w.replaces, w.until, w.owner
-  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits AS lane
-        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
-          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
+  FROM (SELECT h.*, (coalesce(h.home, queue_ids[array_position(names, h.queue)])::bigint << 39) + h.priority - 1 + h.bits AS lane
+        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits, homes)
+          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits, home)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
-  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+  SELECT h.id, this_xid, h.run_at, now(), (coalesce(h.home, queue_ids[array_position(names, h.queue)])::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
          h.key, h.id * 2 + h.replaces, h.until, h.owner
-  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
-    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
+  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits, homes)
+    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits, home)
   WHERE h.id IS NOT NULL AND h.run_at > now();
 
   FOR i IN 1..n LOOP
