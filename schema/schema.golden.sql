@@ -3175,11 +3175,13 @@ CREATE FUNCTION weir._enqueue_many(queue text[], kind text[], args jsonb[] DEFAU
 AS $$
 #variable_conflict use_column
 DECLARE
+  few        CONSTANT integer := 20;
   n          integer := coalesce(cardinality(_enqueue_many.kind), 0);
   this_xid   xid8;
   in_segment integer;
   names      text[];
   queue_ids  integer[];
+  homes      integer[];  -- the queue of each job, as an id; NULL: there are few names, in which each is looked up
   bits       bigint[];  -- of the keys
   hashes     uuid[];    -- of jobs that are to be done once in their flow
   known      bigint[];  -- those that are there already, for which these are not added
@@ -3229,7 +3231,10 @@ BEGIN
   END LOOP;
 
   SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids
-  FROM (SELECT DISTINCT u.name FROM unnest(_enqueue_many.queue) u(name)) d;
+  FROM (SELECT u.name FROM unnest(_enqueue_many.queue) u(name) GROUP BY u.name ORDER BY u.name COLLATE "C") d;
+  IF cardinality(names) > few THEN
+    homes := ARRAY(SELECT queue_ids[r.place] FROM (SELECT u.ord, dense_rank() OVER (ORDER BY u.name COLLATE "C") AS place FROM unnest(_enqueue_many.queue) WITH ORDINALITY u(name, ord)) r ORDER BY r.ord);
+  END IF;
 
   IF _enqueue_many.key IS NOT NULL THEN
     bits := ARRAY(SELECT CASE WHEN u.key IS NULL THEN 0 ELSE weir._key_bits(u.key) END FROM unnest(_enqueue_many.key) u(key));
@@ -3247,21 +3252,21 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, key, flow, unique_key)
   SELECT u.id, this_xid, now(), u.lane, 1, coalesce(u.max_attempts, 25), in_segment,
          lag(u.lane) OVER () IS DISTINCT FROM u.lane, u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
-  FROM (SELECT u.*, (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+  FROM (SELECT u.*, (coalesce(u.home, queue_ids[array_position(names, u.queue)])::bigint << 39) + coalesce(u.priority, 2) - 1
                            + coalesce(u.bits, 0) AS lane
         FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
-                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
-          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+                    _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known, homes)
+          u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known, home)
         WHERE (u.run_at IS NULL OR u.run_at <= now()) AND u.known IS NULL) u;
 
   IF _enqueue_many.run_at IS NOT NULL THEN
     INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, key, flow, unique_key)
-    SELECT u.id, this_xid, u.run_at, now(), (queue_ids[array_position(names, u.queue)]::bigint << 39) + coalesce(u.priority, 2) - 1
+    SELECT u.id, this_xid, u.run_at, now(), (coalesce(u.home, queue_ids[array_position(names, u.queue)])::bigint << 39) + coalesce(u.priority, 2) - 1
              + coalesce(u.bits, 0), 1,
            coalesce(u.max_attempts, 25), pg_sequence_last_value('weir.active_later'), u.kind, coalesce(u.args, '{}'), u.meta, u.key, u.flow, u.hash
     FROM unnest(ids, _enqueue_many.queue, _enqueue_many.kind, _enqueue_many.args, _enqueue_many.priority,
-                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known)
-      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known)
+                _enqueue_many.run_at, _enqueue_many.max_attempts, _enqueue_many.meta, _enqueue_many.key, bits, _enqueue_many.flow, hashes, known, homes)
+      u(id, queue, kind, args, priority, run_at, max_attempts, meta, key, bits, flow, hash, known, home)
     WHERE u.run_at > now() AND u.known IS NULL;
   END IF;
   IF _enqueue_many.flow IS NOT NULL THEN
@@ -3278,6 +3283,7 @@ CREATE FUNCTION weir._enqueue_unique_many(jobs jsonb) RETURNS TABLE(id bigint, d
 AS $$
 #variable_conflict use_column
 DECLARE
+  few        CONSTANT integer := 20;
   n          integer := jsonb_array_length(jobs);
   j          record;      -- the jobs, as arrays
   known      boolean[];   -- there are rows with its key
@@ -3286,6 +3292,7 @@ DECLARE
   ids        bigint[];
   names      text[];
   queue_ids  integer[];
+  homes      integer[];   -- the queue of each job, as an id; NULL: see _enqueue_many
   this_xid   xid8;
   u          record;
 BEGIN
@@ -3323,7 +3330,10 @@ BEGIN
                         FROM unnest(j.keys, known, j.waits, j.run_at) WITH ORDINALITY h(key, known, waits, run_at, ord)) w ORDER BY w.ord);
   duplicates := array_fill(false, ARRAY[n]);
 
-  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT DISTINCT q.name FROM unnest(j.queues) q(name)) d;
+  SELECT array_agg(d.name), array_agg(weir._queue_id(d.name)) INTO names, queue_ids FROM (SELECT q.name FROM unnest(j.queues) q(name) GROUP BY q.name ORDER BY q.name COLLATE "C") d;
+  IF cardinality(names) > few THEN
+    homes := ARRAY(SELECT queue_ids[r.place] FROM (SELECT q.ord, dense_rank() OVER (ORDER BY q.name COLLATE "C") AS place FROM unnest(j.queues) WITH ORDINALITY q(name, ord)) r ORDER BY r.ord);
+  END IF;
   INSERT INTO weir.keyed (queue) SELECT d.name FROM unnest(names) d(name) WHERE (SELECT true FROM weir.keyed k WHERE k.queue = d.name LIMIT 1) IS NULL;
   PERFORM weir._mark_keys(d.name) FROM (SELECT DISTINCT h.queue AS name FROM unnest(j.queues, j.owners, is_new) h(queue, owner, is_new) WHERE h.owner IS NOT NULL AND h.is_new) d;
   this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
@@ -3331,15 +3341,15 @@ BEGIN
   INSERT INTO weir.job (id, xid, enqueued_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, unique_key, unique_no, unique_until, key)
   SELECT w.id, this_xid, now(), w.lane, 1, w.max_attempts, pg_sequence_last_value('weir.active_job'), lag(w.lane) OVER () IS DISTINCT FROM w.lane, w.kind, w.args, w.meta,
          w.key, w.id * 2 + w.replaces, w.until, w.owner
-  FROM (SELECT h.*, (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits AS lane
-        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
-          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
+  FROM (SELECT h.*, (coalesce(h.home, queue_ids[array_position(names, h.queue)])::bigint << 39) + h.priority - 1 + h.bits AS lane
+        FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits, homes)
+          h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits, home)
         WHERE h.id IS NOT NULL AND (h.run_at <= now()) IS NOT FALSE) w;
   INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, segment, kind, args, meta, unique_key, unique_no, unique_until, key)
-  SELECT h.id, this_xid, h.run_at, now(), (queue_ids[array_position(names, h.queue)]::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
+  SELECT h.id, this_xid, h.run_at, now(), (coalesce(h.home, queue_ids[array_position(names, h.queue)])::bigint << 39) + h.priority - 1 + h.bits, 1, h.max_attempts, pg_sequence_last_value('weir.active_later'), h.kind, h.args, h.meta,
          h.key, h.id * 2 + h.replaces, h.until, h.owner
-  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits)
-    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits)
+  FROM unnest(ids, j.queues, j.kinds, j.args, j.priorities, j.run_at, j.max_attempts, j.metas, j.keys, j.replaces, j.untils, j.owners, j.bits, homes)
+    h(id, queue, kind, args, priority, run_at, max_attempts, meta, key, replaces, until, owner, bits, home)
   WHERE h.id IS NOT NULL AND h.run_at > now();
 
   FOR i IN 1..n LOOP
@@ -6210,12 +6220,13 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir._queue_id(name text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto SET enable_seqscan=off
 AS $$
 DECLARE
   found_id integer;
 BEGIN
-  SELECT min(q.id) INTO found_id FROM weir.queue q WHERE q.name = _queue_id.name;
+  -- OFFSET 0: otherwise a plan may look for the name in the order of ids, from the first queue on.
+  SELECT min(k.id) INTO found_id FROM (SELECT q.id FROM weir.queue q WHERE q.name = _queue_id.name OFFSET 0) k;
   IF found_id IS NULL THEN
     PERFORM weir._check_new_queue(_queue_id.name);
     -- Names are not unique, on purpose: with a unique index, the second transaction that uses a
