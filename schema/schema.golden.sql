@@ -8749,6 +8749,7 @@ DECLARE
   ring      integer;
   kept      interval;
   n         bigint;
+  bytes     bigint;
 BEGIN
   IF pg_table_size('weir.' || name || '_' || active) > max_bytes THEN
     SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.' || _turn_ring.name || '_' || r) = 0 LIMIT 1;
@@ -8759,9 +8760,10 @@ BEGIN
   END IF;
   FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.' || _turn_ring.name || '_' || r) > 0 LOOP
     kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
-    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', name || '_' || ring) INTO n USING kept, most + 1;
-    CONTINUE WHEN n > most OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
+    -- One that large flows still need waits until these have ended: the others rotate meanwhile. What is copied must be little, or it would fill the next table, and be copied again and again.
+    EXECUTE format('SELECT count(*), sum(k.bytes) FROM (SELECT %s AS bytes FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k',
+                   regexp_replace(replace(columns, ',', ' +'), '\w+', 'coalesce(pg_column_size(s.\&), 0)', 'g'), name || '_' || ring) INTO n, bytes USING kept, most + 1;
+    CONTINUE WHEN n > most OR bytes > max_bytes / 4 OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
     BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
       EXECUTE format('LOCK TABLE weir.%I IN ACCESS EXCLUSIVE MODE NOWAIT', name || '_' || ring);
@@ -11479,7 +11481,7 @@ COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreS
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
-COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows and a quarter of that at most, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet, in some lanes: those past the position, and those of a pending transaction (see _state_of).';
 COMMENT ON ROUTINE weir._unclaimed_of_keys(integer,integer) IS 'As _unclaimed, for all lanes of keys: it reads the whole segment once, however many lanes there are.';

@@ -88,6 +88,7 @@ DECLARE
   ring      integer;
   kept      interval;
   n         bigint;
+  bytes     bigint;
 BEGIN
   IF pg_table_size('weir.' || name || '_' || active) > max_bytes THEN
     SELECT r INTO target FROM generate_series(1, 4) r WHERE pg_relation_size('weir.' || _turn_ring.name || '_' || r) = 0 LIMIT 1;
@@ -98,9 +99,10 @@ BEGIN
   END IF;
   FOR ring IN SELECT r FROM generate_series(1, 4) r WHERE r <> active AND pg_relation_size('weir.' || _turn_ring.name || '_' || r) > 0 LOOP
     kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
-    -- One that large flows still need waits until these have ended: the others rotate meanwhile.
-    EXECUTE format('SELECT count(*) FROM (SELECT FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k', name || '_' || ring) INTO n USING kept, most + 1;
-    CONTINUE WHEN n > most OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
+    -- One that large flows still need waits until these have ended: the others rotate meanwhile. What is copied must be little, or it would fill the next table, and be copied again and again.
+    EXECUTE format('SELECT count(*), sum(k.bytes) FROM (SELECT %s AS bytes FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k',
+                   regexp_replace(replace(columns, ',', ' +'), '\w+', 'coalesce(pg_column_size(s.\&), 0)', 'g'), name || '_' || ring) INTO n, bytes USING kept, most + 1;
+    CONTINUE WHEN n > most OR bytes > max_bytes / 4 OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
     BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
       EXECUTE format('LOCK TABLE weir.%I IN ACCESS EXCLUSIVE MODE NOWAIT', name || '_' || ring);
@@ -114,7 +116,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._turn_ring IS
-  'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+  'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows and a quarter of that at most, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean
 LANGUAGE plpgsql STABLE

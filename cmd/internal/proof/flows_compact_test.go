@@ -61,3 +61,40 @@ func TestFlowsAreReadWhileTheyAreCompacted(t *testing.T) {
 		})
 	}
 }
+
+// TestOutputsThatAreKeptAreNotCopiedAgainAndAgain: chores for the tables of outputs end, also if open flows need few outputs, but large ones.
+func TestOutputsThatAreKeptAreNotCopiedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	setConstant(t, conn, "weir._turn_ring", "max_bytes", "16777216", "262144")
+	worker := startWorker(t, conn, "q")
+	flow := newFlow(t, conn, "f")
+	exec(t, conn, `SELECT weir.enqueue_many(array_agg('q'::text), array_agg('k'::text), flow => array_agg($1::bigint)) FROM generate_series(1, 100) n`, flow)
+	for _, a := range claimAll(t, conn, worker, "q") {
+		exec(t, conn, `SELECT weir._complete($1, $2, $3, $4, (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200) n))`, worker, a.Lane, a.Seq, a.ID)
+		exec(t, conn, `SELECT weir._compact_flows()`)
+	}
+	var did []string
+	for range 20 {
+		one := value[*string](t, conn, `SELECT weir._compact_flows()`)
+		if one == nil {
+			break
+		}
+		did = append(did, *one)
+	}
+	if len(did) > 10 {
+		t.Errorf("chores do not end: %q", did)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.flow_outputs($1, max_rows => 1000)`, flow); n != 100 {
+		t.Errorf("%d outputs are kept, want 100", n)
+	}
+	exec(t, conn, `SELECT weir.seal($1)`, flow)
+	foldAll(t, conn)
+	exec(t, conn, `SELECT weir.set('completed_retention', '0'), weir.set('failed_retention', '0')`)
+	until(t, "outputs of a flow that is forgotten leave, but for those in the active table", func() bool {
+		return value[*string](t, conn, `SELECT weir._compact_flows()`) == nil
+	})
+	if n := value[int](t, conn, `SELECT count(DISTINCT ring) FROM weir.output`); n > 1 {
+		t.Errorf("outputs are left in %d tables", n)
+	}
+}
