@@ -280,7 +280,7 @@ func TestCancellationsByFilterHitWhatTheyDescribe(t *testing.T) {
 func TestCancellingLeavesNothingDeadUnderAPinnedHorizon(t *testing.T) {
 	t.Parallel()
 	const rounds, each = 10, 3000
-	url := pgtest.Database(t)
+	url := ownServer(t) // nothing is retired before the transactions of others have ended
 	conn, holder := connect(t, url), connect(t, url)
 	exec(t, conn, `SELECT weir.set('completed_retention', '0 s')`)
 	exec(t, conn, `SELECT weir.set('retention_bytes', '4194304')`)

@@ -129,6 +129,9 @@ func (f *featureLoad) round() {
 	if f.rounds%4 == 2 {
 		exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
 		f.cancels++
+		if f.rounds%8 == 2 { // it runs after all: a cancellation that means these jobs is taken back
+			exec(t, conn, `SELECT weir.retry_flow($1)`, flow)
+		}
 	}
 	if f.rounds%8 == 0 {
 		exec(t, conn, `SELECT weir.set_weight('keys', 'key 1', 2 + $1::int % 5)`, f.rounds/8)

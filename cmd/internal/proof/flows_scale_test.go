@@ -3,20 +3,18 @@ package proof
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/schema"
 )
 
-// onOwnServer returns a session on a server of the test's own: nothing is retired before the transactions of others, in any database of a server, have ended.
-func onOwnServer(t *testing.T) *pgx.Conn {
+// ownServer returns the database of a server of the test's own: nothing is retired before the transactions of others, in any database of a server, have ended.
+func ownServer(t *testing.T) string {
 	t.Helper()
-	conn := connect(t, pgtest.Server(t, nil).URL("postgres"))
-	if err := schema.Up(t.Context(), conn); err != nil {
+	url := pgtest.Server(t, nil).URL("postgres")
+	if err := schema.Up(t.Context(), connect(t, url)); err != nil {
 		t.Fatal(err)
 	}
-	return conn
+	return url
 }
 
 // TestACancellationThatARetryHasNotSeenCounts: whichever of their transactions commits first, and in one transaction: so a cancelled flow does not go on because somebody
@@ -159,7 +157,7 @@ func TestAddingToAFlowCostsTheSameHoweverMuchIsNotCounted(t *testing.T) {
 // TestCancellationsOfFlowsAreRetiredTogether: however many flows were cancelled, and they leave the limit of cancellations by filter alone.
 func TestCancellationsOfFlowsAreRetiredTogether(t *testing.T) {
 	t.Parallel()
-	conn := onOwnServer(t)
+	conn := connect(t, ownServer(t))
 	worker := startWorker(t, conn, "q", "back")
 	exec(t, conn, `SELECT weir.cancel_flow(f.id), weir.cancel_flow(f.id) FROM (SELECT weir.flow('f') AS id, n FROM generate_series(1, 1500) n OFFSET 0) f`)
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation_where`); n != 1500 {

@@ -454,7 +454,7 @@ func TestAMemberThatIsRetriedMakesTheNextGeneration(t *testing.T) {
 // more, on_done comes when all have ended, and retrying the flow undoes it.
 func TestCancellingAFlowIsOneRow(t *testing.T) {
 	t.Parallel()
-	conn := onOwnServer(t)
+	conn := connect(t, ownServer(t))
 	worker := startWorker(t, conn, "q", "back")
 	flow, other := newFlow(t, conn, "f"), newFlow(t, conn, "other")
 	addTo(t, conn, flow, 2)

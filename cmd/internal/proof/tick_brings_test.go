@@ -31,6 +31,8 @@ func TestTickBringsItsMessages(t *testing.T) {
 	brought, left, heard := 0, 0, 0
 	for i := range 200 {
 		switch end := i > 190; {
+		case i == 100: // one that is too large, whatever the plan
+			say(conn, limit+1)
 		case !end && len(open) < 4 && rng.IntN(2) == 0:
 			other := connect(t, url)
 			exec(t, other, `BEGIN`)
@@ -44,7 +46,7 @@ func TestTickBringsItsMessages(t *testing.T) {
 		default:
 			say(conn, rng.IntN(3))
 		}
-		if rng.IntN(2) == 0 {
+		if i != 100 && rng.IntN(2) == 0 {
 			continue
 		}
 		var seqs []int64
