@@ -215,7 +215,9 @@ func TestEachFinalEndArrivesOnce(t *testing.T) {
 		enqueue("filtered", 5)
 	}
 	exec(t, conn, `SELECT weir.cancel_where('q', kinds => '{filtered}')`)
-	mustClaim(t, conn, worker, "q", 10)
+	for range 4 { // usually one ends all of them; if a transaction has just ended, each ends those that it picks
+		mustClaim(t, conn, worker, "q", 10)
+	}
 	check("cancelled by filter at the head of a lane", 0, 2, 2, 31)
 	enqueue("stays", 5)
 	for range 3 {
