@@ -235,8 +235,7 @@ DECLARE
   own xid8 := pg_current_xact_id_if_assigned();
 BEGIN
   -- Volatile, because each statement then has a snapshot that is younger than its locks.
-  LOCK TABLE weir.flow, weir.edge, weir.fold, weir.flow_cut, weir.arrival IN ACCESS SHARE MODE;
-  PERFORM weir._refuse_old_snapshot('^(flow|edge|fold|flow_cut|arrival_[1-3])$', 'weir: the tables of flows were compacted after this transaction took its snapshot, which does not show what was moved');
+  PERFORM weir._hold_flows();
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet

@@ -2,7 +2,8 @@
 --
 -- A cut works in three steps: it sums up what has arrived; it finds what has changed by that: flows that have ended, tasks that may start or never will; and
 -- it does what follows. What follows for other flows, for those that they are members of, and for tasks that come after them, are arrivals again, which the
--- next cut counts. So a cut never has to look at more than what is new, whatever depends on it, and there is one way in which a flow comes to know anything.
+-- next cut counts. So a cut never has to look at more than what is new, whatever depends on it. Only what is taken back, and what is cancelled, is done
+-- within the same cut, for it must not be seen half-done: see fold_around.sql.
 
 CREATE OR REPLACE FUNCTION weir._fold_arrivals(OUT folded integer, OUT fired integer, OUT busy boolean, OUT is_used boolean, OUT again boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
