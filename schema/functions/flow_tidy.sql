@@ -101,7 +101,7 @@ BEGIN
     kept := coalesce(kept, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')));
     -- One that large flows still need waits until these have ended: the others rotate meanwhile. What is copied must be little, or it would fill the next table, and be copied again and again.
     EXECUTE format('SELECT count(*), sum(k.bytes) FROM (SELECT %s AS bytes FROM weir.%I s WHERE weir._is_kept(s.flow, $1) LIMIT $2) k',
-                   regexp_replace(replace(columns, ',', ' +'), '\w+', 'coalesce(pg_column_size(s.\&), 0)', 'g'), name || '_' || ring) INTO n, bytes USING kept, most + 1;
+                   (SELECT string_agg(format('coalesce(pg_column_size(s.%I), 0)', c), ' + ') FROM unnest(string_to_array(columns, ', ')) c), name || '_' || ring) INTO n, bytes USING kept, most + 1;
     CONTINUE WHEN n > most OR bytes > max_bytes / 4 OR weir._is_held(ARRAY[format('weir.%I', name || '_' || ring)]::regclass[]);
     BEGIN
       PERFORM pg_advisory_xact_lock(1464158547, 0);  -- a claim with an older snapshot would not see the copies
