@@ -882,13 +882,13 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text, no bigint DEFAULT NULL::bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL::text, no bigint DEFAULT NULL::bigint, counts jsonb DEFAULT NULL::jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no)
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, counts)
   VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
-          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no);
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no, _arrive.counts);
 END
 $$;
 CREATE FUNCTION weir._as_committed(snapshot pg_snapshot, xid xid8) RETURNS pg_snapshot LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1471,6 +1471,9 @@ DECLARE
   now_has jsonb := (SELECT f.counters FROM weir.fold f WHERE f.flow = _check_counts.flow ORDER BY f.cut DESC LIMIT 1);
   name text;
 BEGIN
+  IF now_has ?& ARRAY(SELECT jsonb_object_keys(counts)) THEN
+    RETURN;  -- as nearly always
+  END IF;
   FOR name IN SELECT k FROM jsonb_object_keys(counts) k LOOP
     IF length(name) NOT BETWEEN 1 AND 100 THEN
       RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', length(name) USING ERRCODE = '22023';
@@ -2409,12 +2412,10 @@ BEGIN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
-    IF _complete.counts IS NULL THEN
-      PERFORM weir._arrive(held.in_flow, 'completed', 1);
-    ELSE
+    IF _complete.counts IS NOT NULL THEN
       PERFORM weir._check_counts(held.in_flow, _complete.counts);
-      INSERT INTO weir.arrival (flow, ring, xid, completed, counts) VALUES (held.in_flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, _complete.counts);
     END IF;
+    PERFORM weir._arrive(held.in_flow, 'completed', 1, counts => _complete.counts);
     IF _complete.output IS NOT NULL THEN
       PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
     END IF;
@@ -2897,7 +2898,7 @@ BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
   FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
-  PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.flow IS NOT NULL AND u.id = ANY (gone) GROUP BY u.flow;
+  PERFORM weir._arrive_ended(ARRAY(SELECT u.flow FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.id = ANY (gone)), '{}');
   RETURN gone;
 END
 $$;
@@ -3164,6 +3165,22 @@ BEGIN
       (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
        WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
   WHERE s.low < s.high;
+END
+$$;
+CREATE FUNCTION weir._ends_of(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS TABLE(place integer, outcome text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_nestloop=off SET enable_hashjoin=on
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT k.place, x.outcome
+  FROM (SELECT b.lane, b.seq, _ends_of.ids[p] AS id, p AS place
+        FROM (SELECT k.lane, k.seq, k.size, sum(k.size) OVER (ORDER BY k.nr)::integer AS last FROM unnest(_ends_of.lanes, _ends_of.seqs, _ends_of.sizes) WITH ORDINALITY k(lane, seq, size, nr)) b
+        CROSS JOIN LATERAL generate_series(b.last - b.size + 1, b.last) p) k
+  JOIN (SELECT DISTINCT ON (b.lane, b.seq, r.id) b.lane, b.seq, r.id, r.outcome
+        FROM (SELECT DISTINCT k.lane, k.seq FROM unnest(_ends_of.lanes, _ends_of.seqs) k(lane, seq)) i
+        CROSS JOIN LATERAL (SELECT b.lane, b.seq, b.segment FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _ends_of.worker OFFSET 0) b
+        CROSS JOIN LATERAL (SELECT unnest(r.ids) AS id, r.outcome::text FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq OFFSET 0) r) x
+    ON x.lane = k.lane AND x.seq = k.seq AND x.id = k.id;
 END
 $$;
 CREATE FUNCTION weir._enqueue_due(s weir.schedule, due timestamp with time zone) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -4058,12 +4075,13 @@ CREATE FUNCTION weir._hold_attempt(what text, worker integer, lane bigint, seq b
 AS $$
 #variable_conflict use_column
 DECLARE
-  held      smallint;  -- the segment that is locked against reclaiming
+  -- The segment that is locked against reclaiming. A job that was just enqueued, like its batch, is in the active one: then one look is enough.
+  held      smallint := pg_sequence_last_value('weir.active_job');
   has_ended boolean;
 BEGIN
   PERFORM weir._check_isolation(_hold_attempt.what, true), weir._commit_synchronously();
   -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker), pg_advisory_xact_lock_shared(1464158549, held);
   LOOP
     BEGIN
       -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
@@ -4363,11 +4381,7 @@ BEGIN
       RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
     END IF;
   END IF;
-  IF _join_flow.counts IS NULL THEN
-    PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
-  ELSE
-    INSERT INTO weir.arrival (flow, ring, xid, counts) VALUES (_join_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), _join_flow.counts);
-  END IF;
+  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n, counts => _join_flow.counts);
 END
 $$;
 CREATE FUNCTION weir._jsonb_of(given text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5733,7 +5747,7 @@ BEGIN
   RETURN (at AT TIME ZONE time_zone) - (at AT TIME ZONE 'UTC');
 END
 $$;
-CREATE FUNCTION weir._once_key(flow bigint, queue text, once text) RETURNS uuid LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._once_key(flow bigint, queue text, once text) RETURNS uuid LANGUAGE sql STABLE
 AS $$
   SELECT encode(substr(sha256(convert_to(jsonb_build_array('once', _once_key.flow, _once_key.queue, _once_key.once)::text, 'UTF8')), 1, 16), 'hex')::uuid
 $$;
@@ -6767,6 +6781,7 @@ CREATE FUNCTION weir._record(worker integer, lanes bigint[], seqs bigint[], size
 AS $$
 #variable_conflict use_column
 DECLARE
+  has_ended CONSTANT text := 'the attempt has already ended: drop this end';
   n         integer := coalesce(cardinality(_record.ids), 0);
   is_plain  boolean := _record.outcomes IS NULL AND _record.errors IS NULL AND _record.outputs IS NULL;
   lasts     integer[];   -- the place of each batch's last id
@@ -6806,6 +6821,16 @@ BEGIN
       cardinality(_record.errors), cardinality(_record.outputs), cardinality(_record.run_at) USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('record'), weir._hold_briefly(), weir._commit_synchronously();
+  -- Workers pass what their handlers' own transactions have ended, to learn whether these were committed. They usually were, which needs no locks: no end is ever taken back.
+  IF NOT is_plain AND n > 0 AND EXISTS (SELECT FROM weir._ends_of(_record.worker, _record.lanes[1:1], _record.seqs[1:1], ARRAY[1], _record.ids[1:1])) THEN
+    SELECT array_agg(e.place), array_agg(e.outcome) INTO places, ruled FROM weir._ends_of(_record.worker, _record.lanes, _record.seqs, _record.sizes, _record.ids) e;
+    IF cardinality(places) = n THEN
+      RETURN QUERY SELECT e.place, 'ended', has_ended, e.outcome FROM unnest(places, ruled) e(place, outcome) ORDER BY e.place;
+      RETURN;
+    END IF;
+    places := NULL;
+    ruled := '{}';
+  END IF;
   PERFORM pg_advisory_xact_lock_shared(1464158548, _record.worker);
   PERFORM weir._check_worker(_record.worker);
   IF n = 0 THEN
@@ -6977,7 +7002,7 @@ BEGIN
   END IF;
   IF places IS NOT NULL THEN  -- else all is accepted
     RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
-        WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+        WHEN 'ended' THEN has_ended
         WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
         WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
         ELSE k.detail END,
@@ -9209,7 +9234,7 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id();
     INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
-    INSERT INTO weir.arrival (flow, ring, xid, event, no) VALUES (cancel_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 'cancelled', new_no);
+    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled', new_no);
     PERFORM nextval('weir.control');
     -- In order, those that were to be tried again hold up their keys no more.
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
@@ -11229,7 +11254,7 @@ COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
 COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
-COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
@@ -11298,6 +11323,7 @@ COMMENT ON ROUTINE weir._end_members(bigint[],bigint[],bigint[],text[]) IS 'Logs
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
+COMMENT ON ROUTINE weir._ends_of(integer,bigint[],bigint[],integer[],bigint[]) IS 'Which of some attempts of a worker have ended, and how: passed as to _record, returned by their places in ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Does what weir.enqueue_many does, and also returns which of the jobs were not added because they are to be done once in their flow, and are there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
 COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';

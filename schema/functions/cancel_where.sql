@@ -155,7 +155,7 @@ BEGIN
   INSERT INTO weir.result (lane, segment, worker, seq, finished_at, outcome, ids)
   SELECT _drop.lane, u.segment, _drop.worker, _drop.seq, clock_timestamp(), 'cancelled', array_agg(u.id)
   FROM unnest(_drop.segments, _drop.ids) u(segment, id) WHERE u.id = ANY (gone) GROUP BY u.segment;
-  PERFORM weir._arrive(u.flow, 'cancelled', count(*)) FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.flow IS NOT NULL AND u.id = ANY (gone) GROUP BY u.flow;
+  PERFORM weir._arrive_ended(ARRAY(SELECT u.flow FROM unnest(_drop.ids, _drop.flows) u(id, flow) WHERE u.id = ANY (gone)), '{}');
   RETURN gone;
 END
 $$;

@@ -128,9 +128,7 @@ COMMENT ON FUNCTION weir.enqueue IS
   'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._once_key(flow bigint, queue text, once text) RETURNS uuid
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+LANGUAGE sql STABLE  -- without settings of its own, like weir._key_bits
 AS $$
   SELECT encode(substr(sha256(convert_to(jsonb_build_array('once', _once_key.flow, _once_key.queue, _once_key.once)::text, 'UTF8')), 1, 16), 'hex')::uuid
 $$;

@@ -73,20 +73,20 @@ $$;
 COMMENT ON FUNCTION weir.flow IS
   'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL, no bigint DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL, no bigint DEFAULT NULL, counts jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
 AS $$
 BEGIN
-  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no)
+  INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, counts)
   VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
-          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no);
+          CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no, _arrive.counts);
 END
 $$;
-COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._arrive_ended(flows bigint[], reasons text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -211,11 +211,7 @@ BEGIN
       RAISE EXCEPTION 'weir: flow % (%) has ended', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Add jobs before it is sealed, or from its members while they run; or create another flow.';
     END IF;
   END IF;
-  IF _join_flow.counts IS NULL THEN
-    PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n);
-  ELSE
-    INSERT INTO weir.arrival (flow, ring, xid, counts) VALUES (_join_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), _join_flow.counts);
-  END IF;
+  PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n, counts => _join_flow.counts);
 END
 $$;
 COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow; or what is added to its counters. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -372,7 +368,7 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id();
     INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
-    INSERT INTO weir.arrival (flow, ring, xid, event, no) VALUES (cancel_flow.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 'cancelled', new_no);
+    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled', new_no);
     PERFORM nextval('weir.control');
     -- In order, those that were to be tried again hold up their keys no more.
     INSERT INTO weir.release (gate, ring, xid, n, lanes)
@@ -514,6 +510,9 @@ DECLARE
   now_has jsonb := (SELECT f.counters FROM weir.fold f WHERE f.flow = _check_counts.flow ORDER BY f.cut DESC LIMIT 1);
   name text;
 BEGIN
+  IF now_has ?& ARRAY(SELECT jsonb_object_keys(counts)) THEN
+    RETURN;  -- as nearly always
+  END IF;
   FOR name IN SELECT k FROM jsonb_object_keys(counts) k LOOP
     IF length(name) NOT BETWEEN 1 AND 100 THEN
       RAISE EXCEPTION 'weir: the name of a counter must have 1 to 100 characters, got %', length(name) USING ERRCODE = '22023';

@@ -55,6 +55,7 @@ SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
+  has_ended CONSTANT text := 'the attempt has already ended: drop this end';
   n         integer := coalesce(cardinality(_record.ids), 0);
   is_plain  boolean := _record.outcomes IS NULL AND _record.errors IS NULL AND _record.outputs IS NULL;
   lasts     integer[];   -- the place of each batch's last id
@@ -94,6 +95,16 @@ BEGIN
       cardinality(_record.errors), cardinality(_record.outputs), cardinality(_record.run_at) USING ERRCODE = '22023';
   END IF;
   PERFORM weir._check_isolation('record'), weir._hold_briefly(), weir._commit_synchronously();
+  -- Workers pass what their handlers' own transactions have ended, to learn whether these were committed. They usually were, which needs no locks: no end is ever taken back.
+  IF NOT is_plain AND n > 0 AND EXISTS (SELECT FROM weir._ends_of(_record.worker, _record.lanes[1:1], _record.seqs[1:1], ARRAY[1], _record.ids[1:1])) THEN
+    SELECT array_agg(e.place), array_agg(e.outcome) INTO places, ruled FROM weir._ends_of(_record.worker, _record.lanes, _record.seqs, _record.sizes, _record.ids) e;
+    IF cardinality(places) = n THEN
+      RETURN QUERY SELECT e.place, 'ended', has_ended, e.outcome FROM unnest(places, ruled) e(place, outcome) ORDER BY e.place;
+      RETURN;
+    END IF;
+    places := NULL;
+    ruled := '{}';
+  END IF;
   PERFORM pg_advisory_xact_lock_shared(1464158548, _record.worker);
   PERFORM weir._check_worker(_record.worker);
   IF n = 0 THEN
@@ -265,7 +276,7 @@ BEGIN
   END IF;
   IF places IS NOT NULL THEN  -- else all is accepted
     RETURN QUERY SELECT k.place, k.refusal, CASE k.refusal
-        WHEN 'ended' THEN 'the attempt has already ended: drop this end'
+        WHEN 'ended' THEN has_ended
         WHEN 'lost' THEN format('worker %s does not hold this attempt, because the claim was lost in a crash or the job was claimed again: drop this end', _record.worker)
         WHEN 'busy' THEN 'an open transaction completes the job, or sets its checkpoint: record this end again after it has ended'
         ELSE k.detail END,
@@ -277,6 +288,32 @@ END
 $$;
 COMMENT ON FUNCTION weir._record IS
   'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._ends_of(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS TABLE (place integer, outcome text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_nestloop = off  -- where there is another way: both sides have hundreds of rows, which no planner knows
+SET enable_hashjoin = on
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT k.place, x.outcome
+  FROM (SELECT b.lane, b.seq, _ends_of.ids[p] AS id, p AS place
+        FROM (SELECT k.lane, k.seq, k.size, sum(k.size) OVER (ORDER BY k.nr)::integer AS last FROM unnest(_ends_of.lanes, _ends_of.seqs, _ends_of.sizes) WITH ORDINALITY k(lane, seq, size, nr)) b
+        CROSS JOIN LATERAL generate_series(b.last - b.size + 1, b.last) p) k
+  JOIN (SELECT DISTINCT ON (b.lane, b.seq, r.id) b.lane, b.seq, r.id, r.outcome
+        FROM (SELECT DISTINCT k.lane, k.seq FROM unnest(_ends_of.lanes, _ends_of.seqs) k(lane, seq)) i
+        CROSS JOIN LATERAL (SELECT b.lane, b.seq, b.segment FROM weir.batch b WHERE b.lane = i.lane AND b.seq = i.seq AND b.worker IS NOT DISTINCT FROM _ends_of.worker OFFSET 0) b
+        CROSS JOIN LATERAL (SELECT unnest(r.ids) AS id, r.outcome::text FROM weir.result r WHERE r.segment = b.segment AND r.lane = b.lane AND r.seq = b.seq OFFSET 0) r) x
+    ON x.lane = k.lane AND x.seq = k.seq AND x.id = k.id;
+END
+$$;
+COMMENT ON FUNCTION weir._ends_of IS 'Which of some attempts of a worker have ended, and how: passed as to _record, returned by their places in ids. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._lanes_in(lane bigint, seq bigint, segment smallint, ids bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE  -- in SQL, it would be planned again by each transaction
@@ -333,12 +370,13 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  held      smallint;  -- the segment that is locked against reclaiming
+  -- The segment that is locked against reclaiming. A job that was just enqueued, like its batch, is in the active one: then one look is enough.
+  held      smallint := pg_sequence_last_value('weir.active_job');
   has_ended boolean;
 BEGIN
   PERFORM weir._check_isolation(_hold_attempt.what, true), weir._commit_synchronously();
   -- The locks that are kept after this call concern only this attempt: fencing and settling the worker doesn't wait for them.
-  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker);
+  PERFORM pg_advisory_xact_lock(1464158551, hashint8(_hold_attempt.id)), pg_advisory_xact_lock_shared(1464158553, _hold_attempt.worker), pg_advisory_xact_lock_shared(1464158549, held);
   LOOP
     BEGIN
       -- A concurrent record or settle may have checked before it could see this transaction's lock: wait for it, then see what it has
@@ -390,12 +428,10 @@ BEGIN
     PERFORM weir._free_slots(ARRAY[held.in_gate], ARRAY[1], ARRAY[held.in_lane]);
   END IF;
   IF held.in_flow IS NOT NULL THEN
-    IF _complete.counts IS NULL THEN
-      PERFORM weir._arrive(held.in_flow, 'completed', 1);
-    ELSE
+    IF _complete.counts IS NOT NULL THEN
       PERFORM weir._check_counts(held.in_flow, _complete.counts);
-      INSERT INTO weir.arrival (flow, ring, xid, completed, counts) VALUES (held.in_flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), 1, _complete.counts);
     END IF;
+    PERFORM weir._arrive(held.in_flow, 'completed', 1, counts => _complete.counts);
     IF _complete.output IS NOT NULL THEN
       PERFORM weir._keep_outputs(ARRAY[_complete.lane], ARRAY[_complete.seq], ARRAY[_complete.id], ARRAY[_complete.output]);
     END IF;

@@ -21,12 +21,12 @@ func TestEveryFunctionIsDocumentedAndPinned(t *testing.T) {
 			WHERE p.pronamespace = 'weir'::regnamespace`},
 		{"function without a comment", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''`},
-		// _key_bits, _waits and _waits_later have no settings, because then they could not become part of the expressions of their callers, which pin theirs; only these may call them.
+		// _key_bits, _once_key, _waits and _waits_later have no settings, because then they could not become part of the expressions of their callers, which pin theirs; only these may call them.
 		{"function without a pinned search_path", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
-			AND p.prokind <> 'p' AND p.proname NOT IN ('_key_bits', '_waits', '_waits_later', '_means') AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`},
+			AND p.prokind <> 'p' AND p.proname NOT IN ('_key_bits', '_once_key', '_waits', '_waits_later', '_means') AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`},
 		// A forced plan has such a high estimated cost that a server with JIT compiles it in each call.
 		{"function without SET jit = off, whose statements may be compiled", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
-			AND p.prokind <> 'p' AND p.proname NOT IN ('_key_bits', '_waits', '_waits_later', '_means') AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
+			AND p.prokind <> 'p' AND p.proname NOT IN ('_key_bits', '_once_key', '_waits', '_waits_later', '_means') AND NOT coalesce(p.proconfig @> ARRAY['jit=off'], false)`},
 		// In an application's session, plan_cache_mode = force_custom_plan of its role would plan each enqueue again, at four times the cost.
 		{"function for applications without a fixed plan_cache_mode", `SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace
 			AND (has_function_privilege('weir_enqueue', p.oid, 'EXECUTE') OR has_function_privilege('weir_publish', p.oid, 'EXECUTE') OR p.proname IN ('_check_job', '_queue_id'))

@@ -351,3 +351,85 @@ func TestOpenCompletionHoldsItsOwnSegmentAlone(t *testing.T) {
 	rotateUntil(t, conn, "reclaimed job 2")
 	exec(t, handler, `COMMIT`)
 }
+
+// TestCompletionOfAnOlderSegmentStaysThere: a job that was claimed before another segment was opened is completed in its own segment, which is not reclaimed
+// while the transaction is open.
+func TestCompletionOfAnOlderSegmentStaysThere(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, handler := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 1)
+	got := mustClaim(t, conn, worker, "q", 1)
+	age := func() { exec(t, conn, `UPDATE weir.segment SET at = at - interval '30 hours'`) }
+	age()
+	rotateUntil(t, conn, "opened job 2")
+	exec(t, handler, `BEGIN`)
+	if err := completeTx(t.Context(), handler, worker, got[0]); err != nil {
+		t.Fatal(err)
+	}
+	age()
+	if reclaimed := value[bool](t, conn, `SELECT weir._reclaim(1)`); reclaimed {
+		t.Error("the segment was reclaimed under an open completion")
+	}
+	exec(t, handler, `COMMIT`)
+	if in := column[int](t, conn, `SELECT r.segment::int FROM weir.result r WHERE $1 = ANY (r.ids)`, got[0].ID); !slices.Equal(in, []int{1}) {
+		t.Errorf("the result is in segments %v, want 1", in)
+	}
+}
+
+// TestEndsAreFoundWithoutWaiting: a worker that passes attempts that have all ended learns how, without waiting for anybody who records ends of the same worker;
+// with one that has not among them, that one is recorded.
+func TestEndsAreFoundWithoutWaiting(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	enqueueN(t, conn, "q", 3)
+	got := mustClaim(t, conn, worker, "q", 3)
+	for _, a := range got[:2] {
+		if err := completeTx(t.Context(), conn, worker, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const sql = `SELECT string_agg(r.place || ' ' || coalesce(r.refusal, '-') || ' ' || r.outcome, ', ' ORDER BY r.place)
+		FROM weir._record($1, $2, $3, $4, $5, $6) r WHERE r.refusal IS NOT NULL`
+	pass := func(attempts ...attempt) string {
+		t.Helper()
+		var lanes, seqs, ids []int64
+		var sizes []int32
+		var outcomes []string
+		for _, a := range attempts {
+			lanes, seqs, sizes, ids, outcomes = append(lanes, a.Lane), append(seqs, a.Seq), append(sizes, 1), append(ids, a.ID), append(outcomes, "retried")
+		}
+		return value[string](t, conn, `SELECT coalesce((`+sql+`), '')`, worker, lanes, seqs, sizes, ids, outcomes)
+	}
+	exec(t, other, `BEGIN`)
+	exec(t, other, `SELECT pg_advisory_xact_lock(1464158550, $1)`, worker)
+	if said, want := pass(got[1], got[0]), "1 ended completed, 2 ended completed"; said != want {
+		t.Errorf("recorded while others record: %q, want %q", said, want)
+	}
+	exec(t, other, `COMMIT`)
+	if said, want := pass(got...), "1 ended completed, 2 ended completed"; said != want {
+		t.Errorf("recorded with one that has not ended: %q, want %q", said, want)
+	}
+	again := mustClaim(t, conn, worker, "q", 3)
+	if len(again) != 1 || again[0].ID != got[2].ID || again[0].Attempt != 2 {
+		t.Fatalf("claimed %v, want the second attempt of job %d", again, got[2].ID)
+	}
+	if err := completeTx(t.Context(), conn, worker, again[0]); err != nil {
+		t.Fatal(err)
+	}
+	if said, want := pass(again[0], got[2]), "1 ended completed, 2 ended retried"; said != want {
+		t.Errorf("recorded with two attempts of a job: %q, want %q", said, want)
+	}
+	if said, want := pass(got[2], got[2]), "1 ended retried, 2 ended retried"; said != want {
+		t.Errorf("recorded twice in a call: %q, want %q", said, want)
+	}
+	if other := startWorker(t, conn, "q"); other != worker {
+		worker = other
+		if said, want := pass(got[0]), "1 lost -"; said == "1 ended completed" {
+			t.Errorf("another worker's attempt: %q, want something like %q", said, want)
+		}
+	}
+}
