@@ -99,6 +99,7 @@ BEGIN
   IF NOT is_plain AND n > 0 AND EXISTS (SELECT FROM weir._ends_of(_record.worker, _record.lanes[1:1], _record.seqs[1:1], ARRAY[1], _record.ids[1:1])) THEN
     SELECT array_agg(e.place), array_agg(e.outcome) INTO places, ruled FROM weir._ends_of(_record.worker, _record.lanes, _record.seqs, _record.sizes, _record.ids) e;
     IF cardinality(places) = n THEN
+      PERFORM weir._check_worker(_record.worker);
       RETURN QUERY SELECT e.place, 'ended', has_ended, e.outcome FROM unnest(places, ruled) e(place, outcome) ORDER BY e.place;
       RETURN;
     END IF;
