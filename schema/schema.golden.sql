@@ -839,7 +839,7 @@ CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 CREATE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT jsonb_object_agg(k.name, k.n) FROM (
-    SELECT e.key AS name, sum(e.value::numeric) AS n
+    SELECT e.key AS name, least(greatest(sum(e.value::numeric), -9223372036854775808), 9223372036854775807) AS n
     FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
 $$;
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -1180,7 +1180,7 @@ AS $$
 BEGIN
   PERFORM weir._log_member(nextval('weir.job_id'), _call_back.parent, _call_back.job, jsonb_build_object('weir.flow', _call_back.about));
   IF _call_back.parent IS NOT NULL THEN
-    PERFORM weir._arrive(_call_back.parent, 'jobs', 1);  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
+    PERFORM weir._arrive(_call_back.parent, 'jobs', 1, 'called');  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
   END IF;
 END
 $$;
@@ -1213,6 +1213,35 @@ BEGIN
   END;
   RETURN jsonb_build_object('queue', r.queue, 'kind', r.kind, 'args', r.args, 'priority', r.priority, 'max_attempts', r.max_attempts)
       || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
+END
+$$;
+CREATE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- A task that never starts has no job.
+  RETURN coalesce((SELECT bool_or(weir._try_cancel(n.flow, 'cancelled late')) FROM unnest(_cancel_late.sums) n
+                   WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)
+                     AND pg_sequence_last_value('weir.job_id') > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0)), false);
+END
+$$;
+CREATE FUNCTION weir._cancel_members(flow bigint, event text, most integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  new_no bigint;
+BEGIN
+  IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= _cancel_members.most THEN
+    RAISE EXCEPTION 'weir: % cancellations are not finished', _cancel_members.most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  -- An id that is drawn also wakes idle workers.
+  INSERT INTO weir.cancellation_where (upto, flow) VALUES (nextval('weir.job_id'), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
+  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, _cancel_members.event, new_no);
+  PERFORM nextval('weir.control');
+  -- In order, those that were to be tried again hold up their keys no more.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
 END
 $$;
 CREATE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3062,12 +3091,7 @@ BEGIN
   LOOP
     IF this.fired_at IS NULL THEN
       IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
-        BEGIN
-          PERFORM weir.cancel_flow(this.flow);
-          again := true;
-        EXCEPTION WHEN program_limit_exceeded THEN
-          RAISE WARNING 'weir: flow % (%) fails fast, but could not be cancelled: %', this.flow, this.name, SQLERRM;
-        END;
+        again := weir._try_cancel(this.flow, 'cancelled') OR again;
       END IF;
       CONTINUE;
     END IF;
@@ -3655,6 +3679,7 @@ DECLARE
   taken     boolean[] := '{}';  -- of which of them the end was taken back
   is_over   boolean;      -- some start over
   failing   bigint[];     -- flows that members have failed of
+  late      bigint[];     -- flows that somebody has cancelled, or added jobs to
   passed    boolean := false;
 BEGIN
   folded := 0;
@@ -3686,8 +3711,8 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails,
-           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
+           max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
@@ -3695,7 +3720,7 @@ BEGIN
       SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, n.fails, p AS was,
+    SELECT d.parent, n.fails, n.late, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
                z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
@@ -3712,8 +3737,8 @@ BEGIN
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
   SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
-         array_agg((k.sum).flow) FILTER (WHERE k.fails)
-    INTO was, sums, is_new, is_nested, failing FROM summed k;
+         array_agg((k.sum).flow) FILTER (WHERE k.fails), array_agg((k.sum).flow) FILTER (WHERE k.late)
+    INTO was, sums, is_new, is_nested, failing, late FROM summed k;
   IF sums IS NULL THEN
     RETURN;
   ELSIF is_new THEN
@@ -3738,6 +3763,9 @@ BEGIN
     passed := weir._pass_on(sums, was, taken);
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
+  IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
+    again := weir._cancel_late(sums, late) OR again;
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
@@ -4990,7 +5018,7 @@ CREATE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, met
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
-    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR _means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR (_means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND coalesce(NOT _means.meta ? 'weir.flow', true)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
     AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
 $$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6268,7 +6296,7 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no,
            max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
@@ -8743,6 +8771,16 @@ CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE s
 AS $$
   SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
 $$;
+CREATE FUNCTION weir._try_cancel(flow bigint, event text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._cancel_members(_try_cancel.flow, _try_cancel.event, 4000);  -- more than others may, of whom each may need one
+  RETURN true;
+EXCEPTION WHEN program_limit_exceeded THEN
+  RAISE WARNING 'weir: flow % could not be cancelled: %', _try_cancel.flow, SQLERRM;
+  RETURN false;
+END
+$$;
 CREATE FUNCTION weir._try_lane(lane bigint) RETURNS boolean LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE WHEN _try_lane.lane & 549755813884 = 0 THEN pg_try_advisory_xact_lock(1464158546, ((_try_lane.lane >> 39) * 4 + (_try_lane.lane & 3))::integer)
@@ -9224,23 +9262,11 @@ CREATE FUNCTION weir.cancel_flow(flow bigint) RETURNS text LANGUAGE plpgsql VOLA
 AS $$
 #variable_conflict use_column
 DECLARE
-  most   CONSTANT integer := 2000;
   now_is text;
-  new_no bigint;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= most THEN
-      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
-    END IF;
-    PERFORM pg_current_xact_id();
-    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
-    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled', new_no);
-    PERFORM nextval('weir.control');
-    -- In order, those that were to be tried again hold up their keys no more.
-    INSERT INTO weir.release (gate, ring, xid, n, lanes)
-    SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
-    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    PERFORM weir._cancel_members(cancel_flow.flow, 'cancelled', 2000);
     RETURN 'cancelling';
   END IF;
   RETURN now_is;
@@ -11168,8 +11194,8 @@ AS $$
 $$;
 
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; cancelled late: once more, for what was added beside the cancellation; called: the job is a callback of a flow within it. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled and cancelled late, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
@@ -11253,7 +11279,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
-COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -11269,8 +11295,10 @@ COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
-COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one. Locks: see weir.enqueue.';
+COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one, but not cancelled with it. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._cancel_late(weir.fold[],bigint[]) IS 'Cancels once more what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Whether it has cancelled something. Locks: see weir.cancel_flow.';
+COMMENT ON ROUTINE weir._cancel_members(bigint,text,integer) IS 'Cancels what weir.cancel_flow says, up to the last job id, unless there are most cancellations of flows. Errors: 54000. Locks: see weir.cancel_flow.';
 COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
@@ -11412,7 +11440,7 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
@@ -11505,6 +11533,7 @@ COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
+COMMENT ON ROUTINE weir._try_cancel(bigint,text) IS 'Cancels a flow in a cut, which must go on if that is not possible: then false, with a warning. Locks: see weir.cancel_flow.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows and a quarter of that at most, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -11528,7 +11557,7 @@ COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passe
 COMMENT ON ROUTINE weir.add_tasks(bigint,jsonb) IS 'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';

@@ -241,7 +241,7 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no,
            max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
@@ -357,30 +357,42 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most   CONSTANT integer := 2000;
   now_is text;
-  new_no bigint;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= most THEN
-      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
-    END IF;
-    PERFORM pg_current_xact_id();
-    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
-    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled', new_no);
-    PERFORM nextval('weir.control');
-    -- In order, those that were to be tried again hold up their keys no more.
-    INSERT INTO weir.release (gate, ring, xid, n, lanes)
-    SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
-    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    PERFORM weir._cancel_members(cancel_flow.flow, 'cancelled', 2000);
     RETURN 'cancelling';
   END IF;
   RETURN now_is;
 END
 $$;
 COMMENT ON FUNCTION weir.cancel_flow IS
-  'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+  'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._cancel_members(flow bigint, event text, most integer) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  new_no bigint;
+BEGIN
+  IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= _cancel_members.most THEN
+    RAISE EXCEPTION 'weir: % cancellations are not finished', _cancel_members.most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  -- An id that is drawn also wakes idle workers.
+  INSERT INTO weir.cancellation_where (upto, flow) VALUES (nextval('weir.job_id'), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
+  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, _cancel_members.event, new_no);
+  PERFORM nextval('weir.control');
+  -- In order, those that were to be tried again hold up their keys no more.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+END
+$$;
+COMMENT ON FUNCTION weir._cancel_members IS 'Cancels what weir.cancel_flow says, up to the last job id, unless there are most cancellations of flows. Errors: 54000. Locks: see weir.cancel_flow.';
 
 CREATE OR REPLACE FUNCTION weir.retry_flow(flow bigint, after text DEFAULT NULL, max_rows integer DEFAULT 500, OUT retried integer, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -530,7 +542,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT jsonb_object_agg(k.name, k.n) FROM (
-    SELECT e.key AS name, sum(e.value::numeric) AS n
+    SELECT e.key AS name, least(greatest(sum(e.value::numeric), -9223372036854775808), 9223372036854775807) AS n
     FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
 $$;
-COMMENT ON FUNCTION weir._add_counts IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._add_counts IS 'The counters of a flow after some were added to: each stays a bigint. Errors: none. Locks: none. Isolation: any.';

@@ -27,6 +27,7 @@ DECLARE
   taken     boolean[] := '{}';  -- of which of them the end was taken back
   is_over   boolean;      -- some start over
   failing   bigint[];     -- flows that members have failed of
+  late      bigint[];     -- flows that somebody has cancelled, or added jobs to
   passed    boolean := false;
 BEGIN
   folded := 0;
@@ -58,8 +59,8 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails,
-           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
+           max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
@@ -67,7 +68,7 @@ BEGIN
       SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, n.fails, p AS was,
+    SELECT d.parent, n.fails, n.late, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
                z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
@@ -84,8 +85,8 @@ BEGIN
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
   SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
-         array_agg((k.sum).flow) FILTER (WHERE k.fails)
-    INTO was, sums, is_new, is_nested, failing FROM summed k;
+         array_agg((k.sum).flow) FILTER (WHERE k.fails), array_agg((k.sum).flow) FILTER (WHERE k.late)
+    INTO was, sums, is_new, is_nested, failing, late FROM summed k;
   IF sums IS NULL THEN
     RETURN;
   ELSIF is_new THEN
@@ -110,6 +111,9 @@ BEGIN
     passed := weir._pass_on(sums, was, taken);
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
+  IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
+    again := weir._cancel_late(sums, late) OR again;
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._fold_arrivals IS
@@ -288,12 +292,7 @@ BEGIN
   LOOP
     IF this.fired_at IS NULL THEN
       IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
-        BEGIN
-          PERFORM weir.cancel_flow(this.flow);
-          again := true;
-        EXCEPTION WHEN program_limit_exceeded THEN
-          RAISE WARNING 'weir: flow % (%) fails fast, but could not be cancelled: %', this.flow, this.name, SQLERRM;
-        END;
+        again := weir._try_cancel(this.flow, 'cancelled') OR again;
       END IF;
       CONTINUE;
     END IF;
@@ -312,6 +311,38 @@ $$;
 COMMENT ON FUNCTION weir._end_flows IS
   'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and that members have failed of (failing). Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
 
+CREATE OR REPLACE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+  -- A task that never starts has no job.
+  RETURN coalesce((SELECT bool_or(weir._try_cancel(n.flow, 'cancelled late')) FROM unnest(_cancel_late.sums) n
+                   WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)
+                     AND pg_sequence_last_value('weir.job_id') > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0)), false);
+END
+$$;
+COMMENT ON FUNCTION weir._cancel_late IS
+  'Cancels once more what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Whether it has cancelled something. Locks: see weir.cancel_flow.';
+
+CREATE OR REPLACE FUNCTION weir._try_cancel(flow bigint, event text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._cancel_members(_try_cancel.flow, _try_cancel.event, 4000);  -- more than others may, of whom each may need one
+  RETURN true;
+EXCEPTION WHEN program_limit_exceeded THEN
+  RAISE WARNING 'weir: flow % could not be cancelled: %', _try_cancel.flow, SQLERRM;
+  RETURN false;
+END
+$$;
+COMMENT ON FUNCTION weir._try_cancel IS 'Cancels a flow in a cut, which must go on if that is not possible: then false, with a warning. Locks: see weir.cancel_flow.';
+
 CREATE OR REPLACE FUNCTION weir._call_back(job jsonb, about jsonb, parent bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -321,8 +352,8 @@ AS $$
 BEGIN
   PERFORM weir._log_member(nextval('weir.job_id'), _call_back.parent, _call_back.job, jsonb_build_object('weir.flow', _call_back.about));
   IF _call_back.parent IS NOT NULL THEN
-    PERFORM weir._arrive(_call_back.parent, 'jobs', 1);  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
+    PERFORM weir._arrive(_call_back.parent, 'jobs', 1, 'called');  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._call_back IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one. Locks: see weir.enqueue.';
+COMMENT ON FUNCTION weir._call_back IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one, but not cancelled with it. Locks: see weir.enqueue.';

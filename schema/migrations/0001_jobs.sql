@@ -634,8 +634,8 @@ CREATE TABLE weir.arrival_2 PARTITION OF weir.arrival FOR VALUES IN (2) WITH (au
 CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN (3) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.arrival IS
   'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
-COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; cancelled late: once more, for what was added beside the cancellation; called: the job is a callback of a flow within it. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled and cancelled late, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
 
