@@ -132,6 +132,7 @@ CREATE TABLE weir.cancellation_where (
   enqueued_before timestamp with time zone,
   key text,
   flow bigint,
+  is_late boolean NOT NULL DEFAULT false,
   batches bigint,
   xid xid8,
   clear_xid xid8
@@ -840,7 +841,7 @@ CREATE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb L
 AS $$
   SELECT jsonb_object_agg(k.name, k.n) FROM (
     SELECT e.key AS name, least(greatest(sum(e.value::numeric), -9223372036854775808), 9223372036854775807) AS n
-    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
+    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each(c.counts) e(key, value) WHERE jsonb_typeof(e.value) = 'number' GROUP BY e.key) k
 $$;
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -1124,7 +1125,7 @@ BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
@@ -1204,7 +1205,7 @@ BEGIN
   SELECT x.queue, x.kind, coalesce(x.args, '{}') AS args, coalesce(x.priority, 2) AS priority, coalesce(x.max_attempts, 25) AS max_attempts, nullif(x.meta, 'null') AS meta, x.key INTO r
   FROM jsonb_to_record(_callback.given) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
   BEGIN
-    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key);
+    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key), weir._check_new_queue(r.queue);
     IF octet_length(r.meta::text) > 64000 THEN  -- the flow's key is added
       RAISE EXCEPTION 'weir: meta too large: % bytes, at most 64000 are allowed in a callback', octet_length(r.meta::text) USING ERRCODE = '22023';
     END IF;
@@ -1215,33 +1216,35 @@ BEGIN
       || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
 END
 $$;
-CREATE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+CREATE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
 AS $$
 #variable_conflict use_column
+DECLARE
+  last_id bigint := coalesce(pg_sequence_last_value('weir.job_id'), 0);
 BEGIN
-  -- A task that never starts has no job.
-  RETURN coalesce((SELECT bool_or(weir._try_cancel(n.flow, 'cancelled late')) FROM unnest(_cancel_late.sums) n
-                   WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)
-                     AND pg_sequence_last_value('weir.job_id') > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0)), false);
+  INSERT INTO weir.cancellation_where (upto, flow, is_late)
+  SELECT last_id, n.flow, true FROM unnest(_cancel_late.sums) n
+  WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)  -- a task that never starts has no job
+    AND last_id > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0);
+  IF FOUND THEN
+    PERFORM nextval('weir.control'), nextval('weir.job_id');
+  END IF;
 END
 $$;
-CREATE FUNCTION weir._cancel_members(flow bigint, event text, most integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._cancel_members(flow bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
   new_no bigint;
 BEGIN
-  IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= _cancel_members.most THEN
-    RAISE EXCEPTION 'weir: % cancellations are not finished', _cancel_members.most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
-  END IF;
   PERFORM pg_current_xact_id();
-  -- An id that is drawn also wakes idle workers.
-  INSERT INTO weir.cancellation_where (upto, flow) VALUES (nextval('weir.job_id'), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
-  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, _cancel_members.event, new_no);
+  INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
+  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, 'cancelled', new_no);
   PERFORM nextval('weir.control');
   -- In order, those that were to be tried again hold up their keys no more.
   INSERT INTO weir.release (gate, ring, xid, n, lanes)
   SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
 END
 $$;
 CREATE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1250,8 +1253,14 @@ AS $$
 BEGIN
   -- To the end of the transaction, so that the flow is not forgotten before what it logs is counted.
   LOCK TABLE weir.flow IN ACCESS SHARE MODE;
-  RETURN greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = _cancellation_of.flow ORDER BY f.cut DESC LIMIT 1),
-                  (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = _cancellation_of.flow));
+  RETURN (
+    WITH RECURSIVE around AS (
+      SELECT _cancellation_of.flow AS id
+      UNION ALL
+      SELECT f.parent FROM around a CROSS JOIN LATERAL (SELECT f.parent FROM weir.flow f WHERE f.id = a.id OFFSET 0) f WHERE f.parent IS NOT NULL
+    )
+    SELECT max(greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = a.id ORDER BY f.cut DESC LIMIT 1),
+                        (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = a.id AND NOT w.is_late))) FROM around a);
 END
 $$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2469,7 +2478,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+  SELECT coalesce(NOT later.is_late AND later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
     AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
@@ -3090,8 +3099,9 @@ BEGIN
     ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
-      IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
-        again := weir._try_cancel(this.flow, 'cancelled') OR again;
+      IF this.fail_fast AND this.flow = ANY (failing) AND this.failed > 0 AND NOT this.is_cancelled THEN  -- unless that was retried already
+        PERFORM weir._cancel_members(this.flow);
+        again := true;
       END IF;
       CONTINUE;
     END IF;
@@ -3711,8 +3721,8 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
-           max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
+           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
@@ -3764,7 +3774,7 @@ BEGIN
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
   IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
-    again := weir._cancel_late(sums, late) OR again;
+    PERFORM weir._cancel_late(sums, late);
   END IF;
 END
 $$;
@@ -4274,6 +4284,20 @@ BEGIN
 EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_field_overflow OR invalid_time_zone_displacement_value THEN
   RAISE EXCEPTION 'weir: % must be an interval of 0 to 1 year, got "%"', _interval_of.name, left(_interval_of.value, 100)
     USING ERRCODE = '22023', HINT = hint;
+END
+$$;
+CREATE FUNCTION weir._is_cancelled_now(flow bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  fresh record;  -- not counted yet
+  p     weir.fold;
+BEGIN
+  SELECT max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no INTO fresh
+  FROM (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
+  CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.flow = _is_cancelled_now.flow;
+  SELECT k.* INTO p FROM weir.fold k WHERE k.flow = _is_cancelled_now.flow ORDER BY k.cut DESC LIMIT 1;
+  RETURN coalesce(greatest(fresh.cancelled_no, p.cancelled_no) > coalesce(greatest(fresh.retried_no, p.retried_no), 0), false);
 END
 $$;
 CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -5018,7 +5042,7 @@ CREATE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, met
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
-    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR (_means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND coalesce(NOT _means.meta ? 'weir.flow', true)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR (_means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND coalesce(NOT _means.meta ? 'weir.flow', true) AND (NOT w.is_late OR weir._is_cancelled_now(_means.flow))) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
     AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
 $$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6296,7 +6320,7 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
            max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
@@ -7470,10 +7494,15 @@ BEGIN
     RETURN 'noted cancellations';
   END IF;
 
-  -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since. It is counted, so that who retries the flow sees it.
+  -- Those who may have added jobs before have ended, which the last cut has seen, or there is nothing that it has not; and so have all members: what runs again was
+  -- retried since. The cancellation is counted, so that who retries the flow sees it.
   DELETE FROM weir.cancellation_where d
-  WHERE d.flow IS NOT NULL AND d.xid <= pg_snapshot_xmin(pg_current_snapshot())
-    AND coalesce((SELECT p.cancelled_no >= d.no AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
+  WHERE d.flow IS NOT NULL
+    AND d.xid <= (SELECT pg_snapshot_xmin(CASE WHEN EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+                                                            CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
+                                               THEN c.snapshot ELSE pg_current_snapshot() END)
+                  FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1)
+    AND coalesce((SELECT (d.is_late OR p.cancelled_no >= d.no) AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
                  NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = d.flow));
   IF FOUND THEN
     RETURN 'retired a cancellation';
@@ -7521,6 +7550,9 @@ BEGIN
     WHERE (w.queue IS NULL OR w.queue = j.queue) AND weir._means(w, j.id, j.kind, j.meta, j.enqueued_at, j.key, j.priority, j.flow);
   END IF;
   IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
+    IF j.flow IS NOT NULL THEN
+      PERFORM weir._arrive(j.flow, 'jobs', 0, 'retried', weir._cancellation_of(j.flow));
+    END IF;
     PERFORM nextval('weir.control');
     state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
     RETURN;
@@ -8771,16 +8803,6 @@ CREATE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint LANGUAGE s
 AS $$
   SELECT coalesce((SELECT max(k.no) FROM weir.segment k WHERE k.log = 'job' AND k.segment = _times_reclaimed.segment AND k.event = 'reclaimed'), 0)
 $$;
-CREATE FUNCTION weir._try_cancel(flow bigint, event text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
-AS $$
-BEGIN
-  PERFORM weir._cancel_members(_try_cancel.flow, _try_cancel.event, 4000);  -- more than others may, of whom each may need one
-  RETURN true;
-EXCEPTION WHEN program_limit_exceeded THEN
-  RAISE WARNING 'weir: flow % could not be cancelled: %', _try_cancel.flow, SQLERRM;
-  RETURN false;
-END
-$$;
 CREATE FUNCTION weir._try_lane(lane bigint) RETURNS boolean LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE WHEN _try_lane.lane & 549755813884 = 0 THEN pg_try_advisory_xact_lock(1464158546, ((_try_lane.lane >> 39) * 4 + (_try_lane.lane & 3))::integer)
@@ -9262,11 +9284,15 @@ CREATE FUNCTION weir.cancel_flow(flow bigint) RETURNS text LANGUAGE plpgsql VOLA
 AS $$
 #variable_conflict use_column
 DECLARE
+  most   CONSTANT integer := 2000;
   now_is text;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    PERFORM weir._cancel_members(cancel_flow.flow, 'cancelled', 2000);
+    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL AND NOT w.is_late) >= most THEN
+      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+    END IF;
+    PERFORM weir._cancel_members(cancel_flow.flow);
     RETURN 'cancelling';
   END IF;
   RETURN now_is;
@@ -10553,7 +10579,8 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   states CONSTANT text[] := ARRAY['failed', 'cancelled'];
-  ids    bigint[];
+  ids          bigint[];
+  cancelled_no bigint;
 BEGIN
   PERFORM weir._check_isolation('retry_flow');
   IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
@@ -10566,8 +10593,9 @@ BEGIN
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
   -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
-  IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
+  cancelled_no := weir._cancellation_of(flow);
+  IF retried > 0 OR after IS NULL AND cancelled_no IS NOT NULL THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', cancelled_no);
   END IF;
   -- Flows and tasks within it that were cancelled on their own, or have failed fast, are no longer, either.
   IF after IS NULL THEN
@@ -10827,7 +10855,7 @@ BEGIN
   ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
     RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key);
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key), weir._check_new_queue(wanted.queue);
   IF octet_length(wanted.meta::text) > 60000 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
   END IF;
@@ -11194,8 +11222,8 @@ AS $$
 $$;
 
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; cancelled late: once more, for what was added beside the cancellation; called: the job is a callback of a flow within it. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled and cancelled late, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; called: the job is a callback of a flow within it. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
 COMMENT ON COLUMN weir.batch.from_xid IS 'The smallest xid of its jobs. With to_xid, the greatest, it bounds the search for a job of the batch.';
@@ -11208,6 +11236,7 @@ COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs 
 COMMENT ON COLUMN weir.cancellation.queue IS 'The queue in which the job was when it was cancelled, for lists of one queue.';
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
+COMMENT ON COLUMN weir.cancellation_where.is_late IS 'Of a flow: it means jobs that were added beside another cancellation of the flow, as long as their flow is cancelled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
 COMMENT ON COLUMN weir.edge.is_lenient IS 'The successor runs also if the predecessor has failed or was cancelled.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
@@ -11279,7 +11308,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
-COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -11297,9 +11326,9 @@ COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one, but not cancelled with it. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._cancel_late(weir.fold[],bigint[]) IS 'Cancels once more what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Whether it has cancelled something. Locks: see weir.cancel_flow.';
-COMMENT ON ROUTINE weir._cancel_members(bigint,text,integer) IS 'Cancels what weir.cancel_flow says, up to the last job id, unless there are most cancellations of flows. Errors: 54000. Locks: see weir.cancel_flow.';
-COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
+COMMENT ON ROUTINE weir._cancel_late(weir.fold[],bigint[]) IS 'Cancels what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Locks: see weir.cancel_flow.';
+COMMENT ON ROUTINE weir._cancel_members(bigint) IS 'Cancels what weir.cancel_flow says, however many cancellations there are: what fails fast has no limit. Errors: none. Locks: see weir.cancel_flow.';
+COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow, or of one around it, that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
@@ -11395,6 +11424,7 @@ COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: it
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the value of a setting. Errors: 22023.';
+COMMENT ON ROUTINE weir._is_cancelled_now(bigint) IS 'Whether a flow is cancelled, and was not retried since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
@@ -11533,7 +11563,6 @@ COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
-COMMENT ON ROUTINE weir._try_cancel(bigint,text) IS 'Cancels a flow in a cut, which must go on if that is not possible: then false, with a warning. Locks: see weir.cancel_flow.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows and a quarter of that at most, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';

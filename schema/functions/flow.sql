@@ -30,7 +30,7 @@ BEGIN
   SELECT x.queue, x.kind, coalesce(x.args, '{}') AS args, coalesce(x.priority, 2) AS priority, coalesce(x.max_attempts, 25) AS max_attempts, nullif(x.meta, 'null') AS meta, x.key INTO r
   FROM jsonb_to_record(_callback.given) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
   BEGIN
-    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key);
+    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key), weir._check_new_queue(r.queue);
     IF octet_length(r.meta::text) > 64000 THEN  -- the flow's key is added
       RAISE EXCEPTION 'weir: meta too large: % bytes, at most 64000 are allowed in a callback', octet_length(r.meta::text) USING ERRCODE = '22023';
     END IF;
@@ -241,7 +241,7 @@ BEGIN
     SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
-           coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no,
+           coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
            max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM fresh a GROUP BY a.flow
   )
@@ -357,11 +357,15 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  most   CONSTANT integer := 2000;
   now_is text;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    PERFORM weir._cancel_members(cancel_flow.flow, 'cancelled', 2000);
+    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL AND NOT w.is_late) >= most THEN
+      RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
+    END IF;
+    PERFORM weir._cancel_members(cancel_flow.flow);
     RETURN 'cancelling';
   END IF;
   RETURN now_is;
@@ -370,7 +374,7 @@ $$;
 COMMENT ON FUNCTION weir.cancel_flow IS
   'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._cancel_members(flow bigint, event text, most integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._cancel_members(flow bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -379,20 +383,39 @@ AS $$
 DECLARE
   new_no bigint;
 BEGIN
-  IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= _cancel_members.most THEN
-    RAISE EXCEPTION 'weir: % cancellations are not finished', _cancel_members.most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
-  END IF;
   PERFORM pg_current_xact_id();
-  -- An id that is drawn also wakes idle workers.
-  INSERT INTO weir.cancellation_where (upto, flow) VALUES (nextval('weir.job_id'), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
-  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, _cancel_members.event, new_no);
+  INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
+  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, 'cancelled', new_no);
   PERFORM nextval('weir.control');
   -- In order, those that were to be tried again hold up their keys no more.
   INSERT INTO weir.release (gate, ring, xid, n, lanes)
   SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
 END
 $$;
-COMMENT ON FUNCTION weir._cancel_members IS 'Cancels what weir.cancel_flow says, up to the last job id, unless there are most cancellations of flows. Errors: 54000. Locks: see weir.cancel_flow.';
+COMMENT ON FUNCTION weir._cancel_members IS 'Cancels what weir.cancel_flow says, however many cancellations there are: what fails fast has no limit. Errors: none. Locks: see weir.cancel_flow.';
+
+CREATE OR REPLACE FUNCTION weir._is_cancelled_now(flow bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  fresh record;  -- not counted yet
+  p     weir.fold;
+BEGIN
+  SELECT max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no INTO fresh
+  FROM (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
+  CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.flow = _is_cancelled_now.flow;
+  SELECT k.* INTO p FROM weir.fold k WHERE k.flow = _is_cancelled_now.flow ORDER BY k.cut DESC LIMIT 1;
+  RETURN coalesce(greatest(fresh.cancelled_no, p.cancelled_no) > coalesce(greatest(fresh.retried_no, p.retried_no), 0), false);
+END
+$$;
+COMMENT ON FUNCTION weir._is_cancelled_now IS 'Whether a flow is cancelled, and was not retried since. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.retry_flow(flow bigint, after text DEFAULT NULL, max_rows integer DEFAULT 500, OUT retried integer, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -402,7 +425,8 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   states CONSTANT text[] := ARRAY['failed', 'cancelled'];
-  ids    bigint[];
+  ids          bigint[];
+  cancelled_no bigint;
 BEGIN
   PERFORM weir._check_isolation('retry_flow');
   IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
@@ -415,8 +439,9 @@ BEGIN
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
   -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
-  IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
+  cancelled_no := weir._cancellation_of(flow);
+  IF retried > 0 OR after IS NULL AND cancelled_no IS NOT NULL THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', cancelled_no);
   END IF;
   -- Flows and tasks within it that were cancelled on their own, or have failed fast, are no longer, either.
   IF after IS NULL THEN
@@ -461,12 +486,18 @@ AS $$
 BEGIN
   -- To the end of the transaction, so that the flow is not forgotten before what it logs is counted.
   LOCK TABLE weir.flow IN ACCESS SHARE MODE;
-  RETURN greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = _cancellation_of.flow ORDER BY f.cut DESC LIMIT 1),
-                  (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = _cancellation_of.flow));
+  RETURN (
+    WITH RECURSIVE around AS (
+      SELECT _cancellation_of.flow AS id
+      UNION ALL
+      SELECT f.parent FROM around a CROSS JOIN LATERAL (SELECT f.parent FROM weir.flow f WHERE f.id = a.id OFFSET 0) f WHERE f.parent IS NOT NULL
+    )
+    SELECT max(greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = a.id ORDER BY f.cut DESC LIMIT 1),
+                        (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = a.id AND NOT w.is_late))) FROM around a);
 END
 $$;
 COMMENT ON FUNCTION weir._cancellation_of IS
-  'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
+  'The last cancellation of a flow, or of one around it, that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_within(flow bigint, ancestor bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -543,6 +574,6 @@ SET jit = off
 AS $$
   SELECT jsonb_object_agg(k.name, k.n) FROM (
     SELECT e.key AS name, least(greatest(sum(e.value::numeric), -9223372036854775808), 9223372036854775807) AS n
-    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
+    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each(c.counts) e(key, value) WHERE jsonb_typeof(e.value) = 'number' GROUP BY e.key) k
 $$;
-COMMENT ON FUNCTION weir._add_counts IS 'The counters of a flow after some were added to: each stays a bigint. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._add_counts IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';

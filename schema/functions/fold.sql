@@ -59,8 +59,8 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled', 'cancelled late')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
-           max(a.no) FILTER (WHERE a.event IN ('cancelled', 'cancelled late')) AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
+           max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
       CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a
@@ -112,7 +112,7 @@ BEGIN
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
   IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
-    again := weir._cancel_late(sums, late) OR again;
+    PERFORM weir._cancel_late(sums, late);
   END IF;
 END
 $$;
@@ -134,7 +134,7 @@ BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
@@ -291,8 +291,9 @@ BEGIN
     ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
-      IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
-        again := weir._try_cancel(this.flow, 'cancelled') OR again;
+      IF this.fail_fast AND this.flow = ANY (failing) AND this.failed > 0 AND NOT this.is_cancelled THEN  -- unless that was retried already
+        PERFORM weir._cancel_members(this.flow);
+        again := true;
       END IF;
       CONTINUE;
     END IF;
@@ -311,37 +312,27 @@ $$;
 COMMENT ON FUNCTION weir._end_flows IS
   'Enqueues the callbacks of flows that have ended in this cut, and cancels those that fail fast and that members have failed of (failing). Returns how many have ended, and whether it has logged an arrival that is to be counted at once. Locks: see weir.enqueue, weir.cancel_flow.';
 
-CREATE OR REPLACE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
+DECLARE
+  last_id bigint := coalesce(pg_sequence_last_value('weir.job_id'), 0);
 BEGIN
-  -- A task that never starts has no job.
-  RETURN coalesce((SELECT bool_or(weir._try_cancel(n.flow, 'cancelled late')) FROM unnest(_cancel_late.sums) n
-                   WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)
-                     AND pg_sequence_last_value('weir.job_id') > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0)), false);
+  INSERT INTO weir.cancellation_where (upto, flow, is_late)
+  SELECT last_id, n.flow, true FROM unnest(_cancel_late.sums) n
+  WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)  -- a task that never starts has no job
+    AND last_id > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0);
+  IF FOUND THEN
+    PERFORM nextval('weir.control'), nextval('weir.job_id');
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._cancel_late IS
-  'Cancels once more what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Whether it has cancelled something. Locks: see weir.cancel_flow.';
-
-CREATE OR REPLACE FUNCTION weir._try_cancel(flow bigint, event text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-BEGIN
-  PERFORM weir._cancel_members(_try_cancel.flow, _try_cancel.event, 4000);  -- more than others may, of whom each may need one
-  RETURN true;
-EXCEPTION WHEN program_limit_exceeded THEN
-  RAISE WARNING 'weir: flow % could not be cancelled: %', _try_cancel.flow, SQLERRM;
-  RETURN false;
-END
-$$;
-COMMENT ON FUNCTION weir._try_cancel IS 'Cancels a flow in a cut, which must go on if that is not possible: then false, with a warning. Locks: see weir.cancel_flow.';
+  'Cancels what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Locks: see weir.cancel_flow.';
 
 CREATE OR REPLACE FUNCTION weir._call_back(job jsonb, about jsonb, parent bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
