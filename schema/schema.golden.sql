@@ -3467,18 +3467,24 @@ DECLARE
   since         bigint;  -- weir.watched at the first check since this server started
   crowded       boolean;
   w             record;
+  advances      boolean;
   is_new        boolean;
   silent        interval;
   missed        integer := 0;
   fenced        integer := 0;
 BEGIN
-  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
-           FROM weir._unattended() u ORDER BY u.id LOOP
+  FOR w IN SELECT u.*, bool_or(u.is_missing) OVER () AS anybody_missing, bool_or(u.is_awaited) OVER () AS anybody_awaited
+           FROM (SELECT u.*, u.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - u.seen_at, u.seen_at - clock_timestamp()) > u.lease AS is_missing,
+                        coalesce(u.says = 'missed', false) AND EXISTS (SELECT FROM weir.attendance a WHERE a.worker = u.id AND a.started_at = pg_postmaster_start_time()) AS is_awaited
+                 FROM weir._unattended() u) u
+           ORDER BY u.id LOOP
     IF reading IS NULL THEN  -- while all workers attend, the clock doesn't advance
       clock := extract(epoch FROM clock_timestamp()) * 1000;
-      -- A missed worker has little time to come back; a clock step takes no more of it than the usual time between two checks.
-      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
-      IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
+      -- A worker whose session has ended has little time to come back; a clock step takes no more of it than the usual time between two checks. Of all others
+      -- the lease counts, as after a restart: there a check that comes late must count for more, or a lease of seconds would take minutes.
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_awaited THEN 500 ELSE 2000 END);
+      advances := passed >= 1000 OR w.anybody_missing AND passed >= 200;
+      IF advances THEN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;
       reading := pg_sequence_last_value('weir.watched');
@@ -3492,7 +3498,7 @@ BEGIN
     EXIT WHEN fenced >= 20 OR missed >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
     silent := (reading - greatest(w.watched, since)) * interval '1 ms';
-    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + lease_grace;
+    CONTINUE WHEN NOT w.is_missing AND silent <= w.lease + lease_grace;
     worker := w.id;
     more := true;
     IF is_new THEN
@@ -3500,15 +3506,19 @@ BEGIN
     ELSIF silent > w.lease + lease_grace THEN
       reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
     ELSE
-      CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
       reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
-      IF silent < session_grace THEN
-        more := false;
-        RETURN NEXT;
+      IF w.is_awaited AND silent >= session_grace THEN
+        crowded := coalesce(crowded, weir._is_crowded());
+      END IF;
+      IF NOT w.is_awaited OR silent < session_grace OR crowded THEN
+        -- While a lease decides, whoever has advanced the clock checks again soon, and nobody else need do so: few may be left of many maintainers, and as long as
+        -- the lost ones count, each has its turn as rarely as when all were alive.
+        IF advances OR w.is_awaited AND silent < session_grace THEN
+          more := false;
+          RETURN NEXT;
+        END IF;
         CONTINUE;
       END IF;
-      crowded := coalesce(crowded, weir._is_crowded());
-      CONTINUE WHEN crowded;
     END IF;
     -- No worker can write under this lock, so the last word of now stays the last word until the commit.
     IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
@@ -11390,7 +11400,7 @@ COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the tim
 COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._failed_between(bigint[],timestamp with time zone,timestamp with time zone,integer) IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second: after a session has ended, until the 3 seconds are over, for everybody; while a lease decides about a worker that seems to be lost, for the caller that has advanced weir.watched; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
@@ -11519,7 +11529,7 @@ COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message i
 COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
-COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or is missing), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the next n jobs that are claimed from a queue are chosen by age, by priority (1 to 4): a claim leaves them to their lanes. NULL: none, because no job has waited for ageing. Then it has locked nothing; otherwise the answer holds until the claim ends, because no other claims from these lanes. Locks: advisory: the queue''s lanes in their order (exclusive), unless it returns NULL. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
@@ -11677,7 +11687,7 @@ COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
-COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
+COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
 COMMENT ON TABLE weir.arrival IS 'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';

@@ -480,7 +480,7 @@ CREATE SEQUENCE weir.worker_id AS integer;
 -- Leases are measured by Weir's own clock, which runs only while a rescuer is watching.
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched IS
-  'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
+  'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
 SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);
