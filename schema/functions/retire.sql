@@ -101,7 +101,7 @@ AS $$
     SELECT d.no FROM weir.cancellation_where d WHERE d.no IN (
       SELECT k.no FROM (
         SELECT c.no, c.upto, max(c.upto) FILTER (WHERE c.no <> ALL (_covered_cancellations.others))
-                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
+                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow, c.is_late ORDER BY c.no
                                      ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
         FROM weir.cancellation_where c) k
       WHERE k.covered >= k.upto)
