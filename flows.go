@@ -49,7 +49,7 @@ type FlowInfo struct {
 	Failed     int64      `json:"failed"`
 	Cancelled  int64      `json:"cancelled"`
 	CreatedAt  time.Time  `json:"created_at"`
-	Deadline   time.Time  `json:"deadline"`
+	Deadline   *time.Time `json:"deadline,omitempty"`    // nil: it is a task, which has none
 	FinishedAt *time.Time `json:"finished_at,omitempty"` // nil: it has not ended
 
 	Parent   int64            `json:"parent,omitempty"`    // the flow that it is a member of; 0: none

@@ -99,3 +99,27 @@ func TestOutputsOfAFlowAreReadByThoseThatComeAfter(t *testing.T) {
 		}
 	}
 }
+
+// TestATaskIsAFlowThatCanBeLookedUp: FlowInfo takes the id of a task, as it takes that of a flow. A task has no deadline.
+func TestATaskIsAFlowThatCanBeLookedUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	flow, err := r.client.Flow(t.Context(), weir.Flow{Name: "f", Open: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := r.client.AddTasks(t.Context(), flow, weir.Task{Name: "first", Job: weir.NewJob{Args: number{1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := r.client.FlowInfo(t.Context(), ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task.ID != ids[0] || !task.IsTask || task.Parent != flow || task.Deadline != nil {
+		t.Errorf("the task is %+v", task)
+	}
+	if info, err := r.client.FlowInfo(t.Context(), flow); err != nil || info.Deadline == nil || !info.Deadline.After(info.CreatedAt) {
+		t.Errorf("the flow is %+v, %v", info, err)
+	}
+}

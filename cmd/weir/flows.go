@@ -108,7 +108,7 @@ func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error 
 			fields = append(fields, [2]string{"job", strconv.FormatInt(f.Job, 10)})
 		}
 		if f.State == weir.FlowOpen {
-			fields = append(fields, [2]string{"deadline", when(&f.Deadline)})
+			fields = append(fields, [2]string{"deadline", when(f.Deadline)})
 		}
 		for _, name := range slices.Sorted(maps.Keys(f.Counters)) {
 			fields = append(fields, [2]string{"counter", printable(name) + " " + strconv.FormatInt(f.Counters[name], 10)})

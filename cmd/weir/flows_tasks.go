@@ -295,7 +295,7 @@ func drawMermaid(w io.Writer, tasks []weir.TaskInfo) error {
 func waitsOf(ctx context.Context, client *weir.Client, f *weir.FlowInfo) (lines []string, err error) {
 	const most = 10
 	if f.State == weir.FlowOpen {
-		lines = append(lines, fmt.Sprintf("to be sealed: weir flows seal %d, or by its deadline at %s", f.ID, when(&f.Deadline)))
+		lines = append(lines, fmt.Sprintf("to be sealed: weir flows seal %d, or by its deadline at %s", f.ID, when(f.Deadline)))
 	}
 	tasks, err := client.Tasks(ctx, f.ID, 0, 1000)
 	if err != nil {
