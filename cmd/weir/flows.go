@@ -138,7 +138,7 @@ func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error 
 
 type flowsCreateCmd struct {
 	Name      string        `arg:"" help:"What it is called."`
-	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: queue, kind, and optionally args, priority, max_attempts, meta and key."`
+	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: kind, and optionally queue (default), args, priority, max_attempts, meta and key."`
 	OnSuccess string        `placeholder:"JOB" help:"Job to enqueue when all members have completed."`
 	Deadline  time.Duration `placeholder:"DURATION" help:"How long until it is sealed, if nobody does so (1 day)."`
 	Parent    int64         `placeholder:"ID" help:"The flow that it is a member of."`
@@ -154,37 +154,47 @@ func (flowsCreateCmd) Help() string {
 }
 
 // callbackFields are what a callback may have.
-var callbackFields = []string{"queue", "kind", "args", "priority", "max_attempts", "meta", "key"}
+var callbackFields = []string{"kind", "queue", "args", "priority", "max_attempts", "meta", "key"}
 
 // callbackOf returns a callback of a flow; no args: there is none.
 func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if text == "" {
 		return job, nil
 	}
-	var fields map[string]json.RawMessage
-	var wrong *json.UnmarshalTypeError
-	if err := json.Unmarshal([]byte(text), &fields); errors.As(err, &wrong) {
-		return job, usagef("%s must be a job, as a JSON object, got a JSON %s", flag, wrong.Value)
-	} else if err != nil {
-		return job, usagef("%s must be a job, as JSON, got %s: for example {\"queue\": \"default\", \"kind\": \"merge\"}", flag, text)
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if !slices.Contains(callbackFields, name) {
-			return job, usagef("%s has an unknown key %q: a job has queue, kind, and optionally args, priority, max_attempts, meta and key", flag, name)
-		}
-	}
 	var given callbackJSON
-	if err := json.Unmarshal([]byte(text), &given); errors.As(err, &wrong) {
-		must := "text"
-		if wrong.Type.Kind() == reflect.Int {
-			must = "whole number"
-		}
-		name := callbackFields[slices.IndexFunc(callbackFields, func(name string) bool { return strings.EqualFold(name, wrong.Field) })]
-		return job, usagef("%s: %s must be a %s, got %s", flag, name, must, fields[name])
-	} else if err != nil {
-		return job, usagef("%s must be a job, as JSON: %w, got %s", flag, err, text)
+	if err := decodeFields(flag, "a job", []byte(text), callbackFields, &given); err != nil {
+		return job, err
 	}
 	return given.job(flag)
+}
+
+// decodeFields decodes a JSON object that may have these fields. what names it in errors, and is says what it must be.
+func decodeFields(what, is string, text []byte, fields []string, into any) error {
+	var given map[string]json.RawMessage
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal(text, &given); errors.As(err, &wrong) {
+		return usagef("%s must be %s, as a JSON object, got a JSON %s", what, is, wrong.Value)
+	} else if err != nil {
+		return usagef("%s must be %s, as JSON, got %s: for example {\"queue\": \"default\", \"kind\": \"merge\"}", what, is, text)
+	} else if given == nil {
+		return usagef("%s must be %s, as a JSON object, got null", what, is)
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(fields, name) {
+			return usagef("%s has an unknown key %q: %s has %s and %s", what, name, is, strings.Join(fields[:len(fields)-1], ", "), fields[len(fields)-1])
+		}
+	}
+	if err := json.Unmarshal(text, into); errors.As(err, &wrong) {
+		name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
+		must := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Bool: "true or false"}[wrong.Type.Kind()]
+		if name == "after" {
+			must = "an array of names of tasks"
+		}
+		return usagef("%s: %s must be %s, got %s", what, name, cmp.Or(must, "a text"), given[name])
+	} else if err != nil {
+		return usagef("%s must be %s, as JSON: %w, got %s", what, is, err, text)
+	}
+	return nil
 }
 
 // callbackJSON is a job that a flow enqueues itself.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -63,37 +64,79 @@ type flowsAddCmd struct {
 }
 
 func (flowsAddCmd) Help() string {
-	return `Reads a JSON array of tasks from standard input: {"task": NAME, "after": [NAME, …], "ignore_failed": true, "queue": …, "kind": …, "args": …}. All of them are added, or none. One that is there already stays as it is.
+	return `Reads a JSON array of tasks from standard input: {"task": NAME, "after": [NAME, …], "ignore_failed": true, "kind": …, "queue": …, "args": …}; only task and kind are required. All of them are added, or none. One that is there already stays as it is, and is marked.
 
 Example:
 
     echo '[{"task": "load", "queue": "files", "kind": "load"}, {"task": "merge", "after": ["load"], "kind": "merge"}]' | weir flows add 1`
 }
 
-func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
-	var given []struct {
-		Task         string   `json:"task"`
-		After        []string `json:"after"`
-		IgnoreFailed bool     `json:"ignore_failed"`
-		callbackJSON
+// taskFields are what a task may have.
+var taskFields = slices.Concat([]string{"task", "after", "ignore_failed"}, callbackFields)
+
+// readTasks reads an array of tasks.
+func readTasks(in io.Reader) ([]weir.Task, error) {
+	const most = 64 << 20
+	const example = `[{"task": "load", "kind": "load"}]`
+	text, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
 	}
-	decoder := json.NewDecoder(io.LimitReader(s.in, 64<<20))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&given); err != nil {
-		return usagef("standard input must be a JSON array of tasks: %v", err)
+	var all []json.RawMessage
+	var wrong *json.UnmarshalTypeError
+	switch err := json.Unmarshal(text, &all); {
+	case len(text) > most:
+		return nil, usagef("standard input is longer than %d bytes: add the tasks in several calls", most)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil, usagef("standard input is empty: pipe a JSON array of tasks, such as %s", example)
+	case errors.As(err, &wrong):
+		return nil, usagef("standard input must be a JSON array of tasks, got a JSON %s: write it as %s", wrong.Value, example)
+	case err != nil:
+		return nil, usagef("standard input must be one JSON array of tasks, and nothing else: %w", err)
+	case len(all) == 0:
+		return nil, usagef("standard input is %s: there is no task to add", cell(string(bytes.TrimSpace(text))))
 	}
-	tasks := make([]weir.Task, len(given))
-	for i, t := range given {
-		job, err := t.job(fmt.Sprintf("task %d", i+1))
+	tasks := make([]weir.Task, len(all))
+	for i, text := range all {
+		var t struct {
+			Task         string   `json:"task"`
+			After        []string `json:"after"`
+			IgnoreFailed bool     `json:"ignore_failed"`
+			callbackJSON
+		}
+		what := fmt.Sprintf("task %d", i+1)
+		if err := decodeFields(what, "a task", text, taskFields, &t); err != nil {
+			return nil, err
+		}
+		job, err := t.job(what)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		tasks[i] = weir.Task{Name: t.Task, After: t.After, IgnoreFailed: t.IgnoreFailed, Job: job}
 	}
+	return tasks, nil
+}
+
+func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if _, ok := isTerminal(s.in); ok {
+		fmt.Fprintln(s.err, "weir: reading tasks from the terminal: end with Ctrl-D")
+	}
+	tasks, err := readTasks(&contextReader{ctx: ctx, in: s.in})
+	if err != nil {
+		return err
+	}
 	return oneFlow(ctx, db, c.ID, func(client *weir.Client, _ *weir.FlowInfo) error {
+		before, err := allTasks(ctx, client, c.ID)
+		if err != nil {
+			return err
+		}
 		ids, err := client.AddTasks(ctx, c.ID, tasks...)
 		for i := range ids {
-			fmt.Fprintln(s.out, ids[i], printable(tasks[i].Name))
+			note := ""
+			if _, found := slices.BinarySearchFunc(before, ids[i], func(t weir.TaskInfo, id int64) int { return cmp.Compare(t.ID, id) }); found {
+				note = " (was there already)"
+			}
+			fmt.Fprintf(s.out, "%d %s%s\n", ids[i], printable(tasks[i].Name), note)
 		}
 		return err
 	})
