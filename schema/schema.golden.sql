@@ -4434,7 +4434,7 @@ BEGIN
   IF is_known IS NOT TRUE OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.flow = _join_flow.flow) THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
-      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
+      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
     ELSIF state.state IN ('cancelling', 'cancelled') THEN
       RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
     ELSIF state.state = 'blocked' THEN
@@ -9756,12 +9756,17 @@ DECLARE
   workers integer[];
   n       bigint;
 BEGIN
-  PERFORM weir._lock_log();
+  PERFORM weir._lock_log(), weir._hold_flows();
   workers := weir._holders();
-  n := (SELECT count(*) FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
-        CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
-        CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
-        WHERE u.id = ANY (h.ids) AND CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END = flow_running.flow);
+  n := (SELECT coalesce(sum(k.n), 0) FROM (
+          SELECT k.flow, count(*) AS n FROM (
+            SELECT CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END AS flow
+            FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+            CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
+            CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
+            WHERE u.id = ANY (h.ids)) k
+          GROUP BY k.flow OFFSET 0) k  -- one look for each flow
+        WHERE weir._is_within(k.flow, flow_running.flow));
   RAISE SQLSTATE 'WR099';  -- releases the log
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN n;
@@ -9789,15 +9794,18 @@ BEGIN
   RETURN new_id;
 END
 $$;
-CREATE FUNCTION weir.flows(after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir.flows(after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100, parent bigint DEFAULT NULL::bigint) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
   IF flows.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
   END IF;
-  RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
-    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+  RETURN QUERY SELECT i.* FROM weir._read_flows(CASE WHEN flows.parent IS NULL THEN ARRAY(
+    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))
+  ELSE ARRAY(
+    SELECT f.id FROM (SELECT f.id, f.task FROM weir.flow f WHERE f.parent = flows.parent OFFSET 0) f
+    WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
@@ -10594,7 +10602,7 @@ DECLARE
 BEGIN
   PERFORM weir._check_isolation('retry_flow');
   IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
   ELSIF max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
@@ -10684,7 +10692,7 @@ DECLARE
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[seal.flow]) i;
   IF now_is IS NULL THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned.';
   ELSIF now_is <> 'open' THEN
     RETURN false;
   END IF;
@@ -11612,10 +11620,10 @@ COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task whose job is not enqueued yet: one that it comes after has not ended, or no chores have come to it), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs of a flow''s members that have completed, also of those that have left the log, in the order in which they were recorded: up to max_rows (1 to 1000) after the one with the number after (NULL: from the first on); with task, only that task''s. job and kind are the job''s, task_name is that of the task (NULL: a member without a name). Outputs of jobs that a task has added belong to the task: pass its id. Those of a flow that has ended are complete. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many members of a flow are running: of those that weir.flow_info counts as unfinished, the others wait. Members of flows and tasks within it are theirs. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
@@ -11793,7 +11801,7 @@ GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,big
 GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_running(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;

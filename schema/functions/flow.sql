@@ -202,7 +202,7 @@ BEGIN
   IF is_known IS NOT TRUE OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.flow = _join_flow.flow) THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
-      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
+      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
     ELSIF state.state IN ('cancelling', 'cancelled') THEN
       RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
     ELSIF state.state = 'blocked' THEN
@@ -279,7 +279,7 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), blocked (a task whose job is not enqueued yet: one that it comes after has not ended, or no chores have come to it), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_running(flow bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -296,21 +296,26 @@ DECLARE
   workers integer[];
   n       bigint;
 BEGIN
-  PERFORM weir._lock_log();
+  PERFORM weir._lock_log(), weir._hold_flows();
   workers := weir._holders();
-  n := (SELECT count(*) FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
-        CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
-        CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
-        WHERE u.id = ANY (h.ids) AND CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END = flow_running.flow);
+  n := (SELECT coalesce(sum(k.n), 0) FROM (
+          SELECT k.flow, count(*) AS n FROM (
+            SELECT CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END AS flow
+            FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+            CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
+            CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
+            WHERE u.id = ANY (h.ids)) k
+          GROUP BY k.flow OFFSET 0) k  -- one look for each flow
+        WHERE weir._is_within(k.flow, flow_running.flow));
   RAISE SQLSTATE 'WR099';  -- releases the log
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN n;
 END
 $$;
 COMMENT ON FUNCTION weir.flow_running IS
-  'How many members of a flow are running: of those that weir.flow_info counts as unfinished, the others wait. Members of flows and tasks within it are theirs. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info
+CREATE OR REPLACE FUNCTION weir.flows(after bigint DEFAULT NULL, max_rows integer DEFAULT 100, parent bigint DEFAULT NULL) RETURNS SETOF weir.flow_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -322,11 +327,14 @@ BEGIN
   IF flows.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
   END IF;
-  RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
-    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+  RETURN QUERY SELECT i.* FROM weir._read_flows(CASE WHEN flows.parent IS NULL THEN ARRAY(
+    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))
+  ELSE ARRAY(
+    SELECT f.id FROM (SELECT f.id, f.task FROM weir.flow f WHERE f.parent = flows.parent OFFSET 0) f
+    WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
-COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -339,7 +347,7 @@ DECLARE
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[seal.flow]) i;
   IF now_is IS NULL THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned.';
   ELSIF now_is <> 'open' THEN
     RETURN false;
   END IF;
@@ -430,7 +438,7 @@ DECLARE
 BEGIN
   PERFORM weir._check_isolation('retry_flow');
   IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
   ELSIF max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
