@@ -38,8 +38,9 @@ Example:
 }
 
 type flowsListCmd struct {
-	After int64 `placeholder:"ID" help:"Only flows older than this one."`
-	Limit int   `default:"20" help:"Maximum flows, up to 1000."`
+	Parent int64 `placeholder:"ID" range:"1 or more" help:"Only flows within this flow, or this task; by default, those that are within none."`
+	After  int64 `placeholder:"ID" range:"1 or more" help:"Only flows older than this one."`
+	Limit  int   `default:"20" range:"1 to 1000" help:"Maximum flows, up to 1000."`
 	jsonFlag
 }
 
@@ -60,9 +61,19 @@ func (c *flowsListCmd) Run(ctx context.Context, s *streams, db *database) error 
 		return err
 	}
 	defer closePool()
-	all, err := client.Flows(ctx, c.After, c.Limit)
-	if err != nil {
+	var all []weir.FlowInfo
+	if c.Parent == 0 {
+		all, err = client.Flows(ctx, c.After, c.Limit)
+	} else {
+		all, err = client.FlowsWithin(ctx, c.Parent, c.After, c.Limit)
+	}
+	if errors.Is(err, weir.ErrNotFound) {
+		return noFlow(c.Parent)
+	} else if err != nil {
 		return err
+	}
+	if len(all) == c.Limit {
+		defer tellOfMore(s, all[len(all)-1].ID)
 	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(all))
@@ -78,62 +89,9 @@ func (c *flowsListCmd) Run(ctx context.Context, s *streams, db *database) error 
 	return table(s.out, []string{"ID", "NAME", "STATE", "JOBS", "UNFINISHED", "COMPLETED", "FAILED", "CANCELLED", "CREATED"}, rows)
 }
 
-type flowsShowCmd struct {
-	ID int64 `arg:"" help:"Id of a flow."`
-	jsonFlag
-}
-
-func (flowsShowCmd) Help() string {
-	return `It costs the same, however many members the flow has. "waits for" names some of what it waits for, if it has not ended. To see its members: weir jobs list --flow 1
-
-Example:
-
-    weir flows show 1`
-}
-
-func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error {
-	return oneFlow(ctx, db, c.ID, func(client *weir.Client, f *weir.FlowInfo) error {
-		if c.JSON {
-			return printJSON(s.out, f)
-		}
-		fields := [][2]string{
-			{"id", strconv.FormatInt(f.ID, 10)}, {"name", printable(f.Name)}, {"state", string(f.State)}, {"generation", strconv.Itoa(f.Generation)},
-			{"jobs", count(f.Jobs)}, {"unfinished", count(f.Unfinished)}, {"completed", count(f.Completed)}, {"failed", count(f.Failed)}, {"cancelled", count(f.Cancelled)},
-			{"created", when(&f.CreatedAt)}, {"finished", when(f.FinishedAt)},
-		}
-		if f.Parent != 0 {
-			fields = append(fields, [2]string{"parent", strconv.FormatInt(f.Parent, 10)})
-		}
-		if f.Job != 0 {
-			fields = append(fields, [2]string{"job", strconv.FormatInt(f.Job, 10)})
-		}
-		if f.State == weir.FlowOpen {
-			fields = append(fields, [2]string{"deadline", when(f.Deadline)})
-		}
-		for _, name := range slices.Sorted(maps.Keys(f.Counters)) {
-			fields = append(fields, [2]string{"counter", printable(name) + " " + strconv.FormatInt(f.Counters[name], 10)})
-		}
-		if f.FinishedAt == nil {
-			running, err := client.FlowRunning(ctx, f.ID)
-			if err != nil {
-				return err
-			}
-			fields = append(fields, [2]string{"running", count(running)})
-			waits, err := waitsOf(ctx, client, f)
-			if err != nil {
-				return err
-			}
-			for _, what := range waits {
-				fields = append(fields, [2]string{"waits for", what})
-			}
-		}
-		for _, field := range fields {
-			if field[1] != "" {
-				fmt.Fprintf(s.out, "%-11s %s\n", field[0], field[1])
-			}
-		}
-		return nil
-	})
+// tellOfMore says how a list that is as long as it may be continues.
+func tellOfMore(s *streams, last int64) {
+	fmt.Fprintf(s.err, "weir: there may be more: list them with --after %d\n", last)
 }
 
 type flowsCreateCmd struct {
@@ -141,7 +99,7 @@ type flowsCreateCmd struct {
 	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: kind, and optionally queue (default), args, priority, max_attempts, meta and key."`
 	OnSuccess string        `placeholder:"JOB" help:"Job to enqueue when all members have completed."`
 	Deadline  time.Duration `placeholder:"DURATION" help:"How long until it is sealed, if nobody does so (1 day)."`
-	Parent    int64         `placeholder:"ID" help:"The flow that it is a member of."`
+	Parent    int64         `placeholder:"ID" range:"1 or more" help:"The flow that it is a member of."`
 	FailFast  bool          `help:"Cancel it as soon as a member has failed for good."`
 }
 

@@ -17,14 +17,14 @@ import (
 )
 
 type flowsTasksCmd struct {
-	ID    int64 `arg:"" help:"Id of a flow."`
-	After int64 `placeholder:"ID" help:"Only tasks with greater ids."`
-	Limit int   `default:"100" help:"Maximum tasks, up to 1000."`
+	ID    int64 `arg:"" range:"1 or more" help:"Id of a flow."`
+	After int64 `placeholder:"ID" range:"1 or more" help:"Only tasks with greater ids."`
+	Limit int   `default:"100" range:"1 to 1000" help:"Maximum tasks, up to 1000."`
 	jsonFlag
 }
 
 func (flowsTasksCmd) Help() string {
-	return `STATE is blocked while a task that it comes after has not ended: WAITS FOR names these. JOB is its job, once that was enqueued.
+	return `STATE is blocked until its job is enqueued, by a worker's chores, once all that it comes after have ended: WAITS FOR names those that have not. JOB is its job.
 
 Example:
 
@@ -39,6 +39,9 @@ func (c *flowsTasksCmd) Run(ctx context.Context, s *streams, db *database) error
 		all, err := client.Tasks(ctx, c.ID, c.After, c.Limit)
 		if err != nil {
 			return err
+		}
+		if len(all) == c.Limit {
+			defer tellOfMore(s, all[len(all)-1].ID)
 		}
 		if c.JSON {
 			return printJSON(s.out, orEmpty(all))
@@ -60,7 +63,7 @@ func (c *flowsTasksCmd) Run(ctx context.Context, s *streams, db *database) error
 }
 
 type flowsAddCmd struct {
-	ID int64 `arg:"" help:"Id of a flow that has not ended."`
+	ID int64 `arg:"" range:"1 or more" help:"Id of a flow that has not ended."`
 }
 
 func (flowsAddCmd) Help() string {
@@ -143,7 +146,7 @@ func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
 }
 
 type flowsOutputsCmd struct {
-	ID int64 `arg:"" help:"Id of a flow, or of a task."`
+	ID int64 `arg:"" range:"1 or more" help:"Id of a flow, or of a task."`
 	jsonFlag
 }
 
@@ -186,7 +189,7 @@ func (c *flowsOutputsCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type flowsGraphCmd struct {
-	ID     int64  `arg:"" help:"Id of a flow."`
+	ID     int64  `arg:"" range:"1 or more" help:"Id of a flow."`
 	Format string `default:"text" enum:"text,dot,mermaid" help:"text, dot (for Graphviz) or mermaid."`
 }
 
@@ -332,48 +335,6 @@ func drawMermaid(w io.Writer, tasks []weir.TaskInfo) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// waitsOf says, in a few lines, what a flow that has not ended waits for.
-func waitsOf(ctx context.Context, client *weir.Client, f *weir.FlowInfo) (lines []string, err error) {
-	const most = 10
-	if f.State == weir.FlowOpen {
-		lines = append(lines, fmt.Sprintf("to be sealed: weir flows seal %d, or by its deadline at %s", f.ID, when(f.Deadline)))
-	}
-	tasks, err := client.Tasks(ctx, f.ID, 0, 1000)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range tasks {
-		if t.State == weir.FlowBlocked && len(lines) < most {
-			lines = append(lines, fmt.Sprintf("task %s, which comes after %s", printable(t.Name), printable(strings.Join(t.WaitsFor, ", "))))
-		}
-	}
-	queues, err := client.Queues(ctx)
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string]weir.QueueInfo{}
-	for _, q := range queues {
-		byName[q.Name] = q
-	}
-	page, err := client.Jobs(ctx, weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled}, Limit: most})
-	if err != nil {
-		return nil, err
-	}
-	for _, j := range page.Jobs {
-		why := string(j.State)
-		switch q := byName[j.Queue]; {
-		case j.State == weir.StateScheduled:
-			why = "scheduled for " + when(j.RunAt)
-		case j.State == weir.StateAvailable && q.PausedAt != nil:
-			why = "available, but its queue is paused: weir queues resume " + j.Queue
-		case j.State == weir.StateAvailable && q.Workers == 0:
-			why = "available, but no worker works its queue"
-		}
-		lines = append(lines, fmt.Sprintf("job %d of kind %s in queue %s, which is %s", j.ID, printable(j.Kind), printable(j.Queue), why))
-	}
-	return lines, nil
 }
 
 // oneFlow calls do with a flow.
