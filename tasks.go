@@ -210,14 +210,14 @@ func (j *JobMeta) Task() *TaskOf {
 	return meta.Task
 }
 
-var errOwned = errors.New("it can't have Unique, Flow, Once or RunAt")
+var errOwned = errors.New("it can't have Unique, Flow, Once or RunAt, because the flow enqueues it itself, once: leave them out")
 
 // owned encodes a job that a flow enqueues itself.
 func (c *Client) owned(ctx context.Context, name string, j NewJob) (store.Job, error) {
-	job, err := j.encode(ctx, c.codecs)
-	if err == nil && (job.Unique != nil || job.Flow != 0 || job.Once != "" || !job.RunAt.IsZero()) {
-		err = errOwned
+	if o := j.options(); o.Unique != nil || o.Flow != 0 || o.Once != "" || !o.RunAt.IsZero() {
+		return store.Job{}, fmt.Errorf("%s: %w", name, errOwned)
 	}
+	job, err := j.encode(ctx, c.codecs)
 	if err != nil {
 		return job, fmt.Errorf("%s: %w", name, err)
 	}
