@@ -20,7 +20,7 @@ type flowsShowCmd struct {
 }
 
 func (flowsShowCmd) Help() string {
-	return `It costs the same, however many members the flow has. "jobs" to "cancelled" count members: a task, or a flow within it, is one. "running" counts all jobs that are running, also those of tasks and flows within it. "waits for" names some of what it waits for, if it has not ended. To see its jobs: weir jobs list --flow 1
+	return `It costs the same, however many jobs the flow has. "jobs" to "cancelled" count members: a task, or a flow within it, is one. "running" counts all jobs that are running, also those of tasks and flows within it. "waits for" names some of what it waits for, if it has not ended. To see its jobs: weir jobs list --flow 1
 
 Example:
 
@@ -110,11 +110,14 @@ const (
 	operateShows = "the role weir_operate shows whether there are workers, and queues are paused"
 )
 
-// add adds lines, and says where there are more.
-func (w *waits) add(lines []string, more string) {
+// add adds lines, and says which command shows more of them. isCut: not all of them were read.
+func (w *waits) add(lines []string, isCut bool, more string) {
 	const most = 10
-	if len(lines) > most {
+	switch {
+	case len(lines) > most:
 		lines = append(lines[:most:most], "more: weir "+more)
+	case isCut:
+		lines = append(lines, "perhaps more: weir "+more)
 	}
 	w.lines = append(w.lines, lines...)
 }
@@ -183,11 +186,7 @@ func (w *waits) jobs(ctx context.Context) ([]weir.JobInfo, error) {
 		q, known := queues[j.Queue]
 		lines[i] = fmt.Sprintf("job %d of kind %s in queue %s, which is %s", j.ID, printable(j.Kind), printable(j.Queue), standing(j, known && q.PausedAt != nil, known && q.Workers == 0))
 	}
-	more := fmt.Sprintf("jobs list --flow %d", w.flow.ID)
-	if len(lines) < most && unread != "" {
-		lines = append(lines, "more: weir "+more)
-	}
-	w.add(lines, more)
+	w.add(lines, unread != "", fmt.Sprintf("jobs list --flow %d", w.flow.ID))
 	return jobs, nil
 }
 
@@ -219,9 +218,12 @@ func standing(j weir.JobInfo, paused, unworked bool) string {
 	return "cancelled and ends when a worker comes to it"
 }
 
+// readAtOnce is how many tasks, and flows within it, are looked at.
+const readAtOnce = 1000
+
 // flows adds the flows within it that it waits for.
 func (w *waits) flows(ctx context.Context) error {
-	all, err := w.client.FlowsWithin(ctx, w.flow.ID, 0, 1000)
+	all, err := w.client.FlowsWithin(ctx, w.flow.ID, 0, readAtOnce)
 	if w.isDenied(err, workShows) {
 		return nil
 	} else if err != nil {
@@ -237,13 +239,13 @@ func (w *waits) flows(ctx context.Context) error {
 			lines = append(lines, fmt.Sprintf("flow %d %q, which is %s: weir flows %s %[1]d", f.ID, cell(f.Name), f.State, todo))
 		}
 	}
-	w.add(lines, fmt.Sprintf("flows list --parent %d", w.flow.ID))
+	w.add(lines, len(all) == readAtOnce, fmt.Sprintf("flows list --parent %d", w.flow.ID))
 	return nil
 }
 
 // tasks adds the tasks that it waits for, but those of these jobs.
 func (w *waits) tasks(ctx context.Context, jobs []weir.JobInfo) error {
-	all, err := w.client.Tasks(ctx, w.flow.ID, 0, 1000)
+	all, err := w.client.Tasks(ctx, w.flow.ID, 0, readAtOnce)
 	if err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (w *waits) tasks(ctx context.Context, jobs []weir.JobInfo) error {
 		}
 	}
 	more := fmt.Sprintf("flows tasks %d", w.flow.ID)
-	w.add(lines, more)
+	w.add(lines, len(all) == readAtOnce, more)
 	return w.chores(ctx, ready, more)
 }
 
@@ -278,6 +280,6 @@ func (w *waits) chores(ctx context.Context, lines []string, more string) error {
 			lines[i] += ", but no worker runs"
 		}
 	}
-	w.add(lines, more)
+	w.add(lines, false, more)
 	return nil
 }

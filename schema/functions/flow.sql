@@ -334,7 +334,7 @@ BEGIN
     WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
-COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
