@@ -6273,7 +6273,8 @@ CREATE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info LANG
 AS $$
 #variable_conflict use_column
 DECLARE
-  own xid8 := pg_current_xact_id_if_assigned();
+  own      xid8 := pg_current_xact_id_if_assigned();
+  past_own xid8 := (own::text::bigint + 1)::text::xid8;
 BEGIN
   PERFORM weir._check_cluster_once();
   -- Volatile, because each statement then has a snapshot that is younger than its locks.
@@ -6282,9 +6283,10 @@ BEGIN
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
     SELECT a.* FROM c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
-    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.xid IS DISTINCT FROM own AND a.flow = ANY (_read_flows.ids)
-    UNION ALL
-    SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
+    CROSS JOIN LATERAL (SELECT e.low, least(e.high, own) AS high UNION ALL SELECT greatest(e.low, past_own), e.high WHERE own IS NOT NULL) r
+    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= r.low AND a.xid < r.high OFFSET 0) a WHERE a.flow = ANY (_read_flows.ids)
+    UNION ALL  -- its own may be many, so they are not read for other flows
+    SELECT a.* FROM unnest(_read_flows.ids) i(id) CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = i.id OFFSET 0) a
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
            coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
