@@ -74,6 +74,23 @@ $$;
 COMMENT ON FUNCTION weir._check_cluster IS
   'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._check_cluster_once() RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  named text := (SELECT s.value FROM weir.setting s WHERE s.name = 'cluster');
+BEGIN
+  IF named IS DISTINCT FROM current_setting('weir.cluster', true) THEN
+    PERFORM weir._check_cluster(), set_config('weir.cluster', named, false);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_cluster_once IS
+  'As _check_cluster, for functions that are called often: a session never changes its cluster, so it looks once for each cluster that the log names. Errors: WR003. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._check_message_cluster() RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp

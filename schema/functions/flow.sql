@@ -71,7 +71,21 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.flow IS
-  'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+  'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended); WR003 (the log comes from another cluster, and was not rebased). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._arrival_ring() RETURNS smallint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  -- The last cut was made in the cluster that the log names: it would pass for one that has counted what is logged here.
+  PERFORM weir._check_cluster_once();
+  RETURN pg_sequence_last_value('weir.active_arrival');
+END
+$$;
+COMMENT ON FUNCTION weir._arrival_ring IS 'The table of weir.arrival to log in, for all but cuts. Errors: WR003 (the log comes from another cluster). Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._arrive(flow bigint, what text, n bigint, event text DEFAULT NULL, no bigint DEFAULT NULL, counts jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -81,12 +95,12 @@ SET plan_cache_mode = auto
 AS $$
 BEGIN
   INSERT INTO weir.arrival (flow, ring, xid, jobs, completed, failed, cancelled, event, no, counts)
-  VALUES (_arrive.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
+  VALUES (_arrive.flow, weir._arrival_ring(), pg_current_xact_id(), CASE _arrive.what WHEN 'jobs' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'completed' THEN _arrive.n ELSE 0 END, CASE _arrive.what WHEN 'failed' THEN _arrive.n ELSE 0 END,
           CASE _arrive.what WHEN 'cancelled' THEN _arrive.n ELSE 0 END, _arrive.event, _arrive.no, _arrive.counts);
 END
 $$;
-COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON FUNCTION weir._arrive IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Errors: WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._arrive_ended(flows bigint[], reasons text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -118,7 +132,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
   INSERT INTO weir.arrival (flow, ring, xid, completed, failed, cancelled)
-  SELECT m.flow, pg_sequence_last_value('weir.active_arrival'), pg_current_xact_id(), count(*) FILTER (WHERE m.outcome = 'completed'),
+  SELECT m.flow, (SELECT weir._arrival_ring()), pg_current_xact_id(), count(*) FILTER (WHERE m.outcome = 'completed'),
          count(*) FILTER (WHERE m.outcome = 'failed'), count(*) FILTER (WHERE m.outcome = 'cancelled')
   FROM (
     SELECT max(k.flow) AS flow, max(k.outcome) AS outcome
@@ -137,7 +151,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._end_members IS
-  'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+  'Logs how many members of flows are among attempts that the caller''s transaction has ended, for good: the jobs ids of the batches lanes and seqs; outcomes NULL: all are completed. Errors: WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._flows_of(flows bigint[]) RETURNS bigint[]
 LANGUAGE sql IMMUTABLE
@@ -214,7 +228,7 @@ BEGIN
   PERFORM weir._arrive(_join_flow.flow, 'jobs', _join_flow.n, counts => _join_flow.counts);
 END
 $$;
-COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow; or what is added to its counters. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled). Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
+COMMENT ON FUNCTION weir._join_flow IS 'Logs that n jobs are added to a flow; or what is added to its counters. Errors: 22023 (the flow is unknown), 55000 (it has ended, or is cancelled), WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 
 CREATE OR REPLACE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info
 LANGUAGE plpgsql VOLATILE
@@ -228,17 +242,20 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  own xid8 := pg_current_xact_id_if_assigned();
+  own      xid8 := pg_current_xact_id_if_assigned();
+  past_own xid8 := (own::text::bigint + 1)::text::xid8;
 BEGIN
+  PERFORM weir._check_cluster_once();
   -- Volatile, because each statement then has a snapshot that is younger than its locks.
   PERFORM weir._hold_flows();
   RETURN QUERY
   WITH c AS MATERIALIZED (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1),
   fresh AS MATERIALIZED (  -- not counted yet
     SELECT a.* FROM c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
-    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.xid IS DISTINCT FROM own AND a.flow = ANY (_read_flows.ids)
-    UNION ALL
-    SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = ANY (_read_flows.ids)
+    CROSS JOIN LATERAL (SELECT e.low, least(e.high, own) AS high UNION ALL SELECT greatest(e.low, past_own), e.high WHERE own IS NOT NULL) r
+    CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= r.low AND a.xid < r.high OFFSET 0) a WHERE a.flow = ANY (_read_flows.ids)
+    UNION ALL  -- its own may be many, so they are not read for other flows
+    SELECT a.* FROM unnest(_read_flows.ids) i(id) CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid = own AND a.flow = i.id OFFSET 0) a
   ), news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts, bool_or(a.jobs > a.completed + a.failed + a.cancelled) AS reopened,
            coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no,
@@ -268,7 +285,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+COMMENT ON FUNCTION weir._read_flows IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_info(flow bigint) RETURNS SETOF weir.flow_info
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -279,7 +296,7 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), blocked (a task whose job is not enqueued yet: one that it comes after has not ended, or no chores have come to it), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), blocked (a task whose job is not enqueued yet: one that it comes after has not ended, or no chores have come to it), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: WR003 (the log comes from another cluster, and was not rebased), 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_running(flow bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -334,7 +351,7 @@ BEGIN
     WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
-COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON FUNCTION weir.flows IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.seal(flow bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -356,7 +373,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.seal IS
-  'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown). Locks: none that others wait for. Isolation: any.';
+  'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown); WR003 and 40001 as for weir.flow_info. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.cancel_flow(flow bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

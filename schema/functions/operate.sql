@@ -55,7 +55,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.retry IS
-  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where has cancelled before it started, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
+  'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where or weir.cancel_flow means, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._lock_to_retry(job_ids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -73,14 +73,14 @@ BEGIN
   -- A claim that has begun may not see that a job is not cancelled any more.
   IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_lock_to_retry.job_ids) i(id))) THEN
     PERFORM weir._lock_lanes(ARRAY(
-      SELECT DISTINCT l.lane FROM unnest(_lock_to_retry.job_ids) i(id)
+      SELECT DISTINCT l.lane FROM unnest(weir._cancelled_where_among(_lock_to_retry.job_ids)) i(id)
       CROSS JOIN LATERAL (
         SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id AND l.lane > 0) l));
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._lock_to_retry IS
-  'Excludes other retries of some jobs, to the end of the transaction; and, if there are cancellations by filter that may concern them, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
+  'Excludes other retries of some jobs, to the end of the transaction; and, of those that are cancelled by a filter or with their flow, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
 
 CREATE OR REPLACE FUNCTION weir._retry(job_id bigint, states text[], OUT state text, OUT is_retried boolean)
 LANGUAGE plpgsql VOLATILE

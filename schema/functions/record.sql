@@ -511,7 +511,7 @@ BEGIN
     FROM attempt a WHERE a.gate IS NOT NULL GROUP BY a.gate
   ), arrived AS (
     INSERT INTO weir.arrival (flow, ring, xid, failed)
-    SELECT a.flow, (SELECT r.last_value FROM weir.active_arrival r), pg_current_xact_id(), count(*) FROM attempt a WHERE a.ended = 'failed' AND a.flow IS NOT NULL GROUP BY a.flow
+    SELECT a.flow, (SELECT weir._arrival_ring()), pg_current_xact_id(), count(*) FROM attempt a WHERE a.ended = 'failed' AND a.flow IS NOT NULL GROUP BY a.flow
   )
   -- As weir._keep_failures does, but from rows that have been read already.
   INSERT INTO weir.failure (id, segment, lane, attempt, max_attempts, enqueued_at, claimed_at, finished_at, worker, kind, args, meta, error, output, errors, unique_key, unique_until, key, flow)

@@ -10,6 +10,7 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_nestloop = off  -- names are joined, however many there are
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -62,11 +63,16 @@ BEGIN
     RETURN ids;
   END IF;
 
-  SELECT array_agg(k.nr::integer) AS nrs, array_agg(k.name) AS names, array_agg(array_position(t.names, k.name)) AS befores, array_agg(k.is_lenient) AS lenient INTO e
+  SELECT array_agg(k.nr::integer) AS nrs, array_agg(k.name) AS names, array_agg(b.nr::integer) AS befores, array_agg(k.is_lenient) AS lenient INTO e
   FROM (SELECT DISTINCT k.nr, a.name, coalesce((k.task ->> 'ignore_failed')::boolean, false) AS is_lenient
         FROM jsonb_array_elements(add_tasks.tasks) WITH ORDINALITY k(task, nr)
         CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(k.task -> 'after') WHEN 'array' THEN k.task -> 'after' ELSE '[]' END) a(name)
-        WHERE new[k.nr]) k;
+        WHERE new[k.nr]) k
+  LEFT JOIN unnest(t.names) WITH ORDINALITY b(name, nr) ON b.name = k.name;
+  IF cardinality(e.nrs) > 100000 THEN
+    RAISE EXCEPTION 'weir: % names in the "after" of tasks in one call, at most 100000 are allowed', cardinality(e.nrs)
+      USING ERRCODE = '22023', HINT = 'Add them in several calls. Or, where many tasks come after the same many, put one in between.';
+  END IF;
   SELECT k.nr, k.name INTO bad FROM unnest(e.nrs, e.names, e.befores) k(nr, name, before) WHERE k.before IS NULL AND weir._task_of(add_tasks.flow, k.name) IS NULL LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: task % comes after %, and there is no such task', to_json(t.names[bad.nr]), to_json(left(bad.name, 200)) USING ERRCODE = '22023', HINT = 'Add that task first, or in the same call.';
@@ -91,7 +97,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.add_tasks IS
-  'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
+  'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before; up to 100000 in all tasks of a call), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._hold_flows() RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -217,4 +223,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.tasks IS
-  'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+  'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';

@@ -81,3 +81,38 @@ func TestARetryWaitsForNoCancellation(t *testing.T) {
 		}
 	}
 }
+
+// TestARetryHoldsUpOnlyWhoMayBeCancelled: while a transaction that retries a job is open, claims from its lane wait only if the job is cancelled by a filter
+// or with its flow, not because other jobs are.
+func TestARetryHoldsUpOnlyWhoMayBeCancelled(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	failed := enqueueN(t, conn, "q", 1)[0]
+	fail(t, conn, worker, mustClaim(t, conn, worker, "q", 1)[0])
+	flow := newFlow(t, conn, "f")
+	exec(t, conn, `SELECT weir.enqueue('elsewhere', 'k', flow => $1, run_at => now() + interval '1 day')`, flow)
+	member := addTo(t, conn, flow, 1)[0]
+	exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
+	for id, free := range map[int64]bool{failed: true, member: false} {
+		exec(t, other, `BEGIN`)
+		if got := value[string](t, other, `SELECT weir.retry($1)`, id); got != "available" {
+			t.Errorf("job %d is %s after its retry", id, got)
+		}
+		if got := value[bool](t, conn, `SELECT weir._try_lane((SELECT lane FROM weir.job WHERE id = $1 LIMIT 1))`, id); got != free {
+			t.Fatalf("beside the retry of job %d, claims from its lane go on: %t, want %t", id, got, free)
+		}
+		exec(t, other, `ROLLBACK`)
+	}
+	exec(t, other, `BEGIN`)
+	exec(t, other, `SELECT weir.retry($1)`, failed)
+	plain := enqueueN(t, conn, "q", 1)
+	if got := takenIDs(takeAll(t, conn, worker, "q")); len(got) != 1 || got[0] != plain[0] {
+		t.Errorf("beside the retry, %v are claimed, want %v", got, plain)
+	}
+	exec(t, other, `COMMIT`)
+	if got := takenIDs(takeAll(t, conn, worker, "q")); len(got) != 1 || got[0] != failed {
+		t.Errorf("after the retry, %v are claimed, want %d", got, failed)
+	}
+}

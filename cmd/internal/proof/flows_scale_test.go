@@ -154,6 +154,29 @@ func TestAddingToAFlowCostsTheSameHoweverMuchIsNotCounted(t *testing.T) {
 	}
 }
 
+// TestReadingAFlowCostsTheSameHoweverManyItsTransactionHasCreated: also when transactions that are younger have ended meanwhile.
+func TestReadingAFlowCostsTheSameHoweverManyItsTransactionHasCreated(t *testing.T) {
+	pgtest.Alone(t, "it counts which blocks a call touches, which depends on the transactions of the whole server")
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	exec(t, conn, `BEGIN`)
+	flow := newFlow(t, conn, "f")
+	touched := func() int {
+		t.Helper()
+		enqueueN(t, other, "q", 1)
+		return blocks(t, conn, `SELECT * FROM weir.flow_info(`+value[string](t, conn, `SELECT $1::bigint::text`, flow)+`)`)
+	}
+	touched()
+	before := touched()
+	exec(t, conn, `SELECT weir.flow('another') FROM generate_series(1, 2000)`)
+	if after := touched(); after > before+20 {
+		t.Errorf("reading a flow touches %d blocks, and after 2000 others were created %d", before, after)
+	}
+	exec(t, conn, `SELECT weir.seal($1)`, flow)
+	exec(t, conn, `COMMIT`)
+	wantFlow(t, conn, flow, flowState{State: "running", Generation: 1})
+}
+
 // TestCancellationsOfFlowsAreRetiredTogether: however many flows were cancelled, and they leave the limit of cancellations by filter alone.
 func TestCancellationsOfFlowsAreRetiredTogether(t *testing.T) {
 	t.Parallel()

@@ -234,6 +234,9 @@ func TestTasksThatCannotStartAreRefused(t *testing.T) {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, sql, err, code)
 	}
+	_, err := conn.Exec(t.Context(), `SELECT weir.add_tasks($1, (SELECT jsonb_agg(jsonb_build_object('task', n::text, 'queue', 'q', 'kind', 'k', 'after', CASE WHEN n > 20 THEN before ELSE '[]' END) ORDER BY n)
+		FROM generate_series(1, 5025) n, (SELECT jsonb_agg(n::text) AS before FROM generate_series(1, 20) n) b))`, flow)
+	wantCode(t, "more than 100,000 names in after", err, "22023")
 	if after := rows(); after != before {
 		t.Errorf("%d rows were left behind", after-before)
 	}
