@@ -2496,7 +2496,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT coalesce(NOT later.is_late AND later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+  SELECT coalesce(later.is_late IS NOT TRUE AND later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
     AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
