@@ -9164,7 +9164,8 @@ BEGIN
     SELECT k.nr, CASE WHEN jsonb_typeof(k.task) <> 'object' THEN format('must be a JSON object, got a JSON %s', jsonb_typeof(k.task))
                       WHEN k.unknown IS NOT NULL THEN format('has an unknown key %s', to_json(left(k.unknown, 100)))
                       WHEN (jsonb_typeof(k.task -> 'task') = 'string' AND length(k.task ->> 'task') BETWEEN 1 AND 200) IS NOT TRUE THEN 'needs the name of the task, as "task": a text of 1 to 200 characters'
-                      WHEN (coalesce(jsonb_typeof(k.task -> 'after'), 'null') IN ('array', 'null') AND NOT jsonb_path_exists(k.task, '$.after[*] ? (@.type() != "string")')) IS NOT TRUE
+                      WHEN coalesce(jsonb_typeof(k.task -> 'after'), 'null') NOT IN ('array', 'null')
+                        OR EXISTS (SELECT FROM jsonb_array_elements(CASE jsonb_typeof(k.task -> 'after') WHEN 'array' THEN k.task -> 'after' END) a WHERE jsonb_typeof(a) <> 'string')
                         THEN 'has an "after" that must be an array of names of tasks'
                       WHEN coalesce(jsonb_typeof(k.task -> 'ignore_failed'), 'null') NOT IN ('boolean', 'null') THEN 'has an "ignore_failed" that must be true or false' END AS why
     FROM (SELECT k.task, k.nr, (SELECT o.key FROM jsonb_object_keys(CASE jsonb_typeof(k.task) WHEN 'object' THEN k.task ELSE '{}' END) o(key)
@@ -9463,9 +9464,9 @@ BEGIN
     WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
   END IF;
   IF bad IS NULL THEN
-    SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> 'flow', 'null') <> 'null' LIMIT 1;
+    SELECT format('job %s is unique and has a %s, which is not possible', e.ord, k.name) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) CROSS JOIN (VALUES ('flow'), ('once')) k(name)
+    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> k.name, 'null') <> 'null' LIMIT 1;
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad
