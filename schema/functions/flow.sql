@@ -263,7 +263,7 @@ BEGIN
     FROM fresh a GROUP BY a.flow
   )
   SELECT f.id, f.name,
-         CASE WHEN f.task IS NOT NULL AND p.job IS NULL THEN CASE WHEN p.is_skipped THEN 'cancelled' ELSE 'blocked' END
+         CASE WHEN f.task IS NOT NULL AND p.job IS NULL THEN CASE WHEN p.is_skipped OR p.jobs = 0 THEN 'cancelled' ELSE 'blocked' END
               WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
               WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
          t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success,
@@ -296,7 +296,7 @@ AS $$
   SELECT i.* FROM weir._read_flows(ARRAY[flow_info.flow]) i
 $$;
 COMMENT ON FUNCTION weir.flow_info IS
-  'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: WR003 (the log comes from another cluster, and was not rebased), 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+  'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow; or a task that does not start, also because another transaction has added one of the same name) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: WR003 (the log comes from another cluster, and was not rebased), 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.flow_running(flow bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -337,8 +337,7 @@ func TestATaskThatTwoTransactionsAddIsOne(t *testing.T) {
 		flow := newFlow(t, conn, "f")
 		exec(t, first, `BEGIN`)
 		exec(t, second, `BEGIN`)
-		addTasks(t, first, flow, "a", "b<a", "x<b")
-		addTasks(t, second, flow, "a", "b<a", "y<b")
+		ids := slices.Concat(addTasks(t, first, flow, "a", "b<a", "x<b"), addTasks(t, second, flow, "a", "b<a", "y<b"))
 		exec(t, second, `COMMIT`)
 		if !inOneCut {
 			foldAll(t, conn)
@@ -354,6 +353,15 @@ func TestATaskThatTwoTransactionsAddIsOne(t *testing.T) {
 			}
 		}
 		foldAll(t, conn)
+		for _, id := range value[[]int64](t, conn, `SELECT array_agg(id) FROM unnest($1::bigint[]) id WHERE (SELECT jobs = 0 FROM weir.flow_info(id))`, ids) {
+			wantFlow(t, conn, id, flowState{State: "cancelled", Generation: 1})
+			if state := value[string](t, conn, `SELECT weir.cancel_flow($1)`, id); state != "cancelled" {
+				t.Errorf("cancelling a task that does not count returned %s", state)
+			}
+		}
+		if n := value[int](t, conn, `SELECT count(*) FROM weir.cancellation_where`); n > 0 {
+			t.Errorf("%d cancellations were written", n)
+		}
 		wantFlow(t, conn, flow, flowState{State: "succeeded", Generation: 1, Jobs: 4, Completed: 4})
 		wantCallbacks(t, conn, flow, "success 1", "done 1")
 		if got := taskStates(t, conn, flow); got != "a succeeded, b succeeded, x succeeded, y succeeded" {
