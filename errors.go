@@ -85,8 +85,18 @@ func explain(err error, role string) error {
 	case store.IsStatementLost(err): // in the caller's transaction, which can't be repeated here
 		return fmt.Errorf("%w: a pooler in transaction mode mixes up prepared statements: add default_query_exec_mode=exec to pgx's connection string, or set max_prepared_statements in PgBouncer 1.21 or later", err)
 	}
+	unknown := store.IsUnknownFlow(err)
 	if hint := store.Hint(err); hint != "" {
-		return fmt.Errorf("%w: %s", err, hint)
+		err = fmt.Errorf("%w: %s", err, hint)
+	}
+	if unknown {
+		return unknownFlow{err}
 	}
 	return err
 }
+
+// unknownFlow is an error of the server about a flow that does not exist: it is ErrNotFound.
+type unknownFlow struct{ error }
+
+func (unknownFlow) Is(target error) bool { return target == ErrNotFound }
+func (e unknownFlow) Unwrap() error      { return e.error }

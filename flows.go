@@ -28,7 +28,7 @@ type FlowState string
 
 const (
 	FlowOpen       FlowState = "open"       // not sealed
-	FlowBlocked    FlowState = "blocked"    // a task, and one that it comes after has not ended
+	FlowBlocked    FlowState = "blocked"    // a task whose job is not enqueued yet: one that it comes after has not ended, or no worker has come to it
 	FlowRunning    FlowState = "running"    // members have not ended, or the callbacks are not enqueued yet
 	FlowCancelling FlowState = "cancelling" // the same, after it was cancelled
 	FlowSucceeded  FlowState = "succeeded"  // all members have completed
@@ -49,7 +49,7 @@ type FlowInfo struct {
 	Failed     int64      `json:"failed"`
 	Cancelled  int64      `json:"cancelled"`
 	CreatedAt  time.Time  `json:"created_at"`
-	Deadline   time.Time  `json:"deadline"`
+	Deadline   *time.Time `json:"deadline,omitempty"`    // nil: it is a task, which has none
 	FinishedAt *time.Time `json:"finished_at,omitempty"` // nil: it has not ended
 
 	Parent   int64            `json:"parent,omitempty"`    // the flow that it is a member of; 0: none
@@ -148,7 +148,7 @@ func (c *Client) SealFlow(ctx context.Context, id int64) error {
 // SealFlowTx is SealFlow in your transaction: it takes effect when you commit. An error, ErrNotFound too, aborts the transaction: roll it back.
 func (c *Client) SealFlowTx(ctx context.Context, tx Tx, id int64) error {
 	_, err := store.SealFlow(ctx, tx, id)
-	if store.IsBadArgument(err) { // the only one is the id
+	if store.IsUnknownFlow(err) {
 		err = notFound("flow", id)
 	}
 	return wrap("seal flow", err, "weir_enqueue")
@@ -157,21 +157,30 @@ func (c *Client) SealFlowTx(ctx context.Context, tx Tx, id int64) error {
 // FlowInfo returns a flow and its progress. It costs the same, however many members the flow has. It returns ErrNotFound if the id is unknown, or the
 // flow ended longer ago than jobs are kept.
 func (c *Client) FlowInfo(ctx context.Context, id int64) (*FlowInfo, error) {
-	found, err := store.FlowInfo[FlowInfo](ctx, c.store, id)
-	if err == nil && len(found) == 0 {
-		err = notFound("flow", id)
-	}
-	if err != nil {
-		return nil, wrap("look up flow", err, "weir_enqueue")
-	}
-	return &found[0], nil
+	f, err := c.lookUpFlow(ctx, id)
+	return f, wrap("look up flow", err, "weir_enqueue")
 }
 
-// FlowRunning returns how many members of a flow are running; of those that FlowInfo counts as unfinished, the others wait. It costs the same, however many
-// members the flow has.
+// FlowRunning returns how many jobs of a flow, and of the tasks and flows within it, are running: those that [Client.Jobs] lists. FlowInfo counts a task or a
+// flow within it as one member, however many jobs of its own are running. It costs the same, however many members the flow has. It returns ErrNotFound as FlowInfo does.
 func (c *Client) FlowRunning(ctx context.Context, id int64) (int64, error) {
 	n, err := c.store.FlowRunning(ctx, id)
-	return n, wrap("count running members", err, "weir_work")
+	if err == nil && n == 0 {
+		_, err = c.lookUpFlow(ctx, id)
+	}
+	return n, wrap("count running jobs", err, "weir_work")
+}
+
+// lookUpFlow is FlowInfo, for other calls too.
+func (c *Client) lookUpFlow(ctx context.Context, id int64) (*FlowInfo, error) {
+	found, err := store.FlowInfo[FlowInfo](ctx, c.store, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, notFound("flow", id)
+	}
+	return &found[0], nil
 }
 
 // Flows lists up to limit flows that are not members of others (1 to 1,000; 0: 100), newest first, with smaller ids than after; 0: from the newest on.
@@ -179,12 +188,24 @@ func (c *Client) Flows(ctx context.Context, after int64, limit int) ([]FlowInfo,
 	if limit == 0 {
 		limit = 100
 	}
-	all, err := store.Flows[FlowInfo](ctx, c.store, after, limit)
+	all, err := store.Flows[FlowInfo](ctx, c.store, 0, after, limit)
+	return all, wrap("list flows", err, "weir_work")
+}
+
+// FlowsWithin lists flows as Flows does, but those whose Parent is this flow, or this task. Its tasks are listed by [Client.Tasks]. It returns ErrNotFound as FlowInfo does.
+func (c *Client) FlowsWithin(ctx context.Context, parent, after int64, limit int) ([]FlowInfo, error) {
+	if limit == 0 {
+		limit = 100
+	}
+	all, err := store.Flows[FlowInfo](ctx, c.store, parent, after, limit)
+	if err == nil && len(all) == 0 {
+		_, err = c.lookUpFlow(ctx, parent)
+	}
 	return all, wrap("list flows", err, "weir_work")
 }
 
 // CancelFlow cancels all unfinished members of a flow, whatever their number, with one row, and what is within it, and returns its state: FlowCancelling; or a final one, if it
-// had ended already. Members that wait do not start, running ones are notified, and nobody can add any. When all have ended, Flow.OnDone is enqueued. It
+// had ended already. Members that wait do not start, running ones are notified, and nobody can add any: a flow that is open is sealed. When all have ended, Flow.OnDone is enqueued. It
 // returns ErrNotFound if the id is unknown.
 func (c *Client) CancelFlow(ctx context.Context, id int64) (state FlowState, err error) {
 	err = c.store.Direct(ctx, func(q store.Querier) error {

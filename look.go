@@ -161,7 +161,7 @@ type JobsParams struct {
 	Kinds  []string // up to 1,000; none: all kinds
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
-	Flow   int64    // only members of this flow; 0: all jobs
+	Flow   int64    // only jobs of this flow, and of the tasks and flows within it; 0: all jobs
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
 }

@@ -33,6 +33,31 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 		"cancel flow": func() error { _, err := r.client.CancelFlow(t.Context(), 7); return err },
 		"retry flow":  func() error { _, err := r.client.RetryFlow(t.Context(), 7, nil); return err },
 
+		"flow running": func() error { _, err := r.client.FlowRunning(t.Context(), 7); return err },
+		"flows within": func() error { _, err := r.client.FlowsWithin(t.Context(), 7, 0, 0); return err },
+		"flow's tasks": func() error { _, err := r.client.Tasks(t.Context(), 7, 0, 0); return err },
+		"add tasks": func() error {
+			_, err := r.client.AddTasks(t.Context(), 7, weir.Task{Name: "x", Job: weir.NewJob{Args: number{1}}})
+			return err
+		},
+		"enqueue": func() error { _, err := r.client.Enqueue(t.Context(), number{1}, &weir.Options{Flow: 7}); return err },
+		"enqueue once": func() error {
+			_, err := r.client.Enqueue(t.Context(), number{1}, &weir.Options{Flow: 7, Once: "x"})
+			return err
+		},
+		"enqueue many": func() error {
+			_, err := r.client.EnqueueMany(t.Context(), []weir.NewJob{{Args: number{1}, Options: &weir.Options{Flow: 7}}})
+			return err
+		},
+		"flow's parent": func() error { _, err := r.client.Flow(t.Context(), weir.Flow{Name: "f", Parent: 7}); return err },
+		"increment":     func() error { return r.client.IncrementTx(t.Context(), r.pool, 7, "n", 1) },
+		"flow's outputs": func() error {
+			for _, err := range r.client.FlowOutputs(t.Context(), 7) {
+				return err
+			}
+			return nil
+		},
+
 		"cancel where": func() error { return r.client.CancelWhere(t.Context(), weir.JobFilter{Queue: "none"}) },
 		"retry where": func() error {
 			_, err := r.client.RetryWhere(t.Context(), weir.JobFilter{Queue: "none"}, nil)

@@ -63,12 +63,15 @@ func (c *Client) AddTasksTx(ctx context.Context, tx Tx, flow int64, tasks ...Tas
 	return ids, wrap("add tasks", err, "weir_enqueue")
 }
 
-// Tasks lists up to limit tasks of a flow (1 to 1,000; 0: 100), oldest first, with greater ids than after.
+// Tasks lists up to limit tasks of a flow (1 to 1,000; 0: 100), oldest first, with greater ids than after. It returns ErrNotFound as [Client.FlowInfo] does.
 func (c *Client) Tasks(ctx context.Context, flow, after int64, limit int) ([]TaskInfo, error) {
 	if limit == 0 {
 		limit = 100
 	}
 	all, err := store.Tasks[TaskInfo](ctx, c.store, flow, after, limit)
+	if err == nil && len(all) == 0 {
+		_, err = c.lookUpFlow(ctx, flow)
+	}
 	return all, wrap("list tasks", err, "weir_enqueue")
 }
 
@@ -120,12 +123,16 @@ func (o FlowOutput) Decode(v any) error {
 
 // FlowOutputs iterates over the outputs of a flow's members that have completed, in the order in which they were recorded; those of a flow that has ended
 // are complete. It reads a hundred at a time, so there may be any number. They are kept as long as the flow, also when the jobs have left the log. The
-// outputs of jobs that a task has added belong to the task: pass its id.
+// outputs of jobs that a task has added belong to the task: pass its id. It yields ErrNotFound as FlowInfo returns it.
 func (c *Client) FlowOutputs(ctx context.Context, flow int64) iter.Seq2[FlowOutput, error] {
 	const page = 100
 	return func(yield func(FlowOutput, error) bool) {
 		for after := int64(0); ; {
 			some, err := c.outputs(ctx, flow, "", after, page)
+			if err == nil && len(some) == 0 && after == 0 {
+				_, err = c.lookUpFlow(ctx, flow)
+				err = wrap("read outputs", err, "weir_work")
+			}
 			if err != nil {
 				yield(FlowOutput{}, err)
 				return
@@ -203,14 +210,14 @@ func (j *JobMeta) Task() *TaskOf {
 	return meta.Task
 }
 
-var errOwned = errors.New("it can't have Unique, Flow, Once or RunAt")
+var errOwned = errors.New("it can't have Unique, Flow, Once or RunAt, because the flow enqueues it itself, once: leave them out")
 
 // owned encodes a job that a flow enqueues itself.
 func (c *Client) owned(ctx context.Context, name string, j NewJob) (store.Job, error) {
-	job, err := j.encode(ctx, c.codecs)
-	if err == nil && (job.Unique != nil || job.Flow != 0 || job.Once != "" || !job.RunAt.IsZero()) {
-		err = errOwned
+	if o := j.options(); o.Unique != nil || o.Flow != 0 || o.Once != "" || !o.RunAt.IsZero() {
+		return store.Job{}, fmt.Errorf("%s: %w", name, errOwned)
 	}
+	job, err := j.encode(ctx, c.codecs)
 	if err != nil {
 		return job, fmt.Errorf("%s: %w", name, err)
 	}

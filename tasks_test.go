@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -97,5 +99,50 @@ func TestOutputsOfAFlowAreReadByThoseThatComeAfter(t *testing.T) {
 				t.Errorf("a task with a job that is %s was added", what)
 			}
 		}
+	}
+}
+
+// TestATaskIsAFlowThatCanBeLookedUp: FlowInfo takes the id of a task, as it takes that of a flow. A task has no deadline.
+func TestATaskIsAFlowThatCanBeLookedUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	flow, err := r.client.Flow(t.Context(), weir.Flow{Name: "f", Open: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := r.client.AddTasks(t.Context(), flow, weir.Task{Name: "first", Job: weir.NewJob{Args: number{1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := r.client.FlowInfo(t.Context(), ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task.ID != ids[0] || !task.IsTask || task.Parent != flow || task.Deadline != nil {
+		t.Errorf("the task is %+v", task)
+	}
+	if info, err := r.client.FlowInfo(t.Context(), flow); err != nil || info.Deadline == nil || !info.Deadline.After(info.CreatedAt) {
+		t.Errorf("the flow is %+v, %v", info, err)
+	}
+}
+
+// TestTheJobOfATaskHasOnlyWhatItMayHave: and the error says all that it may not have, whichever it is.
+func TestTheJobOfATaskHasOnlyWhatItMayHave(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	flow, err := r.client.Flow(t.Context(), weir.Flow{Name: "f", Open: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, o := range map[string]weir.Options{"Unique": {Unique: &weir.Unique{}}, "Flow": {Flow: flow}, "Once": {Once: "x"}, "Once and Flow": {Once: "x", Flow: flow}, "RunAt": {RunAt: time.Now().Add(time.Hour)}} {
+		_, err := r.client.AddTasks(t.Context(), flow, weir.Task{Name: "x", Job: weir.NewJob{Args: number{1}, Options: &o}})
+		if err == nil || !strings.Contains(err.Error(), `task "x": it can't have Unique, Flow, Once or RunAt`) || strings.Contains(err.Error(), "see Unique") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// Once is too long, and the hint is about that.
+	_, err = r.client.Enqueue(t.Context(), number{1}, &weir.Options{Flow: flow, Once: strings.Repeat("x", 1001)})
+	if err == nil || !strings.Contains(err.Error(), "once must have 1 to 1000 characters, got 1001") || !strings.Contains(err.Error(), "or a hash of it") || strings.Contains(err.Error(), "pass the id of the flow") {
+		t.Errorf("a Once of 1001 characters: %v", err)
 	}
 }

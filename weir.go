@@ -124,7 +124,7 @@ type Options struct {
 	RunAt       time.Time // the earliest start, by the server's clock, up to the year 9999; default, and in the past: at once
 	MaxAttempts int       // number of attempts before the job fails for good, 1 to 1000; default 25
 	Meta        any       // any value that encodes to a JSON object of up to 64 KiB, without keys that begin with "weir."; handlers see it as Job.Meta
-	Flow        int64     // the flow that it is added to, which has not ended: see [Flow]; default none. A member adds others with the Flow of its Job
+	Flow        int64     // the flow that it is added to, which has not ended: see [Flow]; ErrNotFound, if there is none; default none. A member adds others with the Flow of its Job
 	Once        string    // with Flow: what is to be done once in the flow, in this queue, such as a path, 1 to 1000 characters: see [Enqueued.Duplicate]; default: each job is added
 	Key         string    // whose job it is, such as a tenant, 1 to 200 characters: keys of a queue take turns, and may have limits; default none
 	Unique      *Unique   // not nil: enqueue the job only if it is no duplicate of another

@@ -39,7 +39,7 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 		return nil
 	}
 	err = replaceInPlace(ctx, tx, text)
-	if code(err) == "42P13" { // an argument or a result has changed, which requires a new function
+	if code(err) == "42P13" || code(err) == "42725" { // an argument or a result has changed, which requires a new function; the old one beside it would make calls ambiguous
 		if err = dropFunctions(ctx, tx); err == nil {
 			err = script(ctx, tx, text)
 		}

@@ -69,6 +69,11 @@ func TestASchemaOfAnotherOwnerIsRefused(t *testing.T) {
 	if err := schema.Up(t.Context(), conn); err != nil {
 		t.Errorf("where nothing is in the way: %v", err)
 	}
+	// Of an installed schema, it does not advise to drop anything.
+	exec(`SET ROLE weir_owner_test`)
+	if err := schema.Up(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "weir is installed, and the schema weir belongs to "+conn.Config().User+": run `weir migrate up` as ") || strings.Contains(err.Error(), "drop") {
+		t.Errorf("as another role: %v", err)
+	}
 }
 
 // TestWithoutItsRolesNothingIsInstalled: a role that may not create Weir's roles gets an error that names all missing ones, and nothing is

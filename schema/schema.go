@@ -290,7 +290,15 @@ func checkOwner(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("check the owner of the schema weir: %w", err)
 	}
-	return fmt.Errorf("%s belongs to %s, who could change what Weir runs if %s installed it there: migrate as %[2]s if you trust that role, or drop the object", what, owner, me)
+	var installed bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = 'weir' AND c.relname = 'migration' AND c.relowner = n.nspowner)`, unprepared).Scan(&installed); err != nil {
+		return fmt.Errorf("check whether weir is installed: %w", err)
+	}
+	if installed && what == "the schema weir" {
+		return fmt.Errorf("weir is installed, and the schema weir belongs to %s: run `weir migrate up` as %[1]s, not as %s", owner, me)
+	}
+	return fmt.Errorf("%s belongs to %s, who could change what Weir runs if %s installed it there: migrate as %[2]s if you trust that role, or have %[1]s dropped, if you don't need it", what, owner, me)
 }
 
 // newest returns the version of the newest applied migration, 0 for none.

@@ -132,6 +132,7 @@ CREATE TABLE weir.cancellation_where (
   enqueued_before timestamp with time zone,
   key text,
   flow bigint,
+  is_late boolean NOT NULL DEFAULT false,
   batches bigint,
   xid xid8,
   clear_xid xid8
@@ -839,8 +840,8 @@ CREATE INDEX with_keys_queue ON weir.with_keys USING btree (queue);
 CREATE FUNCTION weir._add_counts(counters jsonb, counts jsonb[]) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT jsonb_object_agg(k.name, k.n) FROM (
-    SELECT e.key AS name, sum(e.value::numeric) AS n
-    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each_text(c.counts) e(key, value) WHERE c.counts IS NOT NULL GROUP BY e.key) k
+    SELECT e.key AS name, least(greatest(sum(e.value::numeric), -9223372036854775808), 9223372036854775807) AS n
+    FROM unnest(counts || counters) c(counts) CROSS JOIN LATERAL jsonb_each(c.counts) e(key, value) WHERE jsonb_typeof(e.value) = 'number' GROUP BY e.key) k
 $$;
 CREATE FUNCTION weir._all_claimed(w weir.cancellation_where) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -1132,7 +1133,7 @@ BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned, t.fired_at,
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
@@ -1188,7 +1189,7 @@ AS $$
 BEGIN
   PERFORM weir._log_member(nextval('weir.job_id'), _call_back.parent, _call_back.job, jsonb_build_object('weir.flow', _call_back.about));
   IF _call_back.parent IS NOT NULL THEN
-    PERFORM weir._arrive(_call_back.parent, 'jobs', 1);  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
+    PERFORM weir._arrive(_call_back.parent, 'jobs', 1, 'called');  -- in the transaction in which the flow ends there, so that it does not end before its callbacks
   END IF;
 END
 $$;
@@ -1212,7 +1213,7 @@ BEGIN
   SELECT x.queue, x.kind, coalesce(x.args, '{}') AS args, coalesce(x.priority, 2) AS priority, coalesce(x.max_attempts, 25) AS max_attempts, nullif(x.meta, 'null') AS meta, x.key INTO r
   FROM jsonb_to_record(_callback.given) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, meta jsonb, key text);
   BEGIN
-    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key);
+    PERFORM weir._check_job(r.queue, r.kind, r.args, r.priority, r.max_attempts, r.meta), weir._check_key(r.key), weir._check_new_queue(r.queue);
     IF octet_length(r.meta::text) > 64000 THEN  -- the flow's key is added
       RAISE EXCEPTION 'weir: meta too large: % bytes, at most 64000 are allowed in a callback', octet_length(r.meta::text) USING ERRCODE = '22023';
     END IF;
@@ -1223,14 +1224,51 @@ BEGIN
       || CASE WHEN r.meta IS NOT NULL THEN jsonb_build_object('meta', r.meta) ELSE '{}' END || CASE WHEN r.key IS NOT NULL THEN jsonb_build_object('key', r.key) ELSE '{}' END;
 END
 $$;
+CREATE FUNCTION weir._cancel_late(sums weir.fold[], late bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id bigint := coalesce(pg_sequence_last_value('weir.job_id'), 0);
+BEGIN
+  INSERT INTO weir.cancellation_where (upto, flow, is_late)
+  SELECT last_id, n.flow, true FROM unnest(_cancel_late.sums) n
+  WHERE n.is_cancelled AND n.flow = ANY (_cancel_late.late) AND (n.waits IS NULL OR n.job IS NOT NULL)  -- a task that never starts has no job
+    AND last_id > coalesce((SELECT max(w.upto) FROM weir.cancellation_where w WHERE w.flow = n.flow), 0);
+  IF FOUND THEN
+    PERFORM nextval('weir.control'), nextval('weir.job_id');
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._cancel_members(flow bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  new_no bigint;
+BEGIN
+  PERFORM pg_current_xact_id();
+  INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), _cancel_members.flow) RETURNING cancellation_where.no INTO new_no;
+  PERFORM weir._arrive(_cancel_members.flow, 'jobs', 0, 'cancelled', new_no);
+  PERFORM nextval('weir.control');
+  -- In order, those that were to be tried again hold up their keys no more.
+  INSERT INTO weir.release (gate, ring, xid, n, lanes)
+  SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
+END
+$$;
 CREATE FUNCTION weir._cancellation_of(flow bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 BEGIN
   -- To the end of the transaction, so that the flow is not forgotten before what it logs is counted.
   LOCK TABLE weir.flow IN ACCESS SHARE MODE;
-  RETURN greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = _cancellation_of.flow ORDER BY f.cut DESC LIMIT 1),
-                  (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = _cancellation_of.flow));
+  RETURN (
+    WITH RECURSIVE around AS (
+      SELECT _cancellation_of.flow AS id
+      UNION ALL
+      SELECT f.parent FROM around a CROSS JOIN LATERAL (SELECT f.parent FROM weir.flow f WHERE f.id = a.id OFFSET 0) f WHERE f.parent IS NOT NULL
+    )
+    SELECT max(greatest((SELECT f.cancelled_no FROM weir.fold f WHERE f.flow = a.id ORDER BY f.cut DESC LIMIT 1),
+                        (SELECT max(w.no) FROM weir.cancellation_where w WHERE w.flow = a.id AND NOT w.is_late))) FROM around a);
 END
 $$;
 CREATE FUNCTION weir._cancelled_among(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2448,7 +2486,7 @@ AS $$
     SELECT d.no FROM weir.cancellation_where d WHERE d.no IN (
       SELECT k.no FROM (
         SELECT c.no, c.upto, max(c.upto) FILTER (WHERE c.no <> ALL (_covered_cancellations.others))
-                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
+                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow, c.is_late ORDER BY c.no
                                      ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
         FROM weir.cancellation_where c) k
       WHERE k.covered >= k.upto)
@@ -2458,7 +2496,7 @@ AS $$
 $$;
 CREATE FUNCTION weir._covers(later weir.cancellation_where, earlier weir.cancellation_where) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+  SELECT coalesce(NOT later.is_late AND later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
     AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
@@ -3079,13 +3117,9 @@ BEGIN
     ORDER BY n.ordinality
   LOOP
     IF this.fired_at IS NULL THEN
-      IF this.fail_fast AND this.flow = ANY (failing) AND NOT this.is_cancelled THEN
-        BEGIN
-          PERFORM weir.cancel_flow(this.flow);
-          again := true;
-        EXCEPTION WHEN program_limit_exceeded THEN
-          RAISE WARNING 'weir: flow % (%) fails fast, but could not be cancelled: %', this.flow, this.name, SQLERRM;
-        END;
+      IF this.fail_fast AND this.flow = ANY (failing) AND this.failed > 0 AND NOT this.is_cancelled THEN  -- unless that was retried already
+        PERFORM weir._cancel_members(this.flow);
+        again := true;
       END IF;
       CONTINUE;
     END IF;
@@ -3451,18 +3485,24 @@ DECLARE
   since         bigint;  -- weir.watched at the first check since this server started
   crowded       boolean;
   w             record;
+  advances      boolean;
   is_new        boolean;
   silent        interval;
   missed        integer := 0;
   fenced        integer := 0;
 BEGIN
-  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
-           FROM weir._unattended() u ORDER BY u.id LOOP
+  FOR w IN SELECT u.*, bool_or(u.is_missing) OVER () AS anybody_missing, bool_or(u.is_awaited) OVER () AS anybody_awaited
+           FROM (SELECT u.*, u.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - u.seen_at, u.seen_at - clock_timestamp()) > u.lease AS is_missing,
+                        coalesce(u.says = 'missed', false) AND EXISTS (SELECT FROM weir.attendance a WHERE a.worker = u.id AND a.started_at = pg_postmaster_start_time()) AS is_awaited
+                 FROM weir._unattended() u) u
+           ORDER BY u.id LOOP
     IF reading IS NULL THEN  -- while all workers attend, the clock doesn't advance
       clock := extract(epoch FROM clock_timestamp()) * 1000;
-      -- A missed worker has little time to come back; a clock step takes no more of it than the usual time between two checks.
-      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
-      IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
+      -- A worker whose session has ended has little time to come back; a clock step takes no more of it than the usual time between two checks. Of all others
+      -- the lease counts, as after a restart: there a check that comes late must count for more, or a lease of seconds would take minutes.
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_awaited THEN 500 ELSE 2000 END);
+      advances := passed >= 1000 OR w.anybody_missing AND passed >= 200;
+      IF advances THEN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;
       reading := pg_sequence_last_value('weir.watched');
@@ -3476,7 +3516,7 @@ BEGIN
     EXIT WHEN fenced >= 20 OR missed >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
     silent := (reading - greatest(w.watched, since)) * interval '1 ms';
-    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + lease_grace;
+    CONTINUE WHEN NOT w.is_missing AND silent <= w.lease + lease_grace;
     worker := w.id;
     more := true;
     IF is_new THEN
@@ -3484,15 +3524,19 @@ BEGIN
     ELSIF silent > w.lease + lease_grace THEN
       reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
     ELSE
-      CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
       reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
-      IF silent < session_grace THEN
-        more := false;
-        RETURN NEXT;
+      IF w.is_awaited AND silent >= session_grace THEN
+        crowded := coalesce(crowded, weir._is_crowded());
+      END IF;
+      IF NOT w.is_awaited OR silent < session_grace OR crowded THEN
+        -- While a lease decides, whoever has advanced the clock checks again soon, and nobody else need do so: few may be left of many maintainers, and as long as
+        -- the lost ones count, each has its turn as rarely as when all were alive.
+        IF advances OR w.is_awaited AND silent < session_grace THEN
+          more := false;
+          RETURN NEXT;
+        END IF;
         CONTINUE;
       END IF;
-      crowded := coalesce(crowded, weir._is_crowded());
-      CONTINUE WHEN crowded;
     END IF;
     -- No worker can write under this lock, so the last word of now stays the last word until the commit.
     IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
@@ -3673,6 +3717,7 @@ DECLARE
   taken     boolean[] := '{}';  -- of which of them the end was taken back
   is_over   boolean;      -- some start over
   failing   bigint[];     -- flows that members have failed of
+  late      bigint[];     -- flows that somebody has cancelled, or added jobs to
   passed    boolean := false;
 BEGIN
   folded := 0;
@@ -3704,7 +3749,7 @@ BEGIN
   news AS MATERIALIZED (
     SELECT a.flow, sum(a.jobs) AS jobs, sum(a.completed) AS completed, sum(a.failed) AS failed, sum(a.cancelled) AS cancelled, sum(a.waits) AS waits, sum(a.broken) AS broken,
            array_agg(a.counts) FILTER (WHERE a.counts IS NOT NULL) AS counts,
-           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails,
+           coalesce(bool_or(a.jobs > a.completed + a.failed + a.cancelled), false) AS reopened, coalesce(bool_or(a.event IN ('sealed', 'cancelled')), false) AS seals, coalesce(bool_or(a.failed > 0), false) AS fails, coalesce(bool_or(a.event = 'cancelled' OR a.event IS NULL AND a.jobs > 0), false) AS late,
            max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no
     FROM (
       SELECT a.flow, a.jobs, a.completed, a.failed, a.cancelled, a.event, a.no, a.waits, a.broken, a.counts FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e
@@ -3713,7 +3758,7 @@ BEGIN
       SELECT d.id, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM weir.flow d WHERE d.task IS NULL AND d.deadline > c.due AND d.deadline <= at) a
     GROUP BY a.flow
   ), summed AS MATERIALIZED (
-    SELECT d.parent, n.fails, p AS was,
+    SELECT d.parent, n.fails, n.late, p AS was,
            ROW(n.flow, c.no + 1, n.jobs + coalesce(p.jobs, 0), n.completed + coalesce(p.completed, 0), n.failed + coalesce(p.failed, 0),
                n.cancelled + coalesce(p.cancelled, 0) - coalesce(p.is_skipped, false)::integer, coalesce(p.generation, 1) + (p.fired_at IS NOT NULL AND n.reopened)::integer,
                z.is_sealed OR coalesce(d.deadline <= at, false), coalesce(e.cancelled_no > coalesce(e.retried_no, 0), false),
@@ -3730,8 +3775,8 @@ BEGIN
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
   SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
-         array_agg((k.sum).flow) FILTER (WHERE k.fails)
-    INTO was, sums, is_new, is_nested, failing FROM summed k;
+         array_agg((k.sum).flow) FILTER (WHERE k.fails), array_agg((k.sum).flow) FILTER (WHERE k.late)
+    INTO was, sums, is_new, is_nested, failing, late FROM summed k;
   IF sums IS NULL THEN
     RETURN;
   ELSIF is_new THEN
@@ -3756,6 +3801,9 @@ BEGIN
     passed := weir._pass_on(sums, was, taken);
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
+  IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
+    PERFORM weir._cancel_late(sums, late);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
@@ -4266,6 +4314,20 @@ EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR interval_fi
     USING ERRCODE = '22023', HINT = hint;
 END
 $$;
+CREATE FUNCTION weir._is_cancelled_now(flow bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  fresh record;  -- not counted yet
+  p     weir.fold;
+BEGIN
+  SELECT max(a.no) FILTER (WHERE a.event = 'cancelled') AS cancelled_no, max(a.no) FILTER (WHERE a.event = 'retried') AS retried_no INTO fresh
+  FROM (SELECT c.snapshot FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1) c CROSS JOIN LATERAL weir._ended_since(c.snapshot, pg_current_snapshot()) e
+  CROSS JOIN LATERAL (SELECT a.* FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high OFFSET 0) a WHERE a.flow = _is_cancelled_now.flow;
+  SELECT k.* INTO p FROM weir.fold k WHERE k.flow = _is_cancelled_now.flow ORDER BY k.cut DESC LIMIT 1;
+  RETURN coalesce(greatest(fresh.cancelled_no, p.cancelled_no) > coalesce(greatest(fresh.retried_no, p.retried_no), 0), false);
+END
+$$;
 CREATE FUNCTION weir._is_cancelled_where(job_id bigint) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -4390,7 +4452,7 @@ BEGIN
   IF is_known IS NOT TRUE OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.flow = _join_flow.flow) THEN
     SELECT i.* INTO state FROM weir._read_flows(ARRAY[_join_flow.flow]) i;
     IF state.id IS NULL THEN
-      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
+      RAISE EXCEPTION 'weir: flow % is unknown', _join_flow.flow USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned, in a transaction that has committed, or in this one.';
     ELSIF state.state IN ('cancelling', 'cancelled') THEN
       RAISE EXCEPTION 'weir: flow % (%) is cancelled', _join_flow.flow, state.name USING ERRCODE = '55000', HINT = 'Jobs can be added to a flow that is open or running.';
     ELSIF state.state = 'blocked' THEN
@@ -4713,7 +4775,7 @@ BEGIN
   WHERE u.once IS NOT NULL AND (u.flow IS NULL OR length(u.once) NOT BETWEEN 1 AND 1000) ORDER BY u.nr LIMIT 1;
   IF bad.nr IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % (job % of %)', CASE WHEN bad.flow IS NULL THEN format('once is %s, and flow is null', to_json(left(bad.once, 100))) ELSE format('once must have 1 to 1000 characters, got %s', length(bad.once)) END,
-      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.';
+      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = CASE WHEN bad.flow IS NULL THEN 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.' ELSE 'Pass what names the job, or a hash of it.' END;
   END IF;
   hashes := ARRAY(SELECT CASE WHEN u.once IS NOT NULL THEN weir._once_key(u.flow, u.queue, u.once) END
                   FROM unnest(_known_once.queues, _known_once.flows, _known_once.onces) WITH ORDINALITY u(queue, flow, once, nr) ORDER BY u.nr);
@@ -5008,7 +5070,7 @@ CREATE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, met
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
-    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR _means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR (_means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND coalesce(NOT _means.meta ? 'weir.flow', true) AND (NOT w.is_late OR weir._is_cancelled_now(_means.flow))) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
     AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
 $$;
 CREATE FUNCTION weir._merged_errors(history jsonb, errors jsonb, most integer) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -6297,7 +6359,7 @@ BEGIN
          CASE WHEN f.task IS NOT NULL AND p.job IS NULL THEN CASE WHEN p.is_skipped OR p.jobs = 0 THEN 'cancelled' ELSE 'blocked' END
               WHEN NOT t.is_sealed THEN 'open' WHEN t.unfinished > 0 OR t.fired_at IS NULL THEN CASE WHEN t.is_cancelled THEN 'cancelling' ELSE 'running' END
               WHEN t.is_cancelled THEN 'cancelled' WHEN p.is_abandoned THEN 'abandoned' WHEN t.failed + t.cancelled > 0 THEN 'failed' ELSE 'succeeded' END,
-         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, f.deadline, CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success,
+         t.generation, t.jobs, t.unfinished, t.completed, t.failed, t.cancelled, f.created_at, nullif(f.deadline, 'infinity'), CASE WHEN t.is_sealed AND t.unfinished = 0 THEN t.fired_at END, f.on_done, f.on_success,
          f.parent, f.task IS NOT NULL, p.job, f.fail_fast, CASE WHEN n.counts IS NOT NULL THEN weir._add_counts(p.counters, n.counts) ELSE p.counters END
   FROM unnest(_read_flows.ids) WITH ORDINALITY i(id, nr)
   CROSS JOIN LATERAL (SELECT f.* FROM weir.flow f WHERE f.id = i.id OFFSET 0) f
@@ -7463,10 +7525,15 @@ BEGIN
     RETURN 'noted cancellations';
   END IF;
 
-  -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since. It is counted, so that who retries the flow sees it.
+  -- Those who may have added jobs before have ended, which the last cut has seen, or there is nothing that it has not; and so have all members: what runs again was
+  -- retried since. The cancellation is counted, so that who retries the flow sees it.
   DELETE FROM weir.cancellation_where d
-  WHERE d.flow IS NOT NULL AND d.xid <= pg_snapshot_xmin(pg_current_snapshot())
-    AND coalesce((SELECT p.cancelled_no >= d.no AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
+  WHERE d.flow IS NOT NULL
+    AND d.xid <= (SELECT pg_snapshot_xmin(CASE WHEN EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+                                                            CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
+                                               THEN c.snapshot ELSE pg_current_snapshot() END)
+                  FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1)
+    AND coalesce((SELECT (d.is_late OR p.cancelled_no >= d.no) AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
                  NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = d.flow));
   IF FOUND THEN
     RETURN 'retired a cancellation';
@@ -7514,6 +7581,9 @@ BEGIN
     WHERE (w.queue IS NULL OR w.queue = j.queue) AND weir._means(w, j.id, j.kind, j.meta, j.enqueued_at, j.key, j.priority, j.flow);
   END IF;
   IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
+    IF j.flow IS NOT NULL THEN
+      PERFORM weir._arrive(j.flow, 'jobs', 0, 'retried', weir._cancellation_of(j.flow));
+    END IF;
     PERFORM nextval('weir.control');
     state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
     RETURN;
@@ -9253,21 +9323,13 @@ AS $$
 DECLARE
   most   CONSTANT integer := 2000;
   now_is text;
-  new_no bigint;
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[cancel_flow.flow]) i;
   IF now_is IN ('open', 'running', 'blocked') THEN
-    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL) >= most THEN
+    IF (SELECT count(*) FROM weir.cancellation_where w WHERE w.flow IS NOT NULL AND NOT w.is_late) >= most THEN
       RAISE EXCEPTION 'weir: % cancellations are not finished', most USING ERRCODE = '54000', HINT = 'Each is kept until workers have passed its jobs, scheduled ones are due, and transactions that were open then have ended: see weir.cancel_where.';
     END IF;
-    PERFORM pg_current_xact_id();
-    INSERT INTO weir.cancellation_where (upto, flow) VALUES (coalesce(pg_sequence_last_value('weir.job_id'), 0), cancel_flow.flow) RETURNING cancellation_where.no INTO new_no;
-    PERFORM weir._arrive(cancel_flow.flow, 'jobs', 0, 'cancelled', new_no);
-    PERFORM nextval('weir.control');
-    -- In order, those that were to be tried again hold up their keys no more.
-    INSERT INTO weir.release (gate, ring, xid, n, lanes)
-    SELECT l.gate, pg_sequence_last_value('weir.active_release'), pg_current_xact_id(), 0, '{}' FROM weir.queue_limit l WHERE l.in_order;
-    PERFORM nextval('weir.job_id');  -- wakes idle workers
+    PERFORM weir._cancel_members(cancel_flow.flow);
     RETURN 'cancelling';
   END IF;
   RETURN now_is;
@@ -9721,12 +9783,17 @@ DECLARE
   workers integer[];
   n       bigint;
 BEGIN
-  PERFORM weir._lock_log();
+  PERFORM weir._lock_log(), weir._hold_flows();
   workers := weir._holders();
-  n := (SELECT count(*) FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
-        CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
-        CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
-        WHERE u.id = ANY (h.ids) AND CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END = flow_running.flow);
+  n := (SELECT coalesce(sum(k.n), 0) FROM (
+          SELECT k.flow, count(*) AS n FROM (
+            SELECT CASE WHEN cardinality(b.flows) = 1 THEN b.flows[1] ELSE u.flow END AS flow
+            FROM weir._in_hand(workers, 9223372036854775807, greatest(20, most / greatest(cardinality(workers), 1))) h
+            CROSS JOIN LATERAL (SELECT b.ids, b.flows FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lane = h.lane AND b.flows IS NOT NULL OFFSET 0) b
+            CROSS JOIN LATERAL unnest(b.ids, b.flows) u(id, flow)
+            WHERE u.id = ANY (h.ids)) k
+          GROUP BY k.flow OFFSET 0) k  -- one look for each flow
+        WHERE weir._is_within(k.flow, flow_running.flow));
   RAISE SQLSTATE 'WR099';  -- releases the log
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN n;
@@ -9754,15 +9821,18 @@ BEGIN
   RETURN new_id;
 END
 $$;
-CREATE FUNCTION weir.flows(after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir.flows(after bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100, parent bigint DEFAULT NULL::bigint) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 BEGIN
   IF flows.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: flows returns 1 to 1000 flows, got %', flows.max_rows USING ERRCODE = '22023', HINT = 'Read more pages: pass the last id as after.';
   END IF;
-  RETURN QUERY SELECT i.* FROM weir._read_flows(ARRAY(
-    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))) i;
+  RETURN QUERY SELECT i.* FROM weir._read_flows(CASE WHEN flows.parent IS NULL THEN ARRAY(
+    SELECT f.id FROM weir.flow f WHERE f.parent IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100))
+  ELSE ARRAY(
+    SELECT f.id FROM (SELECT f.id, f.task FROM weir.flow f WHERE f.parent = flows.parent OFFSET 0) f
+    WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
@@ -10554,11 +10624,12 @@ AS $$
 #variable_conflict use_variable
 DECLARE
   states CONSTANT text[] := ARRAY['failed', 'cancelled'];
-  ids    bigint[];
+  ids          bigint[];
+  cancelled_no bigint;
 BEGIN
   PERFORM weir._check_isolation('retry_flow');
   IF NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = retry_flow.flow) THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass the id of a flow that has not ended longer ago than failed_retention.';
   ELSIF max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
@@ -10567,8 +10638,9 @@ BEGIN
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
   FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
   -- Also for those that were cancelled before they started, which have not ended, and for tasks that were not enqueued.
-  IF retried > 0 OR after IS NULL AND (SELECT i.state IN ('cancelling', 'cancelled') FROM weir._read_flows(ARRAY[flow]) i) THEN
-    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', weir._cancellation_of(flow));
+  cancelled_no := weir._cancellation_of(flow);
+  IF retried > 0 OR after IS NULL AND cancelled_no IS NOT NULL THEN
+    PERFORM weir._arrive(flow, 'jobs', 0, 'retried', cancelled_no);
   END IF;
   -- Flows and tasks within it that were cancelled on their own, or have failed fast, are no longer, either.
   IF after IS NULL THEN
@@ -10647,7 +10719,7 @@ DECLARE
 BEGIN
   SELECT i.state INTO now_is FROM weir._read_flows(ARRAY[seal.flow]) i;
   IF now_is IS NULL THEN
-    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', HINT = 'Pass an id that weir.flow has returned.';
+    RAISE EXCEPTION 'weir: flow % is unknown', coalesce(seal.flow::text, 'null') USING ERRCODE = '22023', TABLE = 'flow', HINT = 'Pass an id that weir.flow has returned.';
   ELSIF now_is <> 'open' THEN
     RETURN false;
   END IF;
@@ -10828,7 +10900,7 @@ BEGIN
   ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
     RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key);
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key), weir._check_new_queue(wanted.queue);
   IF octet_length(wanted.meta::text) > 60000 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
   END IF;
@@ -11195,7 +11267,7 @@ AS $$
 $$;
 
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';
-COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; called: the job is a callback of a flow within it. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.batch.flows IS 'The flows of its jobs, in the order of ids; one element: all are members of that flow. NULL: none is a member of one.';
@@ -11209,6 +11281,7 @@ COMMENT ON COLUMN weir.batch.seen IS 'The snapshot of its claim, if unique jobs 
 COMMENT ON COLUMN weir.cancellation.queue IS 'The queue in which the job was when it was cancelled, for lists of one queue.';
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
+COMMENT ON COLUMN weir.cancellation_where.is_late IS 'Of a flow: it means jobs that were added beside another cancellation of the flow, as long as their flow is cancelled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
 COMMENT ON COLUMN weir.edge.is_lenient IS 'The successor runs also if the predecessor has failed or was cancelled.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
@@ -11280,7 +11353,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
-COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in, for all but cuts. Errors: WR003 (the log comes from another cluster). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Errors: WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
@@ -11297,9 +11370,11 @@ COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
-COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one. Locks: see weir.enqueue.';
+COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one, but not cancelled with it. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
+COMMENT ON ROUTINE weir._cancel_late(weir.fold[],bigint[]) IS 'Cancels what was added to cancelled flows between the call that cancelled them and its commit, or by transactions that could not see it yet: the ids of these jobs may be greater than those that the cancellation means. Locks: see weir.cancel_flow.';
+COMMENT ON ROUTINE weir._cancel_members(bigint) IS 'Cancels what weir.cancel_flow says, however many cancellations there are: what fails fast has no limit. Errors: none. Locks: see weir.cancel_flow.';
+COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow, or of one around it, that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
@@ -11362,7 +11437,7 @@ COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the tim
 COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after the tick was truncated; NULL before the first epoch. Epoch and tick together identify a tick across all logs. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._failed_between(bigint[],timestamp with time zone,timestamp with time zone,integer) IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second: after a session has ended, until the 3 seconds are over, for everybody; while a lease decides about a worker that seems to be lost, for the caller that has advanced weir.watched; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
@@ -11396,6 +11471,7 @@ COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: it
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._interval_of(text,text) IS 'The interval that is the value of a setting. Errors: 22023.';
+COMMENT ON ROUTINE weir._is_cancelled_now(bigint) IS 'Whether a flow is cancelled, and was not retried since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
@@ -11441,7 +11517,7 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
@@ -11490,7 +11566,7 @@ COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message i
 COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
-COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or missed), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._rescue() IS 'Fences workers whose session has ended, or that were silent past their lease, and logs the unfinished attempts of fenced workers again, in bounded steps. Returns for each worker why it ended, how many attempts were logged (NULL for one that was just fenced or is missing), and the ids of their jobs; if more is true, call again; error is why a worker could not be settled, which does not delay the others. Call it about twice a second. Errors: WR004. Locks: advisory step 6, claims (shared) and the workers'' claims (tried); see _fence_silent, _fence and _settle. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._reserve(integer,integer,interval) IS 'How many of the next n jobs that are claimed from a queue are chosen by age, by priority (1 to 4): a claim leaves them to their lanes. NULL: none, because no job has waited for ageing. Then it has locked nothing; otherwise the answer holds until the claim ends, because no other claims from these lanes. Locks: advisory: the queue''s lanes in their order (exclusive), unless it returns NULL. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._results_in(integer,bigint,bigint,integer) IS 'Completed jobs of a segment, from the end of its results backwards, before a place (page * 65536 + line); a row with is_end false stands for a result with another outcome.';
 COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed jobs of a lane, newest batches first, before a place; a row with is_end false stands for a result with another outcome.';
@@ -11557,7 +11633,7 @@ COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passe
 COMMENT ON ROUTINE weir.add_tasks(bigint,jsonb) IS 'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before; up to 100000 in all tasks of a call), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
-COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it; seals it, and lets nobody add jobs any more. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
+COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
@@ -11573,10 +11649,10 @@ COMMENT ON ROUTINE weir.enqueue_unique(text,text,jsonb,text,text[],text,interval
 COMMENT ON ROUTINE weir.enqueued(integer) IS 'The jobs that this transaction has enqueued, in that order, up to a limit of 1 to 10000. For tests, which check them and then roll back. The jobs of other transactions are not among them. Those that functions and triggers of other owners have enqueued in this transaction are; therefore the caller needs weir_work or weir_operate, which may read every job. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.failure_groups(text,text,timestamp with time zone,timestamp with time zone,integer,text) IS 'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,bigint,boolean) IS 'Creates a flow in the caller''s transaction and returns its id: a set of jobs, to which weir.enqueue and weir.enqueue_many add with flow, and running members, too. It is open until weir.seal, and no callback comes before that; if nobody has sealed it by the deadline (NULL: in one day), it is sealed as abandoned. When it is sealed and all its members have ended, on_done is enqueued; and on_success, if all of them have completed. Each is a job as in weir.enqueue_many(jsonb), without run_at, unique and flow; its meta has the key weir.flow: the flow''s id, name, generation (1; more if members were retried, or added, after it had ended) and how many jobs it has had, and of these completed, failed and cancelled, and its counters. name is for people, and need not be unique. parent: the flow that it is a member of, as a job would be: the parent does not end before it has ended, nor before its callbacks have, which are members of the parent, too; it counts there as one member, completed, failed or cancelled. fail_fast: it is cancelled as soon as a member has failed for good. Errors: 22023, 22P02 (a value of another type); 55000 (the parent has ended); WR003 (the log comes from another cluster, and was not rebased). Locks: ROW EXCLUSIVE on weir.flow; none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task, and one that it comes after has not ended), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow; or a task that does not start, also because another transaction has added one of the same name) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: WR003 (the log comes from another cluster, and was not rebased), 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state, which is open (not sealed), blocked (a task whose job is not enqueued yet: one that it comes after has not ended, or no chores have come to it), running or cancelling (sealed, and members or callbacks are left), succeeded (all its members completed), failed (some failed, or were cancelled), cancelled (by weir.cancel_flow; or a task that does not start, also because another transaction has added one of the same name) or abandoned (it was sealed by its deadline); how many jobs it has had, and of these are unfinished, completed, failed and cancelled; the generation; its deadline, NULL for a task, which has none; when it ended, if it has; its parent, if it is a member of another; whether it is a task, and then its job, once that was enqueued; and its counters (see weir.increment). No row if the id is unknown, or the flow ended longer ago than completed_retention and failed_retention. It reads a bounded number of rows, however many members there are. Errors: WR003 (the log comes from another cluster, and was not rebased), 40001 (REPEATABLE READ and SERIALIZABLE only: the tables of flows were compacted after the transaction took its snapshot). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs of a flow''s members that have completed, also of those that have left the log, in the order in which they were recorded: up to max_rows (1 to 1000) after the one with the number after (NULL: from the first on); with task, only that task''s. job and kind are the job''s, task_name is that of the task (NULL: a member without a name). Outputs of jobs that a task has added belong to the task: pass its id. Those of a flow that has ended are complete. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
-COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many members of a flow are running: of those that weir.flow_info counts as unfinished, the others wait. Members of flows and tasks within it are theirs. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
-COMMENT ON ROUTINE weir.flows(bigint,integer) IS 'Flows that are not members of others, and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
+COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
@@ -11648,7 +11724,7 @@ COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
-COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
+COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
 COMMENT ON TABLE weir.arrival IS 'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the start time of the server on which they did, and the value of weir.watched at that time. Without a row for the current server start, a free attendance lock means nothing. The row of worker 0 records the first check for unattended workers since the server started: no lease counts from before it.';
@@ -11754,7 +11830,7 @@ GRANT EXECUTE ON ROUTINE weir.flow(text,jsonb,jsonb,timestamp with time zone,big
 GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_running(bigint) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;

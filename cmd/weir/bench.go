@@ -40,7 +40,8 @@ type benchFlags struct {
 	Yes        bool   `help:"Measure even if the database contains unfinished jobs."`
 	CPUProfile string `name:"cpu-profile" placeholder:"FILE" help:"Write a CPU profile of this process, for go tool pprof."`
 
-	connections int // that the bench needs; 0: the default
+	connections int                          // that the bench needs; 0: the default
+	fit         func(connections int) string // see load.Config
 }
 
 type benchDrainCmd struct {
@@ -122,7 +123,7 @@ func (f *benchFlags) run(ctx context.Context, s *streams, d *database, measure f
 		return err
 	}
 	weir := engine.Engine{Log: s.err}
-	return load.Run(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err, MaxConnections: f.connections}, f.CPUProfile, func(db *load.Database) error {
+	return load.Run(ctx, load.Config{URL: d.url, Yes: f.Yes, Progress: s.err, MaxConnections: f.connections, Fit: f.fit}, f.CPUProfile, func(db *load.Database) error {
 		report, err := measure(db)
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -270,5 +271,56 @@ func TestCommandsOfTheBenchmarksExist(t *testing.T) {
 		if _, err := parser.Parse(strings.Fields(m[1])); err != nil {
 			t.Errorf("weir bench %s: %v", m[1], err)
 		}
+	}
+}
+
+// TestABenchOfFlowsSaysWhatItHasMeasured: one number of each row, no figures of the warm-up, no target that a small tree misses, and no warning that its own queue is new.
+func TestABenchOfFlowsSaysWhatItHasMeasured(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args       []string
+		out, lacks []string // of both streams
+	}{
+		"dag":   {[]string{"dag", "--tasks", "20", "--layers", "2", "--rounds", "1"}, []string{`(?m)^tasks +20 +in 2 layers$`, `(?m)^seconds to add them +\d`}, nil},
+		"chord": {[]string{"chord", "--members", "20", "--rounds", "1", "--small-members", "2", "--small-rounds", "1"}, []string{`warming up\n`, `chord of 2, round 1 of 1: `}, []string{"chord of 1,"}},
+		"tree":  {[]string{"tree", "--nodes", "200", "--processes", "2", "--rounds", "1", "--no-lab"}, []string{`; 1 round; the ratio has no target, because trees of fewer than 50000 nodes do not say`, `in 1 round\n`}, []string{"target: ratio"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var both bytes.Buffer
+			if err := runBench(t, pgtest.Database(t), &both, &both, c.args...); err != nil {
+				t.Fatal(err, both.String())
+			}
+			for _, want := range c.out {
+				if !regexp.MustCompile(want).Match(both.Bytes()) {
+					t.Errorf("it does not say %s:\n%s", want, both.String())
+				}
+			}
+			for _, not := range append(c.lacks, "no job was ever enqueued", "1 rounds") {
+				if strings.Contains(both.String(), not) {
+					t.Errorf("it says %q:\n%s", not, both.String())
+				}
+			}
+		})
+	}
+}
+
+// TestABenchThatNeedsMoreConnectionsSaysWhatWouldDo: with the flag, it does.
+func TestABenchThatNeedsMoreConnectionsSaysWhatWouldDo(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	var out bytes.Buffer
+	err := runBench(t, url, &out, &out, "tree", "--processes", "1000")
+	if err == nil {
+		t.Fatal("a thousand processes are accepted")
+	}
+	fits := regexp.MustCompile(`needs 7010 connections, but max_connections is (\d+): pass --processes (\d+), raise it, or measure`).FindStringSubmatch(err.Error())
+	if fits == nil {
+		t.Fatal(err)
+	}
+	connections, _ := strconv.Atoi(fits[1])
+	processes, _ := strconv.Atoi(fits[2])
+	if 7*processes+10 > connections || 7*(processes+1)+10 <= connections {
+		t.Errorf("%d processes are not what %d connections do", processes, connections)
 	}
 }

@@ -65,7 +65,7 @@ func (c *benchTreeCmd) Run(ctx context.Context, s *streams, d *database) error {
 			return cmd
 		},
 	}
-	c.connections = config.Connections()
+	c.connections, c.fit = config.Connections(), config.Fit
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
 		return bench.Tree(ctx, db, engine.Engine{Log: s.err}, config)
 	})

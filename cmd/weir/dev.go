@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/binaries"
+	"github.com/weir-pg/weir/cmd/internal/engine"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/embedded"
@@ -189,7 +189,7 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 		return nil
 	})
 	return client.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: slog.New(expectant{log.Handler()}), Hubs: []string{hub},
+		Handlers: handlers, Queues: map[string]int{devQueue: 4}, Name: "weir dev", Logger: slog.New(engine.Expectant{Handler: log.Handler()}), Hubs: []string{hub},
 		Hooks: []weir.Hooks{{End: func(_ context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 			attrs := []any{"job", job.ID, "kind", job.Kind, "took", took.Round(time.Microsecond)}
 			if err != nil {
@@ -198,16 +198,6 @@ func devWorker(client *weir.Client, hub string, log *slog.Logger) (*weir.Worker,
 			log.Info(string(outcome), attrs...)
 		}}},
 	})
-}
-
-// expectant is a handler that drops the worker's remark that its queue is new, because its name is ours.
-type expectant struct{ slog.Handler }
-
-func (h expectant) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "weir: no job was ever enqueued") {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
 }
 
 // writeURL stores the connection string for other subcommands: atomically, and readable by the owner only.

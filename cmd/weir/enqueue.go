@@ -31,7 +31,7 @@ type enqueueCmd struct {
 	MaxAttempts int    `default:"25" range:"1 to 1000" help:"Maximum number of attempts."`
 	Meta        string `placeholder:"JSON" help:"JSON object to store with the jobs."`
 	Key         string `placeholder:"TEXT" help:"Whose jobs they are, such as a tenant: keys of a queue take turns, and may have limits."`
-	Flow        int64  `placeholder:"ID" help:"The flow that the jobs are added to: see weir flows."`
+	Flow        int64  `placeholder:"ID" range:"1 or more" help:"The flow that the jobs are added to: see weir flows."`
 	Once        bool   `help:"With --flow: add a job only if none of its kind with the same arguments was added to the flow before."`
 	OnceKey     string `placeholder:"TEXT" help:"With --flow: add the job only if none with this key was added to the flow before, whatever its kind and arguments."`
 	JSON        bool   `name:"json" help:"Print {\"count\", \"first\", \"last\", \"duplicates\", \"replaced\"} as JSON."`

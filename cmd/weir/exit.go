@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir"
 )
 
 // Exit codes. They are part of the command's interface: top-level help lists them.
@@ -46,6 +48,8 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.As(err, &f):
 		return f.code
+	case errors.Is(err, weir.ErrNotFound):
+		return exitNotFound
 	}
 	return exitFailure
 }

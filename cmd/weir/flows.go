@@ -38,8 +38,9 @@ Example:
 }
 
 type flowsListCmd struct {
-	After int64 `placeholder:"ID" help:"Only flows older than this one."`
-	Limit int   `default:"20" help:"Maximum flows, up to 1000."`
+	Parent int64 `placeholder:"ID" range:"1 or more" help:"Only flows within this flow, or this task; by default, those that are within none."`
+	After  int64 `placeholder:"ID" range:"1 or more" help:"Only flows older than this one."`
+	Limit  int   `default:"20" range:"1 to 1000" help:"Maximum flows, up to 1000."`
 	jsonFlag
 }
 
@@ -60,9 +61,19 @@ func (c *flowsListCmd) Run(ctx context.Context, s *streams, db *database) error 
 		return err
 	}
 	defer closePool()
-	all, err := client.Flows(ctx, c.After, c.Limit)
-	if err != nil {
+	var all []weir.FlowInfo
+	if c.Parent == 0 {
+		all, err = client.Flows(ctx, c.After, c.Limit)
+	} else {
+		all, err = client.FlowsWithin(ctx, c.Parent, c.After, c.Limit)
+	}
+	if errors.Is(err, weir.ErrNotFound) {
+		return noFlow(c.Parent)
+	} else if err != nil {
 		return err
+	}
+	if len(all) == c.Limit {
+		defer tellOfMore(s, all[len(all)-1].ID)
 	}
 	if c.JSON {
 		return printJSON(s.out, orEmpty(all))
@@ -78,70 +89,17 @@ func (c *flowsListCmd) Run(ctx context.Context, s *streams, db *database) error 
 	return table(s.out, []string{"ID", "NAME", "STATE", "JOBS", "UNFINISHED", "COMPLETED", "FAILED", "CANCELLED", "CREATED"}, rows)
 }
 
-type flowsShowCmd struct {
-	ID int64 `arg:"" help:"Id of a flow."`
-	jsonFlag
-}
-
-func (flowsShowCmd) Help() string {
-	return `It costs the same, however many members the flow has. "waits for" names some of what it waits for, if it has not ended. To see its members: weir jobs list --flow 1
-
-Example:
-
-    weir flows show 1`
-}
-
-func (c *flowsShowCmd) Run(ctx context.Context, s *streams, db *database) error {
-	return oneFlow(ctx, db, c.ID, func(client *weir.Client, f *weir.FlowInfo) error {
-		if c.JSON {
-			return printJSON(s.out, f)
-		}
-		fields := [][2]string{
-			{"id", strconv.FormatInt(f.ID, 10)}, {"name", printable(f.Name)}, {"state", string(f.State)}, {"generation", strconv.Itoa(f.Generation)},
-			{"jobs", count(f.Jobs)}, {"unfinished", count(f.Unfinished)}, {"completed", count(f.Completed)}, {"failed", count(f.Failed)}, {"cancelled", count(f.Cancelled)},
-			{"created", when(&f.CreatedAt)}, {"finished", when(f.FinishedAt)},
-		}
-		if f.Parent != 0 {
-			fields = append(fields, [2]string{"parent", strconv.FormatInt(f.Parent, 10)})
-		}
-		if f.Job != 0 {
-			fields = append(fields, [2]string{"job", strconv.FormatInt(f.Job, 10)})
-		}
-		if f.State == weir.FlowOpen {
-			fields = append(fields, [2]string{"deadline", when(&f.Deadline)})
-		}
-		for _, name := range slices.Sorted(maps.Keys(f.Counters)) {
-			fields = append(fields, [2]string{"counter", printable(name) + " " + strconv.FormatInt(f.Counters[name], 10)})
-		}
-		if f.FinishedAt == nil {
-			running, err := client.FlowRunning(ctx, f.ID)
-			if err != nil {
-				return err
-			}
-			fields = append(fields, [2]string{"running", count(running)})
-			waits, err := waitsOf(ctx, client, f)
-			if err != nil {
-				return err
-			}
-			for _, what := range waits {
-				fields = append(fields, [2]string{"waits for", what})
-			}
-		}
-		for _, field := range fields {
-			if field[1] != "" {
-				fmt.Fprintf(s.out, "%-11s %s\n", field[0], field[1])
-			}
-		}
-		return nil
-	})
+// tellOfMore says how a list that is as long as it may be continues.
+func tellOfMore(s *streams, last int64) {
+	fmt.Fprintf(s.err, "weir: there may be more: list them with --after %d\n", last)
 }
 
 type flowsCreateCmd struct {
 	Name      string        `arg:"" help:"What it is called."`
-	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: queue, kind, and optionally args, priority, max_attempts, meta and key."`
+	OnDone    string        `placeholder:"JOB" help:"Job to enqueue when all members have ended, as JSON: kind, and optionally queue (default), args, priority, max_attempts, meta and key."`
 	OnSuccess string        `placeholder:"JOB" help:"Job to enqueue when all members have completed."`
 	Deadline  time.Duration `placeholder:"DURATION" help:"How long until it is sealed, if nobody does so (1 day)."`
-	Parent    int64         `placeholder:"ID" help:"The flow that it is a member of."`
+	Parent    int64         `placeholder:"ID" range:"1 or more" help:"The flow that it is a member of."`
 	FailFast  bool          `help:"Cancel it as soon as a member has failed for good."`
 }
 
@@ -154,37 +112,47 @@ func (flowsCreateCmd) Help() string {
 }
 
 // callbackFields are what a callback may have.
-var callbackFields = []string{"queue", "kind", "args", "priority", "max_attempts", "meta", "key"}
+var callbackFields = []string{"kind", "queue", "args", "priority", "max_attempts", "meta", "key"}
 
 // callbackOf returns a callback of a flow; no args: there is none.
 func callbackOf(flag, text string) (job weir.NewJob, err error) {
 	if text == "" {
 		return job, nil
 	}
-	var fields map[string]json.RawMessage
-	var wrong *json.UnmarshalTypeError
-	if err := json.Unmarshal([]byte(text), &fields); errors.As(err, &wrong) {
-		return job, usagef("%s must be a job, as a JSON object, got a JSON %s", flag, wrong.Value)
-	} else if err != nil {
-		return job, usagef("%s must be a job, as JSON, got %s: for example {\"queue\": \"default\", \"kind\": \"merge\"}", flag, text)
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if !slices.Contains(callbackFields, name) {
-			return job, usagef("%s has an unknown key %q: a job has queue, kind, and optionally args, priority, max_attempts, meta and key", flag, name)
-		}
-	}
 	var given callbackJSON
-	if err := json.Unmarshal([]byte(text), &given); errors.As(err, &wrong) {
-		must := "text"
-		if wrong.Type.Kind() == reflect.Int {
-			must = "whole number"
-		}
-		name := callbackFields[slices.IndexFunc(callbackFields, func(name string) bool { return strings.EqualFold(name, wrong.Field) })]
-		return job, usagef("%s: %s must be a %s, got %s", flag, name, must, fields[name])
-	} else if err != nil {
-		return job, usagef("%s must be a job, as JSON: %w, got %s", flag, err, text)
+	if err := decodeFields(flag, "a job", []byte(text), callbackFields, &given); err != nil {
+		return job, err
 	}
 	return given.job(flag)
+}
+
+// decodeFields decodes a JSON object that may have these fields. what names it in errors, and is says what it must be.
+func decodeFields(what, is string, text []byte, fields []string, into any) error {
+	var given map[string]json.RawMessage
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal(text, &given); errors.As(err, &wrong) {
+		return usagef("%s must be %s, as a JSON object, got a JSON %s", what, is, wrong.Value)
+	} else if err != nil {
+		return usagef("%s must be %s, as JSON, got %s: for example {\"queue\": \"default\", \"kind\": \"merge\"}", what, is, text)
+	} else if given == nil {
+		return usagef("%s must be %s, as a JSON object, got null", what, is)
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(fields, name) {
+			return usagef("%s has an unknown key %q: %s has %s and %s", what, name, is, strings.Join(fields[:len(fields)-1], ", "), fields[len(fields)-1])
+		}
+	}
+	if err := json.Unmarshal(text, into); errors.As(err, &wrong) {
+		name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
+		must := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Bool: "true or false"}[wrong.Type.Kind()]
+		if name == "after" {
+			must = "an array of names of tasks"
+		}
+		return usagef("%s: %s must be %s, got %s", what, name, cmp.Or(must, "a text"), given[name])
+	} else if err != nil {
+		return usagef("%s must be %s, as JSON: %w, got %s", what, is, err, text)
+	}
+	return nil
 }
 
 // callbackJSON is a job that a flow enqueues itself.

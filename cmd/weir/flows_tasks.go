@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,14 +17,14 @@ import (
 )
 
 type flowsTasksCmd struct {
-	ID    int64 `arg:"" help:"Id of a flow."`
-	After int64 `placeholder:"ID" help:"Only tasks with greater ids."`
-	Limit int   `default:"100" help:"Maximum tasks, up to 1000."`
+	ID    int64 `arg:"" range:"1 or more" help:"Id of a flow."`
+	After int64 `placeholder:"ID" range:"1 or more" help:"Only tasks with greater ids."`
+	Limit int   `default:"100" range:"1 to 1000" help:"Maximum tasks, up to 1000."`
 	jsonFlag
 }
 
 func (flowsTasksCmd) Help() string {
-	return `STATE is blocked while a task that it comes after has not ended: WAITS FOR names these. JOB is its job, once that was enqueued.
+	return `STATE is blocked until its job is enqueued, by a worker's chores, once all that it comes after have ended: WAITS FOR names those that have not. JOB is its job.
 
 Example:
 
@@ -38,6 +39,9 @@ func (c *flowsTasksCmd) Run(ctx context.Context, s *streams, db *database) error
 		all, err := client.Tasks(ctx, c.ID, c.After, c.Limit)
 		if err != nil {
 			return err
+		}
+		if len(all) == c.Limit {
+			defer tellOfMore(s, all[len(all)-1].ID)
 		}
 		if c.JSON {
 			return printJSON(s.out, orEmpty(all))
@@ -59,48 +63,90 @@ func (c *flowsTasksCmd) Run(ctx context.Context, s *streams, db *database) error
 }
 
 type flowsAddCmd struct {
-	ID int64 `arg:"" help:"Id of a flow that has not ended."`
+	ID int64 `arg:"" range:"1 or more" help:"Id of a flow that has not ended."`
 }
 
 func (flowsAddCmd) Help() string {
-	return `Reads a JSON array of tasks from standard input: {"task": NAME, "after": [NAME, …], "ignore_failed": true, "queue": …, "kind": …, "args": …}. All of them are added, or none. One that is there already stays as it is.
+	return `Reads a JSON array of tasks from standard input: {"task": NAME, "after": [NAME, …], "ignore_failed": true, "kind": …, "queue": …, "args": …}; only task and kind are required. All of them are added, or none. One that is there already stays as it is, and is marked.
 
 Example:
 
     echo '[{"task": "load", "queue": "files", "kind": "load"}, {"task": "merge", "after": ["load"], "kind": "merge"}]' | weir flows add 1`
 }
 
-func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
-	var given []struct {
-		Task         string   `json:"task"`
-		After        []string `json:"after"`
-		IgnoreFailed bool     `json:"ignore_failed"`
-		callbackJSON
+// taskFields are what a task may have.
+var taskFields = slices.Concat([]string{"task", "after", "ignore_failed"}, callbackFields)
+
+// readTasks reads an array of tasks.
+func readTasks(in io.Reader) ([]weir.Task, error) {
+	const most = 64 << 20
+	const example = `[{"task": "load", "kind": "load"}]`
+	text, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
 	}
-	decoder := json.NewDecoder(io.LimitReader(s.in, 64<<20))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&given); err != nil {
-		return usagef("standard input must be a JSON array of tasks: %v", err)
+	var all []json.RawMessage
+	var wrong *json.UnmarshalTypeError
+	switch err := json.Unmarshal(text, &all); {
+	case len(text) > most:
+		return nil, usagef("standard input is longer than %d bytes: add the tasks in several calls", most)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil, usagef("standard input is empty: pipe a JSON array of tasks, such as %s", example)
+	case errors.As(err, &wrong):
+		return nil, usagef("standard input must be a JSON array of tasks, got a JSON %s: write it as %s", wrong.Value, example)
+	case err != nil:
+		return nil, usagef("standard input must be one JSON array of tasks, and nothing else: %w", err)
+	case len(all) == 0:
+		return nil, usagef("standard input is %s: there is no task to add", cell(string(bytes.TrimSpace(text))))
 	}
-	tasks := make([]weir.Task, len(given))
-	for i, t := range given {
-		job, err := t.job(fmt.Sprintf("task %d", i+1))
+	tasks := make([]weir.Task, len(all))
+	for i, text := range all {
+		var t struct {
+			Task         string   `json:"task"`
+			After        []string `json:"after"`
+			IgnoreFailed bool     `json:"ignore_failed"`
+			callbackJSON
+		}
+		what := fmt.Sprintf("task %d", i+1)
+		if err := decodeFields(what, "a task", text, taskFields, &t); err != nil {
+			return nil, err
+		}
+		job, err := t.job(what)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		tasks[i] = weir.Task{Name: t.Task, After: t.After, IgnoreFailed: t.IgnoreFailed, Job: job}
 	}
+	return tasks, nil
+}
+
+func (c *flowsAddCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if _, ok := isTerminal(s.in); ok {
+		fmt.Fprintln(s.err, "weir: reading tasks from the terminal: end with Ctrl-D")
+	}
+	tasks, err := readTasks(&contextReader{ctx: ctx, in: s.in})
+	if err != nil {
+		return err
+	}
 	return oneFlow(ctx, db, c.ID, func(client *weir.Client, _ *weir.FlowInfo) error {
+		before, err := allTasks(ctx, client, c.ID)
+		if err != nil {
+			return err
+		}
 		ids, err := client.AddTasks(ctx, c.ID, tasks...)
 		for i := range ids {
-			fmt.Fprintln(s.out, ids[i], printable(tasks[i].Name))
+			note := ""
+			if _, found := slices.BinarySearchFunc(before, ids[i], func(t weir.TaskInfo, id int64) int { return cmp.Compare(t.ID, id) }); found {
+				note = " (was there already)"
+			}
+			fmt.Fprintf(s.out, "%d %s%s\n", ids[i], printable(tasks[i].Name), note)
 		}
 		return err
 	})
 }
 
 type flowsOutputsCmd struct {
-	ID int64 `arg:"" help:"Id of a flow, or of a task."`
+	ID int64 `arg:"" range:"1 or more" help:"Id of a flow, or of a task."`
 	jsonFlag
 }
 
@@ -143,7 +189,7 @@ func (c *flowsOutputsCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type flowsGraphCmd struct {
-	ID     int64  `arg:"" help:"Id of a flow."`
+	ID     int64  `arg:"" range:"1 or more" help:"Id of a flow."`
 	Format string `default:"text" enum:"text,dot,mermaid" help:"text, dot (for Graphviz) or mermaid."`
 }
 
@@ -289,48 +335,6 @@ func drawMermaid(w io.Writer, tasks []weir.TaskInfo) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// waitsOf says, in a few lines, what a flow that has not ended waits for.
-func waitsOf(ctx context.Context, client *weir.Client, f *weir.FlowInfo) (lines []string, err error) {
-	const most = 10
-	if f.State == weir.FlowOpen {
-		lines = append(lines, fmt.Sprintf("to be sealed: weir flows seal %d, or by its deadline at %s", f.ID, when(&f.Deadline)))
-	}
-	tasks, err := client.Tasks(ctx, f.ID, 0, 1000)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range tasks {
-		if t.State == weir.FlowBlocked && len(lines) < most {
-			lines = append(lines, fmt.Sprintf("task %s, which comes after %s", printable(t.Name), printable(strings.Join(t.WaitsFor, ", "))))
-		}
-	}
-	queues, err := client.Queues(ctx)
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string]weir.QueueInfo{}
-	for _, q := range queues {
-		byName[q.Name] = q
-	}
-	page, err := client.Jobs(ctx, weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled}, Limit: most})
-	if err != nil {
-		return nil, err
-	}
-	for _, j := range page.Jobs {
-		why := string(j.State)
-		switch q := byName[j.Queue]; {
-		case j.State == weir.StateScheduled:
-			why = "scheduled for " + when(j.RunAt)
-		case j.State == weir.StateAvailable && q.PausedAt != nil:
-			why = "available, but its queue is paused: weir queues resume " + j.Queue
-		case j.State == weir.StateAvailable && q.Workers == 0:
-			why = "available, but no worker works its queue"
-		}
-		lines = append(lines, fmt.Sprintf("job %d of kind %s in queue %s, which is %s", j.ID, printable(j.Kind), printable(j.Queue), why))
-	}
-	return lines, nil
 }
 
 // oneFlow calls do with a flow.

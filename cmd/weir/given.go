@@ -30,7 +30,9 @@ func refuseEmpty(given *kong.Path) error {
 	case reflect.String, reflect.Slice, reflect.Pointer:
 		return fmt.Errorf("%s is empty: %s (is a variable of your shell not set?)", name, advice)
 	}
-	if bounds := value.Tag.Get("range"); bounds != "" {
+	if bounds := value.Tag.Get("range"); bounds != "" && value.Required {
+		return fmt.Errorf("%s must be %s, got %v", name, bounds, value.Target.Interface())
+	} else if bounds != "" {
 		return fmt.Errorf("%s must be %s, got %v: %s", name, bounds, value.Target.Interface(), advice)
 	}
 	return fmt.Errorf("%s must not be %v: %s", name, value.Target.Interface(), advice)

@@ -39,7 +39,7 @@ type jobsListCmd struct {
 	Kind  []string `short:"k" placeholder:"KIND" sep:"none" help:"Only jobs of this kind. May be repeated."`
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
 	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
-	Flow  int64    `placeholder:"ID" help:"Only members of this flow."`
+	Flow  int64    `placeholder:"ID" range:"1 or more" help:"Only jobs of this flow, and of the tasks and flows within it."`
 	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind, --meta, --key and --flow."`
 	Limit *int     `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
@@ -227,7 +227,7 @@ func gist(j weir.JobInfo) string {
 }
 
 type jobsShowCmd struct {
-	ID int64 `arg:"" help:"Id of the job."`
+	ID int64 `arg:"" range:"1 or more" help:"Id of the job."`
 	jsonFlag
 }
 

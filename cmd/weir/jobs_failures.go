@@ -16,7 +16,7 @@ type jobsFailuresCmd struct {
 	Kind  string        `short:"k" help:"Only jobs of this kind."`
 	Key   string        `help:"Only jobs with this key."`
 	Since time.Duration `placeholder:"DURATION" help:"Only jobs that failed within this time."`
-	Limit int           `default:"20" placeholder:"N" help:"Maximum groups (${default})."`
+	Limit int           `default:"20" placeholder:"N" range:"1 to 10000" help:"Maximum groups (${default})."`
 	jsonFlag
 }
 

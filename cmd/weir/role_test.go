@@ -179,3 +179,46 @@ func TestARefusalOverASocketNamesTheSystemsUser(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAUserMayNotSeeOfAFlowIsLeftOut: how a flow stands is shown to every role that may look it up; what is left out is said in one line, with the role that shows it.
+func TestWhatAUserMayNotSeeOfAFlowIsLeftOut(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[string]struct{ shown, hidden []string }{
+		"weir_enqueue": {shown: []string{"task t, which a worker's chores enqueue\n"}, hidden: []string{"the role weir_work shows how many jobs are running", "the role weir_operate shows"}},
+		"weir_work":    {shown: []string{"running     0\n", "kind k in queue q, which is available\n"}, hidden: []string{"the role weir_operate shows"}},
+		"weir_operate": {shown: []string{"running     0\n", "kind k in queue q, which is available, but no worker works its queue\n", "task t, which a worker's chores enqueue, but no worker runs\n"}},
+	} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			database := pgtest.Database(t)
+			admin, err := pgx.Connect(t.Context(), database)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer admin.Close(t.Context())
+			for _, sql := range []string{`SELECT weir.flow('f')`, `SELECT weir.enqueue('q', 'k', flow => 1)`, `SELECT weir.add_tasks(1, '[{"task": "t", "queue": "q", "kind": "k"}]')`} {
+				if _, err := admin.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			as := asRole(t, admin, database, role)
+			for _, flags := range [][]string{nil, {"--json"}} {
+				var out, errs bytes.Buffer
+				code := run(append([]string{"flows", "show", "1", "--database", as}, flags...), strings.NewReader(""), &out, &errs)
+				if code != exitOK || strings.Count(errs.String(), "\n") > 1 || (errs.Len() > 0) != (want.hidden != nil) {
+					t.Errorf("%v: exit code %d:\n%s%s", flags, code, out.String(), errs.String())
+				}
+				for _, text := range want.hidden {
+					if !strings.Contains(errs.String(), text) {
+						t.Errorf("%v: it does not say %q: %s", flags, text, errs.String())
+					}
+				}
+				for _, text := range want.shown {
+					if flags == nil && !strings.Contains(out.String(), text) {
+						t.Errorf("it does not show %q:\n%s", text, out.String())
+					}
+				}
+			}
+		})
+	}
+}

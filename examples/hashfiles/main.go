@@ -69,8 +69,14 @@ func run(ctx context.Context, url, folder string, out io.Writer) error {
 // install creates Weir's schema and the program's own table if they don't exist.
 func install(ctx context.Context, pool *pgxpool.Pool) error {
 	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		if err := schema.Up(ctx, c.Conn()); err != nil {
+		var installed bool // perhaps by another role: see docs/operators.md
+		if err := c.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&installed); err != nil {
 			return err
+		}
+		if !installed {
+			if err := schema.Up(ctx, c.Conn()); err != nil {
+				return err
+			}
 		}
 		_, err := c.Exec(ctx, `CREATE TABLE IF NOT EXISTS file (
 			id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, path text NOT NULL UNIQUE, sha256 text, error text)`)

@@ -17,7 +17,7 @@ GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to
 # Connection options: a silent connection fails in time, and PgBouncer in transaction mode has no prepared statements.
 HOW = {"autocommit": True, "prepare_threshold": None, "row_factory": namedtuple_row, "connect_timeout": 5,
        "tcp_user_timeout": int(LEASE * 250), "keepalives_idle": 5, "keepalives_interval": 1, "keepalives_count": 3}  # fmt: skip
-TAKE = """SELECT event, token, id, kind, args, key, attempt, max_attempts
+TAKE = """SELECT event, token, id, kind, args, key, flow, attempt, max_attempts
           FROM weir.take(%s, limits => %s, kinds => %s, held => %s, lost => %s, wait => %s)"""
 
 

@@ -12,7 +12,7 @@ import asyncpg
 LEASE = float(os.environ.get("WEIR_LEASE", 30))  # seconds of silence after which other workers get the jobs
 SLOTS = 100  # jobs that run at once
 GRACE = float(os.environ.get("WEIR_GRACE", 10))  # seconds that handlers have to finish when the process is told to stop
-TAKE = """SELECT event, token, id, kind, args, key, attempt, max_attempts
+TAKE = """SELECT event, token, id, kind, args, key, flow, attempt, max_attempts
           FROM weir.take($1, limits => $2, kinds => $3, held => $4, lost => $5, wait => make_interval(secs => $6))"""
 
 

@@ -9,7 +9,7 @@
 //   - No counter is updated. Sums are added to the flow as the job is completed, in a row of its own. How many children each page has is counted once, in one
 //     statement, when the flow calls back.
 //
-// Run it with the connection string of a database and a number of pages:
+// Run it with the connection string of a database and a number of pages. If Weir is installed there, any role with weir_work that may create tables will do:
 //
 //	go run ./examples/tree postgres://localhost/app 10000
 package main
@@ -91,8 +91,14 @@ func node(tree int64, n Node) weir.NewJob {
 // install creates Weir's schema and the program's own tables if they don't exist. No table refers to another.
 func install(ctx context.Context, pool *pgxpool.Pool) error {
 	return pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		if err := schema.Up(ctx, c.Conn()); err != nil {
+		var installed bool // perhaps by another role: see docs/operators.md
+		if err := c.QueryRow(ctx, `SELECT to_regnamespace('weir') IS NOT NULL`).Scan(&installed); err != nil {
 			return err
+		}
+		if !installed {
+			if err := schema.Up(ctx, c.Conn()); err != nil {
+				return err
+			}
 		}
 		_, err := c.Exec(ctx, `
 			CREATE TABLE IF NOT EXISTS node (tree bigint, path text, parent text, bytes bigint NOT NULL, PRIMARY KEY (tree, path));

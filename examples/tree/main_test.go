@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -53,5 +55,33 @@ func TestATreeOfOnePageHasNothingToCount(t *testing.T) {
 	}
 	if want := "tree 1: 1 nodes, 0 of them with 0 children, 1000 bytes\n"; out.String() != want {
 		t.Errorf("got %swant %s", out.String(), want)
+	}
+}
+
+// TestATreeIsBuiltByAnApplicationsRole: Weir belongs to another role, and has been installed by that.
+func TestATreeIsBuiltByAnApplicationsRole(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	admin := pgtest.Pool(t, database)
+	to, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := strings.TrimPrefix(to.Path, "/") + "_app"
+	if _, err := admin.Exec(t.Context(), fmt.Sprintf(`CREATE ROLE %[1]s LOGIN PASSWORD 'secret' IN ROLE weir_work; CREATE SCHEMA %[1]s AUTHORIZATION %[1]s`, user)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(t.Context(), fmt.Sprintf(`DROP OWNED BY %[1]s; DROP ROLE %[1]s`, user)); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	to.User = url.UserPassword(user, "secret")
+	var out bytes.Buffer
+	if err := run(t.Context(), to.String(), 20, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(out.String(), "tree 1: 20 nodes, ") {
+		t.Errorf("got %s", out.String())
 	}
 }

@@ -23,7 +23,7 @@ export class Snooze extends Error {
   }
 }
 
-type Job = { event: "job" | "cancel"; token: string; id: string; kind: string; args: any; key: string | null; attempt: number; max_attempts: number };
+type Job = { event: "job" | "cancel"; token: string; id: string; kind: string; args: any; key: string | null; flow: string | null; attempt: number; max_attempts: number };
 type End = { token: string; outcome: string; output?: string; error?: string; final?: boolean; delay?: number };
 
 // A handler gets a job, and a signal that aborts when the job is cancelled; it returns the job's output. It may run twice for a job.
@@ -79,7 +79,7 @@ async function main(url: string, queue: string) {
       }
       const sent = Date.now();
       const { rows } = await db.query<Job>(
-        `SELECT event, token, id, kind, args, key, attempt, max_attempts
+        `SELECT event, token, id, kind, args, key, flow, attempt, max_attempts
          FROM weir.take($1, limits => $2, kinds => $3, held => $4, lost => $5, wait => make_interval(secs => $6))`,
         [worker, [stopAt ? 0 : SLOTS - held.size], Object.keys(handlers), [...held.keys()], lost, held.size > 0 || stopAt ? 0 : 0.5]);
       for (const job of rows) {

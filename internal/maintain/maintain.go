@@ -261,13 +261,12 @@ func (m *Maintainer) rescues(ctx context.Context) {
 	}
 }
 
-// rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether a worker is missing that may
-// still come back.
+// rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether one of them found that a worker is
+// missing, which may still come back: the last step is too short after the one before to say so.
 func (m *Maintainer) rescue(ctx context.Context) (missed bool, err error) {
 	for ctx.Err() == nil {
 		steps, err := m.rescueStep(ctx)
 		more := false
-		missed = false
 		for _, s := range steps {
 			if s.Error != "" {
 				err = errors.Join(err, fmt.Errorf("the jobs of lost worker %d (%s) cannot be logged again: %s", s.Worker, s.Reason, s.Error))

@@ -3,6 +3,7 @@ package maintain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -119,6 +120,70 @@ func TestARescueThatHasBegunIsReported(t *testing.T) {
 	pgtest.Receive(t, ended, "the maintainer has stopped")
 	if len(reported) != 1 {
 		t.Errorf("reported %v, want the one job", reported)
+	}
+}
+
+// TestWhoFindsAWorkerLostChecksAgainSoon: while the lease runs of a worker that seems to be lost, the maintainer that has advanced the clock checks again soon,
+// without waiting for its turn, until the worker is fenced. Others need not.
+func TestWhoFindsAWorkerLostChecksAgainSoon(t *testing.T) {
+	t.Parallel()
+	const attends, attended = `SELECT weir._note_word(%[1]d, 'attends', 0); `,
+		`INSERT INTO weir.attendance (worker, started_at, watched) SELECT %[1]d, pg_postmaster_start_time(), last_value FROM weir.watched; `
+	for name, how := range map[string]string{
+		"with the server":    attends,
+		"without a session":  `UPDATE weir.last_word SET at = at - interval '1 minute' WHERE worker = %[1]d`,
+		"from a full server": attends + attended + `DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I CONNECTION LIMIT 0', current_database()); END $$`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Database(t))
+			log := slog.New(slog.DiscardHandler)
+			m, other := New(store.New(pool, 1), log, outage.New(log)), New(store.New(pool, 1), log, outage.New(log))
+			check := func(m *Maintainer, passed int) (missed bool) {
+				t.Helper()
+				err := exec(t, pool, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $1)`, passed)
+				if err == nil {
+					missed, err = m.rescue(t.Context())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return missed
+			}
+			ask := func(sql string, to any, args ...any) {
+				t.Helper()
+				if err := pool.QueryRow(t.Context(), sql, args...).Scan(to); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var alive, lost int32
+			ask(`SELECT weir._start('alive', '{default}', '5 minutes')`, &alive)
+			ask(`SELECT weir._start('lost', '{default}', '6 seconds')`, &lost)
+			if check(m, 2000) {
+				t.Error("a worker is missed that has just begun")
+			}
+			if err := exec(t, pool, fmt.Sprintf(how, lost)); err != nil {
+				t.Fatal(err)
+			}
+			fenced, alone := false, false
+			for checks := 1; !fenced; checks++ {
+				if checks > 40 {
+					t.Fatal("the lost worker is never fenced")
+				}
+				if !check(m, 500) {
+					t.Errorf("after check %d, the maintainer waits for its turn", checks)
+				}
+				ask(`SELECT EXISTS (SELECT FROM weir.worker WHERE id = $1 AND fenced)`, &fenced, lost)
+				missed, err := other.rescue(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				alone = alone || !fenced && !missed
+			}
+			if !alone {
+				t.Error("a maintainer that checks just after another goes on as well")
+			}
+		})
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 	patience  = 1 // ticks to wait for the answer to a heartbeat
 	grace     = 2
 	maxTime   = 2 // maximum that one check adds to weir.watched
-	maxOne    = 1 // maximum that the checks of a tick add while the worker is missed
+	maxOne    = 1 // maximum that the checks of a tick add while the worker may still replace its session
 	longTime  = 12
 	never     = 255
 )
@@ -63,6 +63,7 @@ type acall struct {
 	age    uint8 // ticks since it was sent
 	no     uint8 // number of its word
 	saw    word  // fence_silent: the last word as it was read
+	awaits bool  // fence_silent: the worker was missed then, and had attended in this life of the server
 	fences bool  // fence_silent: it has inserted a fence
 	forEnd bool  // the fence is for a session that has ended
 }

@@ -51,7 +51,7 @@ func (m *attendances) mend(s *attendState) error {
 			}
 		}
 		if !s.fenced {
-			s.calls.add(acall{kind: fencesSilent, saw: s.lastWord()})
+			s.look()
 			for s.calls.n > 0 {
 				if err := m.fenceSilent(s, 0); err != nil {
 					return fmt.Errorf("without further faults: %w", err)

@@ -23,7 +23,7 @@ func (m *attendances) take(s *attendState, st step) error {
 	case callGivenUp:
 		m.giveUp(s, i)
 	case fenceSilent:
-		s.calls.add(acall{kind: fencesSilent, saw: s.lastWord()})
+		s.look()
 	case settleLost, handBack:
 		s.job = nobody
 	case claimByOther:
@@ -302,6 +302,12 @@ func (m *attendances) failOver(s *attendState, n int) {
 	}
 }
 
+// look begins fence_silent, which takes its snapshot.
+func (s *attendState) look() {
+	last := s.lastWord()
+	s.calls.add(acall{kind: fencesSilent, saw: last, awaits: last.says == missed && s.attended})
+}
+
 // fenceSilent takes the next step: having its snapshot, it reads the locks and advances weir.watched | having the last word's lock, it checks again,
 // and writes | it commits.
 func (m *attendances) fenceSilent(s *attendState, i int) error {
@@ -317,7 +323,7 @@ func (m *attendances) fenceSilent(s *attendState, i int) error {
 			return nil
 		}
 		passed := s.passed
-		if c.saw.says == missed && m.off.holds(watchedBound) {
+		if c.awaits && m.off.holds(watchedBound) {
 			passed = min(passed, maxOne)
 		}
 		s.watch(passed)
@@ -373,7 +379,7 @@ func (s *attendState) watch(passed uint8) {
 
 // judge reports whether there is something to do: record that the worker is missed, or fence it.
 func (m *attendances) judge(s *attendState, c *acall) bool {
-	says, silent := c.saw.says, c.saw.silent
+	says, silent, awaits := c.saw.says, c.saw.silent, c.awaits
 	limit := uint8(lease + grace)
 	if !m.off.holds(leaseGrace) {
 		limit = lease
@@ -386,12 +392,12 @@ func (m *attendances) judge(s *attendState, c *acall) bool {
 		if m.off.holds(twoLooks) {
 			return true
 		}
-		says = missed
+		awaits = s.attended
 	}
 	switch {
 	case quiet > limit:
 		c.fences = true
-	case says == missed && s.attended && silent >= granted && !(s.full && m.off.holds(crowded)):
+	case awaits && silent >= granted && !(s.full && m.off.holds(crowded)):
 		c.fences, c.forEnd = true, true
 	}
 	return c.fences

@@ -184,7 +184,7 @@ func (l *lives) restarts() {
 func (l *lives) rescue() {
 	before := query[int64](&l.script, l.admin, `SELECT last_value FROM weir.watched`)
 	looks := 1
-	if l.elapsed > 0 && l.s.lastWord().says == missed {
+	if l.elapsed > 0 && l.s.attended && l.s.lastWord().says == missed {
 		looks = 2 // each counts half a second
 	}
 	for range looks {

@@ -49,6 +49,7 @@ var attendScenarios = []attendScenario{
 	{name: "process suspended", freezes: 1, ends: 1},
 	{name: "crash with attendance", crashes: 1, kills: 1},
 	{name: "restart with attendance", restarts: 1, kills: 1},
+	{name: "sessions end after a restart", restarts: 1, ends: 1, kills: 1},
 	{name: "failover of attendance", failovers: 1},
 }
 

@@ -106,3 +106,9 @@ func isIdleEnded(err error) bool {
 
 // IsBadArgument reports whether the function refused an argument.
 func IsBadArgument(err error) bool { return code(err) == "22023" }
+
+// IsUnknownFlow reports whether there is no flow with the id that was passed.
+func IsUnknownFlow(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "22023" && refused.TableName == "flow"
+}

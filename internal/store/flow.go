@@ -15,7 +15,7 @@ const (
 		coalesce(parent, 0), is_task, coalesce(job, 0), fail_fast, counters`
 	sqlFlowInfo   = `SELECT ` + flowColumns + ` FROM weir.flow_info($1)`
 	sqlRunning    = `SELECT weir.flow_running($1)`
-	sqlFlows      = `SELECT ` + flowColumns + ` FROM weir.flows(nullif($1::bigint, 0), $2::int)`
+	sqlFlows      = `SELECT ` + flowColumns + ` FROM weir.flows(nullif($1::bigint, 0), $2::int, nullif($3::bigint, 0))`
 	sqlCancelFlow = `SELECT coalesce(weir.cancel_flow($1::bigint), '')`
 	sqlAddTasks   = `SELECT array_to_json(weir.add_tasks($1::bigint, $2::text::jsonb))::text`
 	sqlTasks      = `SELECT id, name, state, coalesce(job, 0), queue, kind, after_tasks, waits_for, ignore_failed, generation, jobs, unfinished FROM weir.tasks($1, nullif($2::bigint, 0), $3::int)`
@@ -51,9 +51,9 @@ func FlowInfo[T any](ctx context.Context, s *Store, id int64) ([]T, error) {
 	return rows(ctx, s, sqlFlowInfo, []any{id}, pgx.RowToStructByPos[T])
 }
 
-// Flows lists flows with smaller ids than after, newest first; 0: the newest.
-func Flows[T any](ctx context.Context, s *Store, after int64, limit int) ([]T, error) {
-	return rows(ctx, s, sqlFlows, []any{after, limit}, pgx.RowToStructByPos[T])
+// Flows lists flows within parent (0: within none) with smaller ids than after, newest first; 0: the newest.
+func Flows[T any](ctx context.Context, s *Store, parent, after int64, limit int) ([]T, error) {
+	return rows(ctx, s, sqlFlows, []any{after, limit, parent}, pgx.RowToStructByPos[T])
 }
 
 // CancelFlow returns the flow's new state; "": it is unknown.
@@ -113,7 +113,7 @@ func FlowOutputs[T any](ctx context.Context, s *Store, flow int64, task string, 
 	return rows(ctx, s, sqlOutputs, []any{flow, task, after, limit}, pgx.RowToStructByPos[T])
 }
 
-// FlowRunning returns how many members of a flow are running.
+// FlowRunning returns how many jobs of a flow, and of what is within it, are running.
 func (s *Store) FlowRunning(ctx context.Context, flow int64) (n int64, err error) {
 	err = s.row(ctx, sqlRunning, []any{flow}, &n)
 	return n, err

@@ -12,7 +12,7 @@ const (
 	sqlRotate        = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateHistory = `SELECT coalesce(weir._rotate_history(), '')`
 	sqlRotateLater   = `SELECT coalesce(weir._rotate_later(), '')`
-	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND NOT more AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
+	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
 	sqlSurvey        = `SELECT coalesce(weir._resurvey(), '')`
 	sqlTidy          = `SELECT coalesce(weir._tidy(), '')`
 	sqlFold          = `SELECT fired, busy, again, is_used FROM weir._fold_arrivals()`
@@ -63,7 +63,7 @@ type Rescued struct {
 	Relogged int    // number of attempts logged again
 	More     bool   // this worker may have more attempts
 	Error    string // why the step failed, or ""
-	Missed   bool   // its session has ended, but it may come back
+	Missed   bool   // it is to be checked again soon
 	Jobs     []int64
 }
 

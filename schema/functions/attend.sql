@@ -165,18 +165,24 @@ DECLARE
   since         bigint;  -- weir.watched at the first check since this server started
   crowded       boolean;
   w             record;
+  advances      boolean;
   is_new        boolean;
   silent        interval;
   missed        integer := 0;
   fenced        integer := 0;
 BEGIN
-  FOR w IN SELECT u.*, bool_or(u.says IS DISTINCT FROM 'beats') OVER () AS anybody_missing, bool_or(u.says = 'missed') OVER () AS anybody_missed
-           FROM weir._unattended() u ORDER BY u.id LOOP
+  FOR w IN SELECT u.*, bool_or(u.is_missing) OVER () AS anybody_missing, bool_or(u.is_awaited) OVER () AS anybody_awaited
+           FROM (SELECT u.*, u.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - u.seen_at, u.seen_at - clock_timestamp()) > u.lease AS is_missing,
+                        coalesce(u.says = 'missed', false) AND EXISTS (SELECT FROM weir.attendance a WHERE a.worker = u.id AND a.started_at = pg_postmaster_start_time()) AS is_awaited
+                 FROM weir._unattended() u) u
+           ORDER BY u.id LOOP
     IF reading IS NULL THEN  -- while all workers attend, the clock doesn't advance
       clock := extract(epoch FROM clock_timestamp()) * 1000;
-      -- A missed worker has little time to come back; a clock step takes no more of it than the usual time between two checks.
-      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_missed THEN 500 ELSE 2000 END);
-      IF passed >= 1000 OR w.anybody_missing AND passed >= 200 THEN
+      -- A worker whose session has ended has little time to come back; a clock step takes no more of it than the usual time between two checks. Of all others
+      -- the lease counts, as after a restart: there a check that comes late must count for more, or a lease of seconds would take minutes.
+      passed := least(abs(clock - pg_sequence_last_value('weir.watched_at')), CASE WHEN w.anybody_awaited THEN 500 ELSE 2000 END);
+      advances := passed >= 1000 OR w.anybody_missing AND passed >= 200;
+      IF advances THEN
         PERFORM setval('weir.watched_at', clock), setval('weir.watched', pg_sequence_last_value('weir.watched') + passed);
       END IF;
       reading := pg_sequence_last_value('weir.watched');
@@ -190,7 +196,7 @@ BEGIN
     EXIT WHEN fenced >= 20 OR missed >= 100;
     is_new := coalesce(w.says, 'attends') = 'attends';
     silent := (reading - greatest(w.watched, since)) * interval '1 ms';
-    CONTINUE WHEN w.says = 'beats' AND silent <= w.lease + lease_grace;
+    CONTINUE WHEN NOT w.is_missing AND silent <= w.lease + lease_grace;
     worker := w.id;
     more := true;
     IF is_new THEN
@@ -198,15 +204,19 @@ BEGIN
     ELSIF silent > w.lease + lease_grace THEN
       reason := format('worker %s (%s) was lost: silent for %s', w.id, w.name, date_trunc('second', silent));
     ELSE
-      CONTINUE WHEN NOT EXISTS (SELECT FROM weir.attendance a WHERE a.worker = w.id AND a.started_at = pg_postmaster_start_time());
       reason := format('worker %s (%s) was lost: its session has ended', w.id, w.name);
-      IF silent < session_grace THEN
-        more := false;
-        RETURN NEXT;
+      IF w.is_awaited AND silent >= session_grace THEN
+        crowded := coalesce(crowded, weir._is_crowded());
+      END IF;
+      IF NOT w.is_awaited OR silent < session_grace OR crowded THEN
+        -- While a lease decides, whoever has advanced the clock checks again soon, and nobody else need do so: few may be left of many maintainers, and as long as
+        -- the lost ones count, each has its turn as rarely as when all were alive.
+        IF advances OR w.is_awaited AND silent < session_grace THEN
+          more := false;
+          RETURN NEXT;
+        END IF;
         CONTINUE;
       END IF;
-      crowded := coalesce(crowded, weir._is_crowded());
-      CONTINUE WHEN crowded;
     END IF;
     -- No worker can write under this lock, so the last word of now stays the last word until the commit.
     IF NOT pg_try_advisory_xact_lock(1464158555, w.id) THEN
@@ -249,4 +259,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._fence_silent IS
-  'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+  'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second: after a session has ended, until the 3 seconds are over, for everybody; while a lease decides about a worker that seems to be lost, for the caller that has advanced weir.watched; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';

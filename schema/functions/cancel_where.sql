@@ -103,7 +103,7 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT coalesce(later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
+  SELECT coalesce(NOT later.is_late AND later.upto >= earlier.upto AND (later.queue IS NULL OR later.queue = earlier.queue) AND (later.kinds IS NULL OR earlier.kinds <@ later.kinds)
     AND (later.meta IS NULL OR earlier.meta @> later.meta) AND (later.priority IS NULL OR later.priority = earlier.priority) AND (later.key IS NULL OR later.key = earlier.key) AND (later.flow IS NULL OR later.flow = earlier.flow)
     AND (later.enqueued_after IS NULL OR earlier.enqueued_after >= later.enqueued_after)
     AND (later.enqueued_before IS NULL OR earlier.enqueued_before <= later.enqueued_before), false)
@@ -115,10 +115,10 @@ LANGUAGE sql STABLE
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
   SELECT w.upto >= _means.id AND (w.kinds IS NULL OR _means.kind = ANY (w.kinds)) AND (w.meta IS NULL OR _means.meta @> w.meta)
-    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR _means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
+    AND (w.key IS NULL OR _means.key = w.key) AND (w.flow IS NULL OR (_means.flow = w.flow OR weir._is_within(_means.flow, w.flow)) AND coalesce(NOT _means.meta ? 'weir.flow', true) AND (NOT w.is_late OR weir._is_cancelled_now(_means.flow))) AND (w.priority IS NULL OR _means.priority IS NULL OR _means.priority = w.priority)
     AND (w.enqueued_after IS NULL OR _means.at >= w.enqueued_after) AND (w.enqueued_before IS NULL OR _means.at < w.enqueued_before)
 $$;
-COMMENT ON FUNCTION weir._means IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._means IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._cancelled_of(filters weir.cancellation_where[], ids bigint[], attempts integer[], kinds text[], metas jsonb[], enqueued timestamptz[], keys text[] DEFAULT NULL, priorities integer[] DEFAULT NULL, flows bigint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE sql STABLE

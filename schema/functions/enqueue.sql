@@ -302,7 +302,7 @@ BEGIN
   WHERE u.once IS NOT NULL AND (u.flow IS NULL OR length(u.once) NOT BETWEEN 1 AND 1000) ORDER BY u.nr LIMIT 1;
   IF bad.nr IS NOT NULL THEN
     RAISE EXCEPTION 'weir: % (job % of %)', CASE WHEN bad.flow IS NULL THEN format('once is %s, and flow is null', to_json(left(bad.once, 100))) ELSE format('once must have 1 to 1000 characters, got %s', length(bad.once)) END,
-      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.';
+      bad.nr, cardinality(_known_once.onces) USING ERRCODE = '22023', HINT = CASE WHEN bad.flow IS NULL THEN 'A job is done once in a flow: pass the id of the flow that it is added to. Without a flow, see weir.enqueue_unique.' ELSE 'Pass what names the job, or a hash of it.' END;
   END IF;
   hashes := ARRAY(SELECT CASE WHEN u.once IS NOT NULL THEN weir._once_key(u.flow, u.queue, u.once) END
                   FROM unnest(_known_once.queues, _known_once.flows, _known_once.onces) WITH ORDINALITY u(queue, flow, once, nr) ORDER BY u.nr);

@@ -114,6 +114,9 @@ BEGIN
     WHERE (w.queue IS NULL OR w.queue = j.queue) AND weir._means(w, j.id, j.kind, j.meta, j.enqueued_at, j.key, j.priority, j.flow);
   END IF;
   IF j.finished_at IS NULL THEN  -- cancelled before it started: it is still in the log
+    IF j.flow IS NOT NULL THEN
+      PERFORM weir._arrive(j.flow, 'jobs', 0, 'retried', weir._cancellation_of(j.flow));
+    END IF;
     PERFORM nextval('weir.control');
     state := CASE WHEN j.run_at IS NULL THEN 'available' ELSE 'scheduled' END;
     RETURN;

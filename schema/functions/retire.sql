@@ -62,10 +62,15 @@ BEGIN
     RETURN 'noted cancellations';
   END IF;
 
-  -- Those who may have added jobs before have ended, and so have all members: what runs again was retried since. It is counted, so that who retries the flow sees it.
+  -- Those who may have added jobs before have ended, which the last cut has seen, or there is nothing that it has not; and so have all members: what runs again was
+  -- retried since. The cancellation is counted, so that who retries the flow sees it.
   DELETE FROM weir.cancellation_where d
-  WHERE d.flow IS NOT NULL AND d.xid <= pg_snapshot_xmin(pg_current_snapshot())
-    AND coalesce((SELECT p.cancelled_no >= d.no AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
+  WHERE d.flow IS NOT NULL
+    AND d.xid <= (SELECT pg_snapshot_xmin(CASE WHEN EXISTS (SELECT FROM weir._ended_since(c.snapshot, pg_current_snapshot()) e
+                                                            CROSS JOIN LATERAL (SELECT FROM weir.arrival a WHERE a.xid >= e.low AND a.xid < e.high LIMIT 1) a)
+                                               THEN c.snapshot ELSE pg_current_snapshot() END)
+                  FROM weir.flow_cut c ORDER BY c.no DESC LIMIT 1)
+    AND coalesce((SELECT (d.is_late OR p.cancelled_no >= d.no) AND p.jobs = p.completed + p.failed + p.cancelled FROM weir.fold p WHERE p.flow = d.flow ORDER BY p.cut DESC LIMIT 1),
                  NOT EXISTS (SELECT FROM weir.flow f WHERE f.id = d.flow));
   IF FOUND THEN
     RETURN 'retired a cancellation';
@@ -96,7 +101,7 @@ AS $$
     SELECT d.no FROM weir.cancellation_where d WHERE d.no IN (
       SELECT k.no FROM (
         SELECT c.no, c.upto, max(c.upto) FILTER (WHERE c.no <> ALL (_covered_cancellations.others))
-                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow ORDER BY c.no
+                               OVER (PARTITION BY c.queue, c.kinds, c.meta, c.priority, c.enqueued_after, c.enqueued_before, c.key, c.flow, c.is_late ORDER BY c.no
                                      ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS covered
         FROM weir.cancellation_where c) k
       WHERE k.covered >= k.upto)

@@ -183,7 +183,7 @@ BEGIN
   ELSIF wanted.jitter NOT BETWEEN '0' AND '1 day' THEN
     RAISE EXCEPTION 'weir: the jitter of a schedule must be 0 to 1 day, got %', wanted.jitter USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key);
+  PERFORM weir._check_job(wanted.queue, wanted.kind, wanted.args, wanted.priority, wanted.max_attempts, wanted.meta), weir._check_key(wanted.key), weir._check_new_queue(wanted.queue);
   IF octet_length(wanted.meta::text) > 60000 THEN
     RAISE EXCEPTION 'weir: meta too large: % bytes, at most 60000 are allowed for a schedule, which adds to it', octet_length(wanted.meta::text) USING ERRCODE = '22023';
   END IF;

@@ -480,7 +480,7 @@ CREATE SEQUENCE weir.worker_id AS integer;
 -- Leases are measured by Weir's own clock, which runs only while a rescuer is watching.
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched IS
-  'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker is missed. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
+  'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
 CREATE SEQUENCE weir.watched_at AS bigint MINVALUE 0;
 COMMENT ON SEQUENCE weir.watched_at IS 'The server''s clock, in ms, when weir.watched was last advanced.';
 SELECT setval('weir.watched', 0), setval('weir.watched_at', 0);
@@ -556,12 +556,14 @@ CREATE TABLE weir.cancellation_where (
   enqueued_before timestamptz,
   key             text,
   flow            bigint,
+  is_late         boolean     NOT NULL DEFAULT false,
   batches         bigint,
   xid             xid8,
   clear_xid       xid8
 );
 COMMENT ON TABLE weir.cancellation_where IS
   'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
+COMMENT ON COLUMN weir.cancellation_where.is_late IS 'Of a flow: it means jobs that were added beside another cancellation of the flow, as long as their flow is cancelled.';
 COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: claims with greater numbers have seen this row. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
@@ -634,7 +636,7 @@ CREATE TABLE weir.arrival_2 PARTITION OF weir.arrival FOR VALUES IN (2) WITH (au
 CREATE TABLE weir.arrival_3 PARTITION OF weir.arrival FOR VALUES IN (3) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.arrival IS
   'What a transaction has changed of the counts of a flow: how many jobs were added, and how many have ended, in which way; a retry takes back an end. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
-COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides. NULL: nothing.';
+COMMENT ON COLUMN weir.arrival.event IS 'created, sealed, cancelled or retried: what has happened to the flow besides; called: the job is a callback of a flow within it. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.no IS 'Of cancelled, the number of the cancellation; of retried, the greatest of those of the flow that whoever retried it had seen.';
 COMMENT ON COLUMN weir.arrival.waits IS 'Of a task: what has changed of weir.fold.waits; and broken of weir.fold.broken. NULL: nothing.';
 COMMENT ON COLUMN weir.arrival.counts IS 'What is added to counters of the flow, by name. NULL: nothing.';

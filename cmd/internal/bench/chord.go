@@ -33,9 +33,11 @@ func Chord(ctx context.Context, d *load.Database, e load.Engine, c ChordConfig) 
 	}
 	r.Note = fmt.Sprintf("flows of no-op jobs, one after the other, enqueued up to 10,000 at a time and worked meanwhile by one process with concurrency %d; the callback's delay is from the commit that ends the last member to its start", flowConcurrency)
 	err = withFlows(ctx, d, e, func(f *flows) error {
+		d.Say("warming up")
 		if _, err := f.chord(ctx, 1, 1); err != nil { // connects, and plans
 			return err
 		}
+		f.warm = true
 		for _, size := range []struct{ members, rounds int }{{c.SmallMembers, c.SmallRounds}, {c.Members, c.Rounds}} {
 			if size.rounds == 0 {
 				continue
@@ -64,6 +66,7 @@ type flows struct {
 	client load.FlowClient
 	failed <-chan error // of the worker
 	number int64        // of the last callback
+	warm   bool         // what follows is measured
 
 	meter    load.Meter
 	wanted   atomic.Int64 // when so many jobs are recorded, the last member has ended
@@ -151,7 +154,7 @@ func (f *flows) chord(ctx context.Context, members, rounds int) (*load.Chord, er
 			return nil, fmt.Errorf("bench: count arrivals: %w", err)
 		}
 		arrivals = append(arrivals, float64(rows))
-		if round+1 == rounds || (round+1)%50 == 0 || members >= 10_000 {
+		if f.warm && (round+1 == rounds || (round+1)%50 == 0 || members >= 10_000) {
 			f.db.Say("chord of %d, round %d of %d: %d arrival rows, %.0f members/s, callback after %.1f ms", members, round+1, rounds, rows, rates[round], after.Seconds()*1000)
 		}
 	}

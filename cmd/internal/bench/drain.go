@@ -45,7 +45,7 @@ func Drain(ctx context.Context, d *load.Database, e load.Engine, c DrainConfig) 
 	if err != nil {
 		return nil, err
 	}
-	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then processed by one process with concurrency %d; %d rounds, of which the median is shown", c.Jobs, c.Concurrency, c.Rounds)
+	r.Note = fmt.Sprintf("%d no-op jobs enqueued in bulk, then processed by one process with concurrency %d; %s, of which the median is shown", c.Jobs, c.Concurrency, load.Plural(c.Rounds, "round"))
 	if c.JobTime > 0 {
 		r.Note = strings.Replace(r.Note, "no-op jobs", fmt.Sprintf("jobs of %v", c.JobTime), 1)
 	}

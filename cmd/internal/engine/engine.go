@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -163,5 +164,16 @@ func (c client) Work(ctx context.Context, w load.Work) error {
 
 // Warnings returns a logger of warnings and errors.
 func Warnings(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return slog.New(Expectant{slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn})})
+}
+
+// Expectant is a handler that drops the worker's remark that its queue is new, because its name is ours.
+type Expectant struct{ slog.Handler }
+
+// Handle passes on all other records.
+func (h Expectant) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "weir: no job was ever enqueued") {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }

@@ -19,10 +19,11 @@ import (
 
 // Config selects the database to measure on.
 type Config struct {
-	URL            string    // "": a private server, removed at the end
-	Yes            bool      // measure even if there are unfinished jobs, which the figures then include
-	MaxConnections int       // required by the bench; default 100
-	Progress       io.Writer // default: none
+	URL            string                       // "": a private server, removed at the end
+	Yes            bool                         // measure even if there are unfinished jobs, which the figures then include
+	MaxConnections int                          // required by the bench; default 100
+	Fit            func(connections int) string // which flags make the bench do with so many, "" if none do; default: none do
+	Progress       io.Writer                    // default: none
 }
 
 // Database is a database to measure on.
@@ -61,7 +62,14 @@ func Open(ctx context.Context, c Config, engines ...Engine) (d *Database, err er
 		return d, fmt.Errorf("bench: connect: %w", err)
 	}
 	if available < c.MaxConnections {
-		return d, fmt.Errorf("bench: this bench needs %d connections, but max_connections is %d: raise it, or measure on a private server", c.MaxConnections, available)
+		flags := ""
+		if c.Fit != nil {
+			flags = c.Fit(available)
+		}
+		if flags != "" {
+			flags = "pass " + flags + ", "
+		}
+		return d, fmt.Errorf("bench: this bench needs %d connections, but max_connections is %d: %sraise it, or measure on a private server", c.MaxConnections, available, flags)
 	}
 	for _, e := range engines {
 		unfinished, err := e.Unfinished(ctx, d.Observer)

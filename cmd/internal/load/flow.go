@@ -53,7 +53,8 @@ func (g *DAG) text(w io.Writer) {
 	if g == nil {
 		return
 	}
-	fmt.Fprintf(w, "%d tasks in %d layers: seconds to add\t%s\n", g.Tasks, g.Layers, g.Added.text("%.2f"))
+	fmt.Fprintf(w, "tasks\t%d\tin %s\n", g.Tasks, Plural(g.Layers, "layer"))
+	fmt.Fprintf(w, "seconds to add them\t%s\n", g.Added.text("%.2f"))
 	fmt.Fprintf(w, "seconds from the seal to the callback\t%s\n", g.Seconds.text("%.2f"))
 	fmt.Fprintf(w, "ms for each layer\t%s\n", g.Layer.text("%.1f"))
 	fmt.Fprintf(w, "tasks per second\t%s\n", g.Rate.text("%.0f"))

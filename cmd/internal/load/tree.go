@@ -132,7 +132,7 @@ func (t *Tree) text(w io.Writer) {
 	}
 	t.Flat.text(w, "flat: ")
 	t.Grown.text(w, "tree: ")
-	fmt.Fprintf(w, "ratio of nodes/s to flat jobs/s\t%s\tin %d rounds\n", t.Ratio.text("%.2f"), t.Rounds)
+	fmt.Fprintf(w, "ratio of nodes/s to flat jobs/s\t%s\tin %s\n", t.Ratio.text("%.2f"), Plural(t.Rounds, "round"))
 	fmt.Fprintf(w, "WAL bytes of the node's own insert, of a node's\t%.0f\n", t.OwnWAL)
 	fmt.Fprintf(w, "inserts of the application\t%d\tfor %d rows\n", t.Inserts, t.Rows)
 	fmt.Fprintf(w, "children named\t%d\t%d of them known when enqueued, %d set aside when claimed\n", t.Named, t.Known, t.Dropped)

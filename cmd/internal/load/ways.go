@@ -83,7 +83,7 @@ func (h *HubFigures) text(w io.Writer) {
 	}
 	_ = t.Flush() // the report's own writer returns the error again
 	for _, c := range h.Comparisons {
-		fmt.Fprintf(w, "%s: %.4g (%.4g to %.4g in %d rounds)\n", join(c.What, c.Under), c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ratio.Samples)
+		fmt.Fprintf(w, "%s: %.4g (%.4g to %.4g in %s)\n", join(c.What, c.Under), c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, Plural(c.Ratio.Samples, "round"))
 	}
 	for _, c := range h.Crossings {
 		fmt.Fprintf(w, "%s: faster than PostgreSQL from %d idle listeners on\n", c.Way, c.Idle)

@@ -135,6 +135,35 @@ func TestAStepOfTheClockIsNotTakenFromWhoReconnects(t *testing.T) {
 	}
 }
 
+// TestALeaseTakesNoMoreChecksAfterARestart: of a worker that was lost with the server, the lease counts, up to 2 s of it at each check, as of any other:
+// checks are rare where few are left of many workers.
+func TestALeaseTakesNoMoreChecksAfterARestart(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	worker := value[int32](t, conn, `SELECT weir._start('w', ARRAY['q'], '6 seconds')`)
+	session := connect(t, url)
+	if !attend(t, session, worker) {
+		t.Fatal("the session of a worker is not recognized as its own")
+	}
+	if err := session.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hasEnded(t, conn, session.PgConn().PID())
+	exec(t, conn, `DELETE FROM weir.attendance WHERE worker <> 0`) // as after a crash or a failover
+	checks := 0
+	for ; !isFenced(t, conn, worker); checks++ {
+		exec(t, conn, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 15000)`)
+		exec(t, conn, `SELECT weir._rescue()`)
+		if checks > 30 {
+			t.Fatal("the worker is never fenced")
+		}
+	}
+	if checks > 6 {
+		t.Errorf("the worker is fenced after %d checks, want at most 6: its lease is 6 s", checks)
+	}
+}
+
 // TestAttendingNeedsAnUnbrokenLine: a session that was opened by a pooler or a proxy does not attend for a worker.
 func TestAttendingNeedsAnUnbrokenLine(t *testing.T) {
 	pgtest.Alone(t, "it counts locks of the whole server")

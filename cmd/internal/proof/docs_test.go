@@ -44,6 +44,20 @@ func TestEveryPublicFunctionIsInTheReference(t *testing.T) {
 	}
 }
 
+// TestEveryColumnOfTakeIsInTheReference: what take returns is described in a table, column by column.
+func TestEveryColumnOfTakeIsInTheReference(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	_, text, _ := strings.Cut(reference(t), "### weir.take(")
+	_, text, _ = strings.Cut(text, "\n| column | meaning |\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for _, name := range column[string](t, conn, `SELECT u.name FROM pg_proc p, unnest(p.proargnames, p.proargmodes) u(name, mode) WHERE p.oid = 'weir.take'::regproc AND u.mode = 't'`) {
+		if !regexp.MustCompile("(?m)^\\|[^|]*`" + name + "`").MatchString(text) {
+			t.Errorf("docs/sql.md does not describe the column %s of weir.take", name)
+		}
+	}
+}
+
 // TestExamplesOfTheReferenceRun: all examples of docs/sql.md run, one after the other, in a new database.
 func TestExamplesOfTheReferenceRun(t *testing.T) {
 	t.Parallel()

@@ -89,9 +89,10 @@ func TestFunctionsAreReplacedAsAWhole(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	want := describeSchema(t, conn)
 	for _, older := range []string{
-		`CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,                            // another body
-		`DROP FUNCTION weir.pause; CREATE FUNCTION weir.pause(queue text) RETURNS text LANGUAGE sql AS 'SELECT text ''older'''`,       // another result
-		`CREATE FUNCTION weir.stale() RETURNS integer LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS 'SELECT 1'`, // dropped since; it has the settings of all of Weir's
+		`CREATE OR REPLACE FUNCTION weir.pause(queue text) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,                                                                               // another body
+		`DROP FUNCTION weir.pause; CREATE FUNCTION weir.pause(queue text) RETURNS text LANGUAGE sql AS 'SELECT text ''older'''`,                                                          // another result
+		`CREATE FUNCTION weir.stale() RETURNS integer LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS 'SELECT 1'`,                                                    // dropped since; it has the settings of all of Weir's
+		`DROP FUNCTION weir.flows; CREATE FUNCTION weir.flows(after bigint DEFAULT NULL) RETURNS integer LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS 'SELECT 1'`, // an argument was added since
 		`GRANT EXECUTE ON FUNCTION weir.pause TO weir_enqueue`,
 	} {
 		if _, err := conn.PgConn().Exec(t.Context(), older).ReadAll(); err != nil {

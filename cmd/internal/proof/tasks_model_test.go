@@ -51,6 +51,7 @@ type graphJob struct {
 	reprieved  int    // it was retried after so many cancellations of flows
 	mayRun     bool   // it may or may not have been there when its flow was cancelled
 	isFinished bool   // the test has said how it ends
+	isCallback bool   // which the cancellation of a flow around does not mean
 }
 
 // graphCancel is a cancellation of all jobs within a flow whose ids are not greater.
@@ -92,11 +93,17 @@ func (m *graphModel) kids(f *graphFlow) (all []*graphFlow) {
 func (m *graphModel) isDead(id int64) bool {
 	j := m.jobs[id]
 	for nr, c := range m.cancels {
-		if j.flow != 0 && id <= c.upto && nr >= j.reprieved && m.within(j.flow, c.flow) {
+		if j.flow != 0 && !j.isCallback && id <= c.upto && nr >= j.reprieved && m.within(j.flow, c.flow) {
 			return true
 		}
 	}
 	return j.cancelled
+}
+
+// mayBeDead reports whether a job may be cancelled though isDead does not say so, because it was added beside the cancellation of its flow.
+func (m *graphModel) mayBeDead(j *graphJob) bool {
+	f := m.flows[j.flow]
+	return j.mayRun || f != nil && f.cancelled && !j.isCallback
 }
 
 // join makes jobs members of a flow, unless they are there already.
@@ -443,7 +450,7 @@ func (m *graphModel) enqueued(all []graphLog, calls map[int64][]string) {
 			m.wrong("a callback is told %s: %v", l.About, err)
 		}
 		calls[c.ID] = append(calls[c.ID], fmt.Sprintf("%s %d: %d jobs, %d completed, %d failed, %d cancelled, %s", l.Kind, c.Generation, c.Jobs, c.Completed, c.Failed, c.Cancelled, countersText(c.Counters)))
-		m.jobs[l.ID] = &graphJob{}
+		m.jobs[l.ID] = &graphJob{isCallback: true}
 		if l.Flow != nil {
 			m.jobs[l.ID].flow = *l.Flow
 			f := m.flows[*l.Flow]
@@ -515,7 +522,7 @@ func (g *graphTest) look(all bool) {
 			continue
 		}
 		if j.ended == "" {
-			if !j.isFinished && !g.model.isDead(n.ID) && !j.mayRun {
+			if !j.isFinished && !g.model.isDead(n.ID) && !g.model.mayBeDead(j) {
 				g.t.Errorf("job %d has ended as %s, and nobody has ended it", n.ID, n.State)
 			}
 			j.ended, j.isFinished = n.State, false
