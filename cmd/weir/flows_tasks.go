@@ -293,7 +293,7 @@ var colours = map[weir.FlowState]string{weir.FlowSucceeded: "#b7e4c7", weir.Flow
 func drawDOT(w io.Writer, name string, tasks []weir.TaskInfo) error {
 	var b strings.Builder
 	quote := func(text string) string {
-		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(text) + `"`
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(printableLines(text)) + `"`
 	}
 	fmt.Fprintf(&b, "digraph %s {\n  node [shape=box, style=filled]\n", quote(name))
 	for _, t := range tasks {
@@ -321,7 +321,7 @@ func drawMermaid(w io.Writer, tasks []weir.TaskInfo) error {
 	}
 	label := strings.NewReplacer(`"`, "#quot;", "\n", " ", "#", "#35;")
 	for _, t := range tasks {
-		fmt.Fprintf(&b, "  %s[\"%s<br>%s\"]:::%s\n", id[t.Name], label.Replace(t.Name), t.State, t.State)
+		fmt.Fprintf(&b, "  %s[\"%s<br>%s\"]:::%s\n", id[t.Name], label.Replace(printableLines(t.Name)), t.State, t.State)
 		for _, before := range t.After {
 			arrow := "-->"
 			if t.IgnoreFailed {

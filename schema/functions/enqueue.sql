@@ -356,9 +356,9 @@ BEGIN
     WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
   END IF;
   IF bad IS NULL THEN
-    SELECT format('job %s is unique and has a flow, which is not possible', e.ord) INTO bad
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> 'flow', 'null') <> 'null' LIMIT 1;
+    SELECT format('job %s is unique and has a %s, which is not possible', e.ord, k.name) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) CROSS JOIN (VALUES ('flow'), ('once')) k(name)
+    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> k.name, 'null') <> 'null' LIMIT 1;
   END IF;
   IF bad IS NOT NULL THEN
     RAISE EXCEPTION 'weir: %', bad

@@ -38,7 +38,8 @@ BEGIN
     SELECT k.nr, CASE WHEN jsonb_typeof(k.task) <> 'object' THEN format('must be a JSON object, got a JSON %s', jsonb_typeof(k.task))
                       WHEN k.unknown IS NOT NULL THEN format('has an unknown key %s', to_json(left(k.unknown, 100)))
                       WHEN (jsonb_typeof(k.task -> 'task') = 'string' AND length(k.task ->> 'task') BETWEEN 1 AND 200) IS NOT TRUE THEN 'needs the name of the task, as "task": a text of 1 to 200 characters'
-                      WHEN (coalesce(jsonb_typeof(k.task -> 'after'), 'null') IN ('array', 'null') AND NOT jsonb_path_exists(k.task, '$.after[*] ? (@.type() != "string")')) IS NOT TRUE
+                      WHEN coalesce(jsonb_typeof(k.task -> 'after'), 'null') NOT IN ('array', 'null')
+                        OR EXISTS (SELECT FROM jsonb_array_elements(CASE jsonb_typeof(k.task -> 'after') WHEN 'array' THEN k.task -> 'after' END) a WHERE jsonb_typeof(a) <> 'string')
                         THEN 'has an "after" that must be an array of names of tasks'
                       WHEN coalesce(jsonb_typeof(k.task -> 'ignore_failed'), 'null') NOT IN ('boolean', 'null') THEN 'has an "ignore_failed" that must be true or false' END AS why
     FROM (SELECT k.task, k.nr, (SELECT o.key FROM jsonb_object_keys(CASE jsonb_typeof(k.task) WHEN 'object' THEN k.task ELSE '{}' END) o(key)

@@ -266,6 +266,7 @@ func TestOnceIsRefusedWithoutAFlow(t *testing.T) {
 		`SELECT weir.enqueue('q', 'k', once => 'a')`, `SELECT weir.enqueue('q', 'k', flow => %d, once => '')`, `SELECT weir.enqueue('q', 'k', flow => %d, once => repeat('x', 1001))`,
 		`SELECT weir.enqueue('q', 'k', flow => 77, once => 'a')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], flow => ARRAY[%d], once => ARRAY['a', 'b'])`,
 		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "once": "a"}]')`, `SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "flow": %d, "once": "a", "unique": true}]')`,
+		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k", "once": "a", "unique": true}]')`,
 	} {
 		if strings.Contains(sql, "%d") {
 			sql = fmt.Sprintf(sql, flow)
