@@ -79,8 +79,9 @@ func (s *together) count() {
 		ID          int64
 		Queue, Kind string
 		Flow        int64
+		IsCallback  bool
 	}
-	rows, err := s.conn.Query(s.t.Context(), `SELECT DISTINCT ON (j.id) j.id, q.name, j.kind, coalesce(j.flow, 0) FROM weir.job j JOIN weir.queue q ON q.id = j.lane >> 39
+	rows, err := s.conn.Query(s.t.Context(), `SELECT DISTINCT ON (j.id) j.id, q.name, j.kind, coalesce(j.flow, 0), j.meta ? 'weir.flow' FROM weir.job j JOIN weir.queue q ON q.id = j.lane >> 39
 		WHERE j.meta ?| '{weir.task,weir.flow}' AND j.attempt = 1 AND j.put_off = 0 AND j.id <> ALL ($1)`, s.brought)
 	if err != nil {
 		s.fatal("read what flows bring: %v", err)
@@ -88,7 +89,7 @@ func (s *together) count() {
 	var b brought
 	var all []brought
 	for rows.Next() {
-		if err := rows.Scan(&b.ID, &b.Queue, &b.Kind, &b.Flow); err != nil {
+		if err := rows.Scan(&b.ID, &b.Queue, &b.Kind, &b.Flow, &b.IsCallback); err != nil {
 			s.fatal("read what flows bring: %v", err)
 		}
 		all = append(all, b)
@@ -98,9 +99,9 @@ func (s *together) count() {
 	}
 	for _, b := range all {
 		s.brought = append(s.brought, b.ID)
-		// A member of a flow that is cancelled may run, or not.
-		s.jobs[b.ID] = &togetherJob{id: b.ID, queue: b.Queue, kind: b.Kind, priority: 2, flow: b.Flow, step: step{1, 0},
-			unique: slices.ContainsFunc(s.flows, func(f *togetherFlow) bool { return f.cancelled && slices.Contains(f.all, b.Flow) })}
+		// A member of a flow that is cancelled may run, or not; a callback of a flow within it runs.
+		s.jobs[b.ID] = &togetherJob{id: b.ID, queue: b.Queue, kind: b.Kind, priority: 2, flow: b.Flow, callback: b.IsCallback, step: step{1, 0},
+			unique: !b.IsCallback && slices.ContainsFunc(s.flows, func(f *togetherFlow) bool { return f.cancelled && slices.Contains(f.all, b.Flow) })}
 		s.say("job %d is brought by a flow, as a member of %d", b.ID, b.Flow)
 	}
 }
@@ -115,7 +116,7 @@ func (s *together) cancelFlow() {
 	exec(s.t, s.conn, `SELECT weir.cancel_flow($1)`, f.id)
 	s.say("flow %d is cancelled", f.id)
 	f.cancelled = true
-	of := func(j *togetherJob) bool { return !j.final && slices.Contains(f.all, j.flow) }
+	of := func(j *togetherJob) bool { return !j.final && !j.callback && slices.Contains(f.all, j.flow) }
 	for _, j := range s.jobs {
 		if of(j) {
 			j.cancelled = true

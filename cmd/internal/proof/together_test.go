@@ -37,6 +37,7 @@ type togetherJob struct {
 	kind      string
 	priority  int
 	unique    bool // it may end without being claimed
+	callback  bool // of a flow
 	step      step // of the next attempt to be claimed
 	loose     bool // the step is not known
 	claimed   bool // that attempt is running
