@@ -60,20 +60,18 @@ const (
 // Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only plain scalars, so that it works with
 // any driver behind q.
 func Enqueue(ctx context.Context, q Querier, j Job) (id int64, err error) {
-	j = j.withDefaults()
-	var runAt, meta any
-	if !j.RunAt.IsZero() {
-		runAt = j.RunAt
-	}
-	if j.Meta != nil {
-		meta = string(j.Meta)
-	}
-	err = q.QueryRow(ctx, sqlEnqueue, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key, j.Flow).Scan(&id)
+	err = q.QueryRow(ctx, sqlEnqueue, j.scalars()...).Scan(&id)
 	return id, err
 }
 
 // EnqueueOnce is Enqueue for a job with Once.
 func EnqueueOnce(ctx context.Context, q Querier, j Job) (answer Answer, err error) {
+	err = q.QueryRow(ctx, sqlEnqueueOneOnce, append(j.scalars(), j.Once)...).Scan(&answer.ID, &answer.Duplicate)
+	return answer, err
+}
+
+// scalars returns the arguments of weir.enqueue.
+func (j Job) scalars() []any {
 	j = j.withDefaults()
 	var runAt, meta any
 	if !j.RunAt.IsZero() {
@@ -82,8 +80,7 @@ func EnqueueOnce(ctx context.Context, q Querier, j Job) (answer Answer, err erro
 	if j.Meta != nil {
 		meta = string(j.Meta)
 	}
-	err = q.QueryRow(ctx, sqlEnqueueOneOnce, j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key, j.Flow, j.Once).Scan(&answer.ID, &answer.Duplicate)
-	return answer, err
+	return []any{j.Queue, j.Kind, string(j.Args), j.Priority, runAt, j.MaxAttempts, meta, j.Key, j.Flow}
 }
 
 // EnqueueMany calls weir.enqueue_many with arrays, which require pgx behind q. It returns which jobs are there already; nil: none of them has Once.
@@ -92,9 +89,9 @@ func EnqueueMany(ctx context.Context, q Querier, jobs []Job) (ids []int64, dupli
 	queues, kinds, args := make([]string, n), make([]string, n), make([]string, n)
 	priorities, attempts := make([]int32, n), make([]int32, n)
 	runAts, metas := make([]*time.Time, n), make([]*string, n)
-	var keys []*string // nil, if no job has one
-	var flows []*int64 // the same
-	var onces []*string
+	var keys []*string  // nil, if no job has one
+	var flows []*int64  // the same
+	var onces []*string // the same
 	for i, j := range jobs {
 		j = j.withDefaults()
 		queues[i], kinds[i], args[i] = j.Queue, j.Kind, string(j.Args)

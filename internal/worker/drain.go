@@ -69,9 +69,9 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 	for {
 		t, err := d.next(ctx)
 		if err == nil && t == nil {
-			var ended int
-			if ended, err = d.fold(ctx); err == nil && ended > 0 {
-				continue // their callbacks
+			var more bool
+			if more, err = d.fold(ctx); err == nil && more {
+				continue
 			}
 		}
 		if err != nil || t == nil {
@@ -156,18 +156,17 @@ func (d *drain) record(ctx context.Context) (recorded, error) {
 	}
 }
 
-// fold has flows call back that have ended, and returns how many have.
-func (d *drain) fold(ctx context.Context) (ended int, err error) {
+// fold counts what has arrived at flows, and reports whether that may have enqueued jobs: callbacks and tasks.
+func (d *drain) fold(ctx context.Context) (more bool, err error) {
 	const pause = 5 * time.Millisecond
 	for {
-		n, busy, again, _, err := d.Store.Fold(ctx)
-		ended += n
+		ended, busy, again, _, err := d.Store.Fold(ctx)
+		more = more || ended > 0 || again
 		if err != nil {
-			return 0, fmt.Errorf("count what has arrived at flows: %w", err)
-		} else if again {
-			ended++ // a task may have started
-		} else if !busy || !sleep.For(ctx, pause) {
-			return ended, ctx.Err()
+			return false, fmt.Errorf("count what has arrived at flows: %w", err)
+		}
+		if !again && (!busy || !sleep.For(ctx, pause)) {
+			return more, ctx.Err()
 		}
 	}
 }
