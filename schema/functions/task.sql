@@ -64,7 +64,8 @@ BEGIN
     RETURN ids;
   END IF;
 
-  SELECT array_agg(k.nr::integer) AS nrs, array_agg(k.name) AS names, array_agg(b.nr::integer) AS befores, array_agg(k.is_lenient) AS lenient INTO e
+  SELECT array_agg(k.nr::integer ORDER BY k.nr, k.name) AS nrs, array_agg(k.name ORDER BY k.nr, k.name) AS names, array_agg(b.nr::integer ORDER BY k.nr, k.name) AS befores,
+         array_agg(k.is_lenient ORDER BY k.nr, k.name) AS lenient INTO e
   FROM (SELECT DISTINCT k.nr, a.name, coalesce((k.task ->> 'ignore_failed')::boolean, false) AS is_lenient
         FROM jsonb_array_elements(add_tasks.tasks) WITH ORDINALITY k(task, nr)
         CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(k.task -> 'after') WHEN 'array' THEN k.task -> 'after' ELSE '[]' END) a(name)

@@ -213,7 +213,7 @@ func TestTasksThatCannotStartAreRefused(t *testing.T) {
 	before := rows()
 	for _, c := range []struct{ tasks, code, message string }{
 		{`[{"task": "a", "after": ["a"], "queue": "q", "kind": "k"}]`, "22023", `"a", then "a"`},
-		{`[{"task": "a", "after": ["c", "there"], "queue": "q", "kind": "k"}, {"task": "b", "after": ["a"], "queue": "q", "kind": "k"}, {"task": "c", "after": ["b"], "queue": "q", "kind": "k"}, {"task": "d", "queue": "q", "kind": "k"}]`, "22023", `"b", then "c", then "a", then "b"`},
+		{`[{"task": "a", "after": ["c", "there"], "queue": "q", "kind": "k"}, {"task": "b", "after": ["a"], "queue": "q", "kind": "k"}, {"task": "c", "after": ["b"], "queue": "q", "kind": "k"}, {"task": "d", "queue": "q", "kind": "k"}]`, "22023", `"c", then "a", then "b", then "c"`},
 		{`[{"task": "a", "after": ["nobody"], "queue": "q", "kind": "k"}]`, "22023", `comes after "nobody"`},
 		{`[{"task": "a", "queue": "q", "kind": "k"}, {"task": "a", "queue": "q", "kind": "k"}]`, "22023", `called "a"`},
 		{`[{"task": "a", "queue": "q"}]`, "22023", `task "a"`}, {`[{"task": "", "queue": "q", "kind": "k"}]`, "22023", "task 1 of 1"}, {`[{"queue": "q", "kind": "k"}]`, "22023", "needs the name"},
