@@ -3801,7 +3801,7 @@ BEGIN
     passed := weir._pass_on(sums, was, taken);
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
-  IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
+  IF late IS NOT NULL THEN
     PERFORM weir._cancel_late(sums, late);
   END IF;
 END
@@ -6881,6 +6881,7 @@ DECLARE
   refusals  text[];
   details   text[];
   held_open integer[];
+  found     record;      -- those that have ended
   judged    record;      -- by a retry rule
   ruled     text[] := '{}';
 BEGIN
@@ -6906,14 +6907,12 @@ BEGIN
   PERFORM weir._check_isolation('record'), weir._hold_briefly(), weir._commit_synchronously();
   -- Workers pass what their handlers' own transactions have ended, to learn whether these were committed. They usually were, which needs no locks: no end is ever taken back.
   IF NOT is_plain AND n > 0 AND EXISTS (SELECT FROM weir._ends_of(_record.worker, _record.lanes[1:1], _record.seqs[1:1], ARRAY[1], _record.ids[1:1])) THEN
-    SELECT array_agg(e.place), array_agg(e.outcome) INTO places, ruled FROM weir._ends_of(_record.worker, _record.lanes, _record.seqs, _record.sizes, _record.ids) e;
-    IF cardinality(places) = n THEN
+    SELECT array_agg(e.place) AS places, array_agg(e.outcome) AS outcomes INTO found FROM weir._ends_of(_record.worker, _record.lanes, _record.seqs, _record.sizes, _record.ids) e;
+    IF cardinality(found.places) = n THEN
       PERFORM weir._check_worker(_record.worker);
-      RETURN QUERY SELECT e.place, 'ended', has_ended, e.outcome FROM unnest(places, ruled) e(place, outcome) ORDER BY e.place;
+      RETURN QUERY SELECT e.place, 'ended', has_ended, e.outcome FROM unnest(found.places, found.outcomes) e(place, outcome) ORDER BY e.place;
       RETURN;
     END IF;
-    places := NULL;
-    ruled := '{}';
   END IF;
   PERFORM pg_advisory_xact_lock_shared(1464158548, _record.worker);
   PERFORM weir._check_worker(_record.worker);

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir"
 )
@@ -94,8 +91,7 @@ type waits struct {
 
 // isDenied reports whether the user may not make a call, and notes which role may.
 func (w *waits) isDenied(err error, role string) bool {
-	var refused *pgconn.PgError
-	if !errors.As(err, &refused) || refused.Code != "42501" { // insufficient_privilege
+	if !denied(err) {
 		return false
 	}
 	if !slices.Contains(w.hidden, role) {

@@ -111,7 +111,7 @@ BEGIN
     passed := weir._pass_on(sums, was, taken);
   END IF;
   SELECT e.fired, e.again OR passed INTO fired, again FROM weir._end_flows(sums, was, failing) e;
-  IF late IS NOT NULL AND true = ANY (SELECT n.is_cancelled FROM unnest(sums) n) THEN
+  IF late IS NOT NULL THEN
     PERFORM weir._cancel_late(sums, late);
   END IF;
 END
