@@ -1,0 +1,117 @@
+package weirui
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+const (
+	fresh      = time.Second      // how long what was read is shown again
+	readFor    = 10 * time.Second // how long a read may take
+	atOnce     = 4                // reads and actions of a database at a time
+	keptAtMost = 512              // results of reads
+)
+
+// database is a database with what was last read from it.
+type database struct {
+	Database
+	client *weir.Client
+	slots  chan struct{}
+
+	mu   sync.Mutex
+	kept map[string]*kept
+}
+
+// kept is the result of a read, for all who ask for the same.
+type kept struct {
+	done  chan struct{} // closed when value, err and at are set
+	at    time.Time
+	value any
+	err   error
+}
+
+func newDatabase(d Database, c *weir.Client) *database {
+	return &database{Database: d, client: c, slots: make(chan struct{}, atOnce), kept: map[string]*kept{}}
+}
+
+// read returns what fetch returns, at most a second old: of those who ask for the same at the same time, one fetches. The key names what is
+// read, with all that it depends on.
+func read[T any](ctx context.Context, d *database, key string, fetch func(context.Context) (T, error)) (T, error) {
+	d.mu.Lock()
+	k := d.kept[key]
+	if k == nil || k.isOld() {
+		k = &kept{done: make(chan struct{})}
+		d.forget()
+		d.kept[key] = k
+		// The others that wait for it may stay when the first has left.
+		go func(ctx context.Context) { // ends with its read
+			ctx, cancel := context.WithTimeout(ctx, readFor)
+			defer cancel()
+			defer close(k.done)
+			defer func() { k.at = time.Now() }()
+			if k.err = d.enter(ctx); k.err != nil {
+				return
+			}
+			defer d.leave()
+			k.value, k.err = fetch(ctx)
+		}(context.WithoutCancel(ctx))
+	}
+	d.mu.Unlock()
+	var none T
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+	if k.err != nil {
+		return none, k.err
+	}
+	return k.value.(T), nil
+}
+
+func (k *kept) isOld() bool {
+	select {
+	case <-k.done:
+		return time.Since(k.at) > fresh
+	default:
+		return false
+	}
+}
+
+// forget makes room: it drops what is old and, if that is not enough, everything. Whoever waits for a dropped result still gets it.
+func (d *database) forget() {
+	if len(d.kept) < keptAtMost {
+		return
+	}
+	for key, k := range d.kept {
+		if k.isOld() {
+			delete(d.kept, key)
+		}
+	}
+	if len(d.kept) >= keptAtMost {
+		clear(d.kept)
+	}
+}
+
+// changed drops all that was read, after an action: its effect is shown at once.
+func (d *database) changed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.kept)
+}
+
+// enter waits until fewer than atOnce use the database, which leaves the rest of the pool to the application.
+func (d *database) enter(ctx context.Context) error {
+	select {
+	case d.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for earlier requests to the database: %w", ctx.Err())
+	}
+}
+
+func (d *database) leave() { <-d.slots }

@@ -1,0 +1,143 @@
+package weirui
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-pg/weir"
+)
+
+const jobsOnPage = 50
+
+func jobEndpoints() []endpoint {
+	return []endpoint{
+		page("jobs", listJobs),
+		page("jobs/new", newJob),
+		page("jobs/{id}", showJob),
+		action(Operator, "jobs", enqueueJob),
+		action(Operator, "jobs/{id}/retry", retryJob),
+		action(Operator, "jobs/{id}/cancel", cancelJob),
+	}
+}
+
+// filter selects jobs; it is in the address of the page.
+type filter struct {
+	State string `json:"state,omitempty"` // "": all
+	Queue string `json:"queue,omitempty"`
+	Kind  string `json:"kind,omitempty"`
+	Key   string `json:"key,omitempty"`
+	Meta  string `json:"meta,omitempty"`
+	Flow  int64  `json:"flow,omitempty"`
+}
+
+// filterOf reads a filter from a query or a form.
+func filterOf(q url.Values) (filter, error) {
+	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
+	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta")}
+	if f.State != "" && !slices.Contains(weir.States, weir.State(f.State)) {
+		return f, badInput("There is no state %q.", cut(f.State, 50))
+	}
+	var object map[string]json.RawMessage
+	if f.Meta != "" && (json.Unmarshal([]byte(f.Meta), &object) != nil || object == nil) {
+		return f, badInput("Meta is a JSON object that the jobs' meta contains, such as {\"tenant\": \"acme\"}; got %s", cut(f.Meta, 100))
+	}
+	if flow := text("flow"); flow != "" {
+		n, err := strconv.ParseInt(flow, 10, 64)
+		if err != nil || n < 1 {
+			return f, badInput("A flow is the number of one; got %q.", cut(flow, 50))
+		}
+		f.Flow = n
+	}
+	return f, nil
+}
+
+// Query is the filter as an address has it.
+func (f filter) Query() url.Values {
+	q := url.Values{}
+	set := func(name, value string) {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	set("state", f.State)
+	set("queue", f.Queue)
+	set("kind", f.Kind)
+	set("key", f.Key)
+	set("meta", f.Meta)
+	if f.Flow > 0 {
+		set("flow", strconv.FormatInt(f.Flow, 10))
+	}
+	return q
+}
+
+// In is the filter's query for another state.
+func (f filter) In(state string) string {
+	f.State = state
+	return f.Query().Encode()
+}
+
+// After is the filter's query for the page after a cursor.
+func (f filter) After(cursor string) string {
+	q := f.Query()
+	q.Set("after", cursor)
+	return q.Encode()
+}
+
+// Narrow reports whether it selects by anything but the state.
+func (f filter) Narrow() bool { f.State = ""; return f != filter{} }
+
+func (f filter) params(after string, limit int) weir.JobsParams {
+	p := weir.JobsParams{Queue: f.Queue, Key: f.Key, Flow: f.Flow, After: after, Limit: limit}
+	if f.State != "" {
+		p.States = []weir.State{weir.State(f.State)}
+	} else {
+		p.States = []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled, weir.StateFailed, weir.StateCancelled, weir.StateCompleted}
+	}
+	if f.Kind != "" {
+		p.Kinds = []string{f.Kind}
+	}
+	if f.Meta != "" {
+		p.Meta = json.RawMessage(f.Meta)
+	}
+	return p
+}
+
+// jobList is a page of jobs.
+type jobList struct {
+	Filter filter         `json:"filter"`
+	Jobs   []weir.JobInfo `json:"jobs"`
+	Next   string         `json:"next,omitempty"` // ?after= of the next page
+	After  string         `json:"-"`
+	States []weir.State   `json:"-"`
+}
+
+func listJobs(v *visit) (*view, error) {
+	f, err := filterOf(v.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	after := v.URL.Query().Get("after")
+	page, err := read(v.Context(), v.db, "jobs "+f.Query().Encode()+" after "+after, func(ctx context.Context) (*weir.JobsPage, error) {
+		return v.db.client.Jobs(ctx, f.params(after, jobsOnPage))
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := jobList{Filter: f, Jobs: slices.Clone(page.Jobs), Next: page.Next, After: after, States: weir.States}
+	for i := range list.Jobs {
+		v.ui.redactJob(&list.Jobs[i])
+	}
+	return &view{template: "jobs", title: "Jobs", data: list}, nil
+}
+
+// redactJob hides secret fields in what is shown of a job.
+func (u *UI) redactJob(j *weir.JobInfo) {
+	j.Args, j.Meta = u.redact(j.Args), u.redact(j.Meta)
+	if j.Output != nil {
+		j.Output = new(string(u.redact(json.RawMessage(*j.Output)))) // text that is not JSON stays as it is
+	}
+}

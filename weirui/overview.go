@@ -1,0 +1,12 @@
+package weirui
+
+// overview is the first page.
+func overview(v *visit) (*view, error) {
+	queues, err := v.queues()
+	if err != nil {
+		return nil, err
+	}
+	return &view{template: "overview", title: "Overview", data: struct {
+		Queues []queue `json:"queues"`
+	}{queues}}, nil
+}

@@ -1,0 +1,166 @@
+package weirui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+func queueEndpoints() []endpoint {
+	return []endpoint{
+		page("queues", listQueues),
+		page("queues/{name}", showQueue),
+		action(Operator, "queues/{name}/pause", pauseQueue),
+		action(Operator, "queues/{name}/resume", resumeQueue),
+		action(Admin, "queues/{name}/limit", limitQueue),
+	}
+}
+
+// queue is a queue with its limits.
+type queue struct {
+	weir.QueueInfo
+	Limit *weir.QueueLimit `json:"limit,omitempty"`   // of the queue as a whole; nil: none
+	Keys  *weir.QueueLimit `json:"per_key,omitempty"` // of each of its keys
+}
+
+// queues lists all queues.
+func (v *visit) queues() ([]queue, error) {
+	return read(v.Context(), v.db, "queues", func(ctx context.Context) ([]queue, error) {
+		found, err := v.db.client.Queues(ctx)
+		if err != nil {
+			return nil, err
+		}
+		limits, err := v.db.client.Limits(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all := make([]queue, len(found))
+		for i, q := range found {
+			all[i] = queue{QueueInfo: q}
+			all[i].Limit, all[i].Keys = limitOf(limits, q.Name, false), limitOf(limits, q.Name, true)
+		}
+		return all, nil
+	})
+}
+
+// limitOf finds the limit of a queue, or of its keys.
+func limitOf(limits []weir.QueueLimit, name string, perKey bool) *weir.QueueLimit {
+	for i, l := range limits {
+		if l.Queue == name && l.PerKey == perKey {
+			return &limits[i]
+		}
+	}
+	return nil
+}
+
+// Depth is how many jobs wait, without more precision than is read.
+func (q queue) Depth() string {
+	if q.Approximate && q.Available >= 10_000 {
+		return "10,000+"
+	}
+	return number(q.Available)
+}
+
+// Waited is how long the oldest job has waited; 0: none waits.
+func (q queue) Waited() time.Duration {
+	if q.ReadySince == nil {
+		return 0
+	}
+	return max(time.Since(*q.ReadySince), 0)
+}
+
+func listQueues(v *visit) (*view, error) {
+	queues, err := v.queues()
+	if err != nil {
+		return nil, err
+	}
+	return &view{template: "queues", title: "Queues", data: struct {
+		Queues []queue `json:"queues"`
+	}{queues}}, nil
+}
+
+func showQueue(v *visit) (*view, error) {
+	name := v.PathValue("name")
+	queues, err := v.queues()
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(queues, func(q queue) bool { return q.Name == name })
+	if at < 0 {
+		return nil, &problem{404, fmt.Sprintf("There is no queue %q.", cut(name, 200)), "A queue comes into being with its first job or its first worker."}
+	}
+	settings, err := read(v.Context(), v.db, "settings", v.db.client.Settings)
+	if err != nil {
+		return nil, err
+	}
+	settings = slices.DeleteFunc(slices.Clone(settings), func(s weir.Setting) bool { return s.Queue != name })
+	return &view{template: "queue", title: "Queue " + name, data: struct {
+		Queue    queue          `json:"queue"`
+		Settings []weir.Setting `json:"settings"`
+	}{queues[at], settings}}, nil
+}
+
+func pauseQueue(v *visit) (string, error) {
+	name := v.PathValue("name")
+	return "Queue " + name + " is paused. Running jobs continue.", v.db.client.PauseQueue(v.Context(), name)
+}
+
+func resumeQueue(v *visit) (string, error) {
+	name := v.PathValue("name")
+	return "Queue " + name + " is worked again.", v.db.client.ResumeQueue(v.Context(), name)
+}
+
+// limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are.
+func limitQueue(v *visit) (string, error) {
+	name := v.PathValue("name")
+	running, err := v.number("running", "The number of jobs that may run at a time")
+	if err != nil {
+		return "", err
+	}
+	starts, err := v.number("starts", "The number of jobs that may start")
+	if err != nil {
+		return "", err
+	}
+	limit := weir.Limit{Running: running, Rate: weir.Rate{Starts: float64(starts)}}
+	if starts > 0 {
+		if limit.Rate.Per, err = time.ParseDuration(cmp.Or(v.PostForm.Get("per"), "1s")); err != nil {
+			return "", badInput("The time in which so many jobs may start is a duration, as 1s, 1m or 1h; got %q.", cut(v.PostForm.Get("per"), 50))
+		}
+	}
+	if running > 0 || starts > 0 {
+		return "Queue " + name + " has new limits.", v.db.client.SetLimit(v.Context(), name, limit)
+	}
+	limits, err := v.db.client.Limits(v.Context())
+	if err != nil {
+		return "", err
+	}
+	keys := limitOf(limits, name, true)
+	err = v.db.client.ClearLimit(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = nil // it had none
+	}
+	if err == nil && keys != nil {
+		err = v.db.client.SetLimit(v.Context(), name, keys.Limit)
+	}
+	return "Queue " + name + " has no limits as a whole.", err
+}
+
+// number reads a number from the form; 0: the field is empty.
+func (v *visit) number(field, what string) (int, error) {
+	text := strings.TrimSpace(v.PostForm.Get(field))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, badInput("%s is a number from 1 on, or empty for any; got %q.", what, cut(text, 50))
+	}
+	return n, nil
+}

@@ -1,0 +1,86 @@
+package weirui
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// endpoint is a page or an action, with the role that it requires.
+type endpoint struct {
+	method, path string // below a database
+	role         Role
+	page         func(*visit) (*view, error)           // for GET
+	action       func(*visit) (said string, err error) // for POST; it returns what was done, in a sentence
+}
+
+// endpoints are all pages and actions: those of each part of the UI are beside it.
+func (u *UI) endpoints() []endpoint {
+	return slices.Concat(
+		[]endpoint{page("{$}", overview)},
+		jobEndpoints(),
+		queueEndpoints(),
+	)
+}
+
+func page(path string, f func(*visit) (*view, error)) endpoint {
+	return endpoint{method: "GET", path: path, role: Viewer, page: f}
+}
+
+func action(role Role, path string, f func(*visit) (string, error)) endpoint {
+	return endpoint{method: "POST", path: path, role: role, action: f}
+}
+
+// databasePath is what precedes the path of an endpoint, where there are several databases.
+const databasePath = "db/{database}/"
+
+func (u *UI) routes() {
+	u.mux.Handle("GET /static/", staticFiles())
+	prefix := "/"
+	if len(u.databases) > 1 {
+		prefix += databasePath
+		u.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+			redirect(w, "db/"+u.databases[0].Name+"/")
+		})
+	}
+	for _, e := range u.endpoints() {
+		u.mux.HandleFunc(e.method+" "+prefix+e.path, func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, e) })
+	}
+	u.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, endpoint{role: Viewer, page: notHere}) })
+}
+
+// ServeHTTP implements http.Handler.
+func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	if r.URL.Path == "" { // served below a path, which was opened without its slash: relative links need it
+		redirect(w, lastPart(r.RequestURI)+"/")
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/static/") {
+		u.mux.ServeHTTP(w, r)
+		return
+	}
+	user, ok := u.config.Access.Identify(w, r)
+	if !ok {
+		return
+	}
+	if u.config.ReadOnly && user.Role > Viewer {
+		user.Role = Viewer
+	}
+	u.mux.ServeHTTP(w, r.WithContext(withUser(r.Context(), user)))
+}
+
+// lastPart is the last part of a path, without its query.
+func lastPart(uri string) string {
+	path, _, _ := strings.Cut(uri, "?")
+	return path[strings.LastIndexByte(path, '/')+1:]
+}
+
+// redirect sends the browser to an address that is relative to the one that it has asked for.
+func redirect(w http.ResponseWriter, to string) {
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusSeeOther)
+}

@@ -1,0 +1,92 @@
+// Weir's web UI works without this script. With it, pages stay up to date, times are local, and actions ask before they can't be undone.
+"use strict";
+(() => {
+  const every = 2000; // ms between two looks at the server
+  const longest = 30000; // ms between two looks after failures
+  const main = document.getElementById("main");
+  const connection = document.getElementById("connection");
+  let tag = "";
+  let pause = every;
+
+  // Times are in UTC without the script.
+  const localize = (root) => {
+    for (const t of root.querySelectorAll("time[datetime]")) t.title = new Date(t.dateTime).toLocaleString();
+  };
+
+  // What somebody is working in is not replaced under their hands.
+  const busy = (part) => {
+    const at = document.activeElement;
+    if (part.contains(at) && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName)) return true;
+    const chosen = document.getSelection();
+    return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
+  };
+
+  // replace puts the live parts of a new version of the page in the place of the old ones.
+  const replace = (html) => {
+    const fresh = new DOMParser().parseFromString(html, "text/html");
+    let kept = false;
+    for (const part of main.querySelectorAll("[data-live]")) {
+      const now = fresh.getElementById(part.id);
+      if (!now || now.innerHTML === part.dataset.was) continue;
+      if (busy(part)) {
+        kept = true;
+        continue;
+      }
+      const was = now.innerHTML;
+      const focused = part.contains(document.activeElement) ? document.activeElement.id || document.activeElement.getAttribute("href") : "";
+      const open = [...part.querySelectorAll("details[open][id]")].map((d) => d.id);
+      part.replaceChildren(...now.childNodes);
+      part.dataset.was = was;
+      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+      if (focused) (document.getElementById(focused) ?? part.querySelector(`[href="${CSS.escape(focused)}"]`))?.focus();
+      localize(part);
+    }
+    return !kept;
+  };
+
+  const look = async () => {
+    try {
+      const headers = { "Weir-Fragment": "1", Accept: "text/html" };
+      if (tag) headers["If-None-Match"] = tag;
+      const answer = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
+      if (answer.redirected || answer.status === 401) {
+        location.reload(); // to log in again
+        return;
+      }
+      if (answer.status !== 304) {
+        if (!answer.ok) throw new Error(answer.statusText);
+        tag = replace(await answer.text()) ? (answer.headers.get("ETag") ?? "") : "";
+        document.dispatchEvent(new CustomEvent("weir:fresh"));
+      }
+      connection.textContent = "";
+      pause = every;
+    } catch (error) {
+      connection.textContent = "Not up to date: " + error.message;
+      pause = Math.min(pause * 2, longest);
+    }
+  };
+
+  const loop = async () => {
+    for (;;) {
+      await new Promise((done) => setTimeout(done, pause));
+      if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+      if (main.querySelector("[data-live]")) await look();
+    }
+  };
+
+  document.addEventListener("submit", (event) => {
+    const ask = event.target.dataset.ask;
+    if (ask && !confirm(ask)) {
+      event.preventDefault();
+      return;
+    }
+    // Empty fields of a search don't belong in its address.
+    if (event.target.method === "get") for (const field of event.target.elements) if (!field.value) field.disabled = true;
+    // Twice the same is not meant twice.
+    setTimeout(() => event.target.querySelectorAll("button").forEach((b) => (b.disabled = true)));
+  });
+  addEventListener("pageshow", () => document.querySelectorAll("form :disabled").forEach((f) => (f.disabled = false)));
+
+  localize(document);
+  loop();
+})();

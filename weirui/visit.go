@@ -1,0 +1,268 @@
+package weirui
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir"
+)
+
+const maxForm = 1 << 20 // bytes of an action's form: a job's args, above all
+
+// visit is a request for a page or an action.
+type visit struct {
+	*http.Request
+	ui   *UI
+	user User
+	db   *database // nil: there is none of this name
+	root string    // from the page to the database's first page: "", "../", and so on
+}
+
+// view is what a page shows.
+type view struct {
+	template string
+	title    string
+	data     any // as JSON too
+	status   int // 0: 200
+}
+
+type userKey struct{}
+
+func withUser(ctx context.Context, u User) context.Context {
+	return context.WithValue(ctx, userKey{}, u)
+}
+
+// serve answers a request that has been authenticated.
+func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
+	user, _ := r.Context().Value(userKey{}).(User)
+	v := &visit{Request: r, ui: u, user: user, root: rootOf(r.URL.Path, len(u.databases) > 1)}
+	for _, d := range u.databases {
+		if len(u.databases) == 1 || d.Name == r.PathValue("database") {
+			v.db = d
+		}
+	}
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept")
+	if err := u.origin.Check(r); err != nil {
+		v.show(w, v.failed(&problem{http.StatusForbidden, "This request comes from another site.", "Open the page here, and try again."}))
+		return
+	}
+	switch {
+	case user.Role < e.role:
+		hint := "Ask who operates this server for the role " + e.role.String() + "."
+		if u.config.ReadOnly {
+			hint = "This UI is read-only."
+		}
+		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
+	case v.db == nil:
+		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
+	case e.page != nil:
+		view, err := e.page(v)
+		if err != nil {
+			view = v.failed(err)
+		}
+		v.show(w, view)
+	default:
+		v.act(w, e)
+	}
+}
+
+// act does what was asked for, and sends the browser back to where it came from.
+func (v *visit) act(w http.ResponseWriter, e endpoint) {
+	v.Body = http.MaxBytesReader(w, v.Body, maxForm)
+	if err := v.ParseForm(); err != nil {
+		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
+		return
+	}
+	err := v.db.enter(v.Context())
+	var said string
+	if err == nil {
+		said, err = e.action(v)
+		v.db.leave()
+		v.db.changed()
+	}
+	attrs := []any{"user", v.user.Name, "database", v.db.Name, "action", v.URL.Path}
+	if err != nil {
+		v.ui.log.Warn("weir: an action in the UI failed", append(attrs, "error", err)...)
+		v.show(w, v.failed(err))
+		return
+	}
+	v.ui.log.Info("weir: an action in the UI", append(attrs, "said", said)...)
+	if v.wantsJSON() {
+		writeJSON(w, http.StatusOK, map[string]string{"said": said})
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: saidCookie, Value: base64.RawURLEncoding.EncodeToString([]byte(cut(said, 1000))), MaxAge: 60, HttpOnly: true, SameSite: http.SameSiteStrictMode, Path: "/"})
+	redirect(w, v.root+v.back())
+}
+
+const saidCookie = "weir_said"
+
+// back is where the form wants to go after it, below the database: never to another site.
+func (v *visit) back() string {
+	to, err := url.Parse(v.PostForm.Get("back"))
+	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.Path, "/") || strings.Contains(to.Path, "..") || strings.Contains(to.Path, `\`) {
+		return ""
+	}
+	return to.String()
+}
+
+// here is the page's own address, below the database, for forms to come back to.
+func (v *visit) here() string {
+	path := strings.TrimPrefix(v.URL.Path, "/")
+	if len(v.ui.databases) > 1 {
+		path = strings.TrimPrefix(path, "db/"+v.db.Name+"/")
+	}
+	if v.URL.RawQuery != "" {
+		path += "?" + v.URL.RawQuery
+	}
+	return path
+}
+
+// rootOf is the way from a page to the first page of its database, as relative links need it.
+func rootOf(path string, several bool) string {
+	depth := strings.Count(path, "/") - 1
+	if several {
+		depth -= strings.Count(databasePath, "/")
+	}
+	return strings.Repeat("../", max(depth, 0))
+}
+
+// show renders a view: as JSON, as a page, or only as the page's content, which the script puts in place of the earlier one.
+func (v *visit) show(w http.ResponseWriter, view *view) {
+	status := view.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	if v.wantsJSON() {
+		writeJSON(w, status, view.data)
+		return
+	}
+	name := "layout"
+	if v.Header.Get("Weir-Fragment") != "" {
+		name = "fragment"
+	}
+	l := layout{View: view, visit: v}
+	if c, err := v.Cookie(saidCookie); err == nil && name == "layout" {
+		if said, err := base64.RawURLEncoding.DecodeString(c.Value); err == nil {
+			l.Said = string(said)
+		}
+		http.SetCookie(w, &http.Cookie{Name: saidCookie, MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Path: "/"})
+	}
+	var page bytes.Buffer
+	if err := v.ui.templates.ExecuteTemplate(&page, name, l); err != nil {
+		v.ui.log.Error("weir: render a page of the UI", "page", view.template, "error", err)
+		http.Error(w, "The page can't be shown: see the server's log.", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	if name == "fragment" {
+		sum := sha256.Sum256(page.Bytes())
+		tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`
+		h.Set("ETag", tag)
+		if v.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(page.Bytes())
+}
+
+// wantsJSON reports whether the client prefers JSON: browsers don't ask for it.
+func (v *visit) wantsJSON() bool {
+	accept := v.Header.Get("Accept")
+	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
+}
+
+func writeJSON(w http.ResponseWriter, status int, data any) {
+	text, err := json.Marshal(data)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n'))
+}
+
+// problem is an error that is shown as it is.
+type problem struct {
+	Status int    `json:"-"`
+	Text   string `json:"error"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+func (p *problem) Error() string { return p.Text }
+
+func badInput(format string, args ...any) error {
+	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), ""}
+}
+
+// failed is the view of an error.
+func (v *visit) failed(err error) *view {
+	var p *problem
+	var server *pgconn.PgError
+	switch {
+	case errors.As(err, &p):
+	case errors.Is(err, weir.ErrNotFound):
+		p = &problem{http.StatusNotFound, sentence(err.Error()), "It may never have existed, or its retention is over."}
+	case errors.Is(err, weir.ErrNotInstalled):
+		p = &problem{http.StatusServiceUnavailable, "Weir is not installed in this database.", "Run weir migrate up."}
+	case errors.As(err, &server) && server.Code == "42501":
+		p = &problem{http.StatusForbidden, "The UI's database role may not do this: " + server.Message + ".", "Grant it the role weir_operate."}
+	case errors.As(err, &server) && (server.Code == "22023" || strings.HasPrefix(server.Code, "22")):
+		p = &problem{http.StatusBadRequest, sentence(strings.TrimPrefix(server.Message, "weir: ")), server.Hint}
+	case errors.Is(err, context.DeadlineExceeded):
+		p = &problem{http.StatusGatewayTimeout, "The database did not answer in time.", "It may be overloaded: weir doctor says by what."}
+	default:
+		p = &problem{http.StatusBadGateway, "The database can't be read: " + cut(err.Error(), 500), ""}
+	}
+	if p.Status >= 500 && !errors.Is(err, context.Canceled) {
+		v.ui.log.Warn("weir: a page of the UI can't be shown", "path", v.URL.Path, "error", err)
+	}
+	return &view{template: "problem", title: http.StatusText(p.Status), data: p, status: p.Status}
+}
+
+func notHere(*visit) (*view, error) {
+	return nil, &problem{http.StatusNotFound, "There is no such page.", ""}
+}
+
+// id returns a number in the path.
+func (v *visit) id() (int64, error) {
+	n, err := strconv.ParseInt(v.PathValue("id"), 10, 64)
+	if err != nil || n < 1 {
+		return 0, &problem{http.StatusNotFound, fmt.Sprintf("%q is not an id: ids are numbers.", cut(v.PathValue("id"), 50)), ""}
+	}
+	return n, nil
+}
+
+// sentence makes an error message a sentence.
+func sentence(text string) string {
+	text = strings.TrimPrefix(text, "weir: ")
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// cut shortens a text to so many bytes, between two characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
