@@ -162,8 +162,12 @@ type JobsParams struct {
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
 	Flow   int64    // only jobs of this flow, and of the tasks and flows within it; 0: all jobs
+	Text   string   // only jobs whose args contain this text, up to 1,000 characters, upper and lower case alike; "": all jobs. See Jobs
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
+
+	EnqueuedAfter  time.Time // only jobs enqueued then or later; zero: all jobs
+	EnqueuedBefore time.Time // only jobs enqueued before; zero: all jobs
 }
 
 // JobsPage is one page of a list of jobs.
@@ -178,14 +182,17 @@ type JobsPage struct {
 // between. A job that enters a state during that time may be on no page. Failed jobs are listed while their copies are kept, which is less than
 // failed_retention if they need more than a quarter of retention_bytes.
 //
-// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key or Flow match few of them, a page may hold fewer jobs than Limit, even
+// Text is compared with the args as PostgreSQL writes them: {"path": "a.txt", "size": 3}, with a space behind each colon and comma, fields in an order of
+// their own, and quotes within texts as \". Encrypted args match no text.
+//
+// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key, Flow, Text or the times match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
 		p.Limit = 100
 	}
-	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, After: p.After, Limit: p.Limit}
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, Text: p.Text, After: p.After, Limit: p.Limit, EnqueuedAfter: p.EnqueuedAfter, EnqueuedBefore: p.EnqueuedBefore}
 	for _, s := range p.States {
 		list.States = append(list.States, string(s))
 	}

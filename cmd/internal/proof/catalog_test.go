@@ -55,13 +55,13 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "flow_outputs", "flow_running", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
+		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals", "_step_operations")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "_jobs_after", "keys_in_use"})
-	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow")
+	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow", "begin_operation", "stop_operation", "operations")
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {

@@ -1,0 +1,3 @@
+-- Its place is kept for the history of queues, which is made elsewhere.
+
+-- down --
