@@ -6,7 +6,12 @@ func overview(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	operations, err := v.operations(0, 5)
+	if err != nil {
+		return nil, err
+	}
 	return &view{template: "overview", title: "Overview", data: struct {
-		Queues []queue `json:"queues"`
-	}{queues}}, nil
+		Queues     []queue     `json:"queues"`
+		Operations []operation `json:"operations"` // the newest
+	}{queues, operations}}, nil
 }

@@ -19,6 +19,9 @@ func (u *UI) endpoints() []endpoint {
 	return slices.Concat(
 		[]endpoint{page("{$}", overview)},
 		jobEndpoints(),
+		bulkEndpoints(),
+		failureEndpoints(),
+		operationEndpoints(),
 		queueEndpoints(),
 	)
 }
