@@ -86,11 +86,14 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
 		return
 	}
-	err := v.db.enter(v.Context())
+	ctx, cancel := context.WithTimeout(v.Context(), actFor)
+	defer cancel()
+	v.Request = v.WithContext(ctx)
+	err := v.db.acts.enter(ctx)
 	var said string
 	if err == nil {
 		said, err = e.action(v)
-		v.db.leave()
+		v.db.acts.leave()
 		v.db.changed()
 	}
 	attrs := []any{"user", v.user.Name, "database", v.db.Name, "action", v.URL.Path}
