@@ -2,6 +2,7 @@ package weirui
 
 import (
 	"context"
+	"html/template"
 	"net/url"
 	"strconv"
 	"strings"
@@ -51,7 +52,7 @@ func failureFilterOf(q url.Values) (failureFilter, error) {
 }
 
 // Query is the filter as an address has it.
-func (f failureFilter) Query() string {
+func (f failureFilter) Query() template.URL {
 	q := url.Values{}
 	for name, value := range map[string]string{"queue": f.Queue, "kind": f.Kind} {
 		if value != "" {
@@ -64,14 +65,14 @@ func (f failureFilter) Query() string {
 	if !f.Before.IsZero() {
 		q.Set("before", f.Before.UTC().Format(time.RFC3339Nano))
 	}
-	return q.Encode()
+	return template.URL(q.Encode()) // encoded
 }
 
 // Newest is the query of the first page.
-func (f failureFilter) Newest() string { f.Before = time.Time{}; return f.Query() }
+func (f failureFilter) Newest() template.URL { f.Before = time.Time{}; return f.Query() }
 
 // Older is the query of the page that continues before a time.
-func (f failureFilter) Older(rest time.Time) string { f.Before = rest; return f.Query() }
+func (f failureFilter) Older(rest time.Time) template.URL { f.Before = rest; return f.Query() }
 
 // Upto is the time before which the jobs have failed, for forms.
 func (f failureFilter) Upto() string {
@@ -101,7 +102,7 @@ func listFailures(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := read(v.Context(), v.db, "failures "+f.Query(), func(ctx context.Context) (*weir.FailureGroupsPage, error) {
+	found, err := read(v.Context(), v.db, "failures "+string(f.Query()), func(ctx context.Context) (*weir.FailureGroupsPage, error) {
 		return v.db.client.FailureGroups(ctx, weir.FailureGroupsParams{Queue: f.Queue, Kind: f.Kind, Since: f.since(), Before: f.Before})
 	})
 	if err != nil {
