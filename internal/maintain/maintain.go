@@ -211,7 +211,7 @@ func (m *Maintainer) operations(ctx context.Context) {
 		}
 		m.done(ctx, "step operations", said, err)
 		if err == nil && did.Operation > 0 {
-			wait = time.Since(began) / 4 // for whoever else needs the database, and this worker's connections
+			wait = time.Since(began) / 8 // for whoever else needs the database, and this worker's connections
 			continue
 		}
 		if !sleep.For(ctx, m.shared(operateEvery)) {
