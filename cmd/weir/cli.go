@@ -39,7 +39,7 @@ type cli struct {
 	Doctor     doctorCmd     `cmd:"" help:"Name what slows down a PostgreSQL server, with or without Weir."`
 	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
-	Version    versionCmd    `cmd:"" help:"Print the version of this build."`
+	Version    versionCmd    `cmd:"" hidden:"" help:"Print the version of this build."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 }
 
