@@ -105,6 +105,8 @@ func ui(t *testing.T) (address string, client *weir.Client) {
 		}
 		return err
 	})
+	_, err = client.BeginOperation(t.Context(), weir.Operation{What: weir.OperationMove, Filter: weir.JobFilter{Queue: "an unworked queue/with a slash"}, To: weir.MoveTo{Priority: 4}, By: "ada"})
+	must(err)
 	handler, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: weirui.Open(weirui.Admin), Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	mux := http.NewServeMux()
