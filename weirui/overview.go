@@ -6,12 +6,12 @@ func overview(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	history, err := v.charts("")
+	past, err := v.charts("")
 	if err != nil {
 		return nil, err
 	}
 	return &view{template: "overview", title: "Overview", data: struct {
 		Queues  []queue  `json:"queues"`
 		History *history `json:"-"`
-	}{queues, history}}, nil
+	}{queues, past}}, nil
 }

@@ -100,7 +100,7 @@ func showQueue(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	history, err := v.charts(name)
+	past, err := v.charts(name)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func showQueue(v *visit) (*view, error) {
 		Queue    queue          `json:"queue"`
 		Settings []weir.Setting `json:"settings"`
 		History  *history       `json:"-"`
-	}{queues[at], settings, history}}, nil
+	}{queues[at], settings, past}}, nil
 }
 
 func pauseQueue(v *visit) (string, error) {
