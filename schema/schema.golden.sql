@@ -10030,24 +10030,24 @@ AS $$
 DECLARE
   max_points CONSTANT integer := 500;
   zero       CONSTANT timestamptz := '1970-01-01 00:00:00+00';
-  upto       timestamptz := zero + (pg_sequence_last_value('weir.counted_minute') - 1) * interval '1 minute';  -- the minutes before are counted
-  first      timestamptz := least(greatest(coalesce(history.since, upto - interval '1 hour'), upto - interval '72 hours'), upto);
+  counted    timestamptz := zero + (pg_sequence_last_value('weir.counted_minute') - 1) * interval '1 minute';  -- the minutes before are counted
+  first      timestamptz := least(greatest(coalesce(history.since, counted - interval '1 hour'), counted - interval '72 hours'), counted);
   seconds    numeric := extract(epoch FROM history.step);
   every      interval;
 BEGIN
   IF seconds < 60 OR seconds > 86400 OR seconds % 60 <> 0 THEN
     RAISE EXCEPTION 'weir: the step of a history must be a number of minutes, from 1 minute to 1 day, got %', history.step USING ERRCODE = '22023';
   END IF;
-  every := make_interval(secs => coalesce(seconds, CASE WHEN upto - first <= interval '6 hours' THEN 60 WHEN upto - first <= interval '24 hours' THEN 300 ELSE 600 END)::float8);
-  IF upto - first > every * max_points THEN
-    RAISE EXCEPTION 'weir: a history of % in steps of % has more than % points', upto - first, every, max_points
+  every := make_interval(secs => coalesce(seconds, CASE WHEN counted - first <= interval '6 hours' THEN 60 WHEN counted - first <= interval '24 hours' THEN 300 ELSE 600 END)::float8);
+  IF counted - first > every * max_points THEN
+    RAISE EXCEPTION 'weir: a history of % in steps of % has more than % points', counted - first, every, max_points
       USING ERRCODE = '22023', HINT = 'Pass a longer step, or a later since.';
   END IF;
   first := date_bin(every, first, zero);
   LOCK TABLE weir.minute IN ACCESS SHARE MODE;
   RETURN QUERY
   WITH read AS MATERIALIZED (
-    SELECT date_bin(every, m.at, zero) AS bin, m.* FROM weir.minute m WHERE m.queue = coalesce(history.queue, '') AND m.at >= first AND m.at < upto
+    SELECT date_bin(every, m.at, zero) AS bin, m.* FROM weir.minute m WHERE m.queue = coalesce(history.queue, '') AND m.at >= first AND m.at < counted
   ), sums AS MATERIALIZED (
     SELECT r.bin, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled, sum(r.retried)::bigint AS retried, sum(r.other)::bigint AS other,
            max(r.waiting) AS waiting, max(r.oldest) AS oldest
@@ -10069,7 +10069,7 @@ BEGIN
   )
   SELECT t.at, coalesce(s.completed, 0), coalesce(s.failed, 0), coalesce(s.cancelled, 0), coalesce(s.retried, 0), coalesce(s.other, 0), coalesce(s.waiting, 0), coalesce(s.oldest, interval '0'),
          p.wait_p50, p.wait_p95, p.run_p50, p.run_p95
-  FROM generate_series(first, upto - every, every) t(at) LEFT JOIN sums s ON s.bin = t.at LEFT JOIN spread p ON p.bin = t.at
+  FROM generate_series(first, counted - every, every) t(at) LEFT JOIN sums s ON s.bin = t.at LEFT JOIN spread p ON p.bin = t.at
   ORDER BY t.at;
   RAISE SQLSTATE 'WR099';  -- releases the table
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
