@@ -20,6 +20,7 @@
     if (s < 7200) return rounded(s / 60) + " min";
     return s < 172800 ? rounded(s / 3600) + " h" : rounded(s / 86400) + " d";
   };
+  const clock = (s) => new Date(s * 1000).toLocaleString([], { weekday: data.hours > 24 ? "short" : undefined, hour: "2-digit", minute: "2-digit" });
   const seconds = (ns) => (ns ? ns / 1e9 : null);
   const perMinute = (name) => (p) => p[name] / (data.step / 60e9);
 
@@ -56,10 +57,10 @@
       });
       const scales = [...new Set(lines.map((l) => l.scale))];
       const options = {
-        width: part.clientWidth, height, cursor: { sync: { key: "weir" }, drag: { x: false, y: false } },
+        width: part.clientWidth, height, padding: [8, scales.length > 1 ? 0 : 24, 0, 0], cursor: { sync: { key: "weir" }, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: fromZero, time: fromZero },
-        axes: [{ stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } }, ...scales.map((s, i) => axis(s, i ? 1 : 3))],
-        series: [{}, ...lines.map((l) => ({
+        axes: [{ ...axis("x", 2), size: 40, space: data.hours > 24 ? 100 : 60, values: (_, all) => all.map(clock) }, ...scales.map((s, i) => axis(s, i ? 1 : 3))],
+        series: [{ value: (_, v) => (v == null ? "–" : clock(v)) }, ...lines.map((l) => ({
           label: l.label, scale: l.scale, stroke: colour(l.colour), width: l.width ?? 1.5, dash: l.dash, value: (_, v) => (l.scale === "time" ? time : count)(v),
         }))],
       };
