@@ -27,8 +27,8 @@
   // Lines differ in their dashes too, not only in their colours.
   const line = (label, colour, value, more = {}) => ({ label, colour, value, scale: "y", ...more });
   const quantiles = (what) => [
-    line("half", "--accent", (p) => seconds(p[what + "_p50"]), { scale: "time" }),
-    line("95 %", "--warn", (p) => seconds(p[what + "_p95"]), { scale: "time", dash: [6, 4] }),
+    line("p50", "--accent", (p) => seconds(p[what + "_p50"]), { scale: "time" }),
+    line("p95", "--warn", (p) => seconds(p[what + "_p95"]), { scale: "time", dash: [6, 4] }),
   ];
   const charts = {
     ended: [
