@@ -238,9 +238,9 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 				}
 			}
 			if pictures != "" {
-				image, err := chromedp.Run(ctx, chromedp.FullScreenshot(80))
+				image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 				if err == nil {
-					err = os.WriteFile(filepath.Join(pictures, strings.Trim(unnamed.ReplaceAllString(strings.ToLower(strings.TrimPrefix(at, address)), "-"), "-")+"_"+look.name+".jpg"), image, 0o600)
+					err = os.WriteFile(filepath.Join(pictures, strings.Trim(unnamed.ReplaceAllString(strings.ToLower(strings.TrimPrefix(at, address)), "-"), "-")+"_"+look.name+".png"), image, 0o600)
 				}
 				if err != nil {
 					t.Fatal(err)
