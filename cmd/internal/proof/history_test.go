@@ -486,3 +486,27 @@ func TestAHistoryRefusesWhatItCanNotShow(t *testing.T) {
 		}
 	}
 }
+
+// TestCountingMinutesWaitsForNobody: while a segment is being emptied, nothing is counted, and what follows counts it.
+func TestCountingMinutesWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q")
+	m := newMinutes(t, conn)
+	enqueueN(t, conn, "q", 10)
+	mustComplete(t, conn, worker, mustClaim(t, conn, worker, "q", 10))
+	m.pass()
+	for _, table := range []string{"result_1", "batch_2", "job_1", "minute"} {
+		exec(t, holder, `BEGIN`)
+		exec(t, holder, `LOCK TABLE weir.`+table+` IN ACCESS EXCLUSIVE MODE`)
+		if did := m.count(); did != "" {
+			t.Errorf("while weir.%s is locked, it %s", table, did)
+		}
+		exec(t, holder, `ROLLBACK`)
+	}
+	m.count()
+	if points := m.history("q", "1 minute"); len(points) != 1 || points[0].Completed != 10 {
+		t.Errorf("the points are %+v", points)
+	}
+}
