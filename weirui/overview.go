@@ -10,8 +10,13 @@ func overview(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	past, err := v.charts("")
+	if err != nil {
+		return nil, err
+	}
 	return &view{template: "overview", title: "Overview", data: struct {
 		Queues     []queue     `json:"queues"`
 		Operations []operation `json:"operations"` // the newest
-	}{queues, operations}}, nil
+		History    *history    `json:"-"`
+	}{queues, operations, past}}, nil
 }

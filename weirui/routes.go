@@ -23,6 +23,7 @@ func (u *UI) endpoints() []endpoint {
 		failureEndpoints(),
 		operationEndpoints(),
 		queueEndpoints(),
+		historyEndpoints(),
 	)
 }
 
