@@ -434,3 +434,26 @@ func TestOperationsAreInsertOnlyAndKeptForAWhile(t *testing.T) {
 		t.Error(dead)
 	}
 }
+
+// TestAnOperationGoesOnAfterAMoveToAnotherCluster: until the log is rebased it waits; and with cursors that the new database does not know, it begins again and
+// changes each job once.
+func TestAnOperationGoesOnAfterAMoveToAnotherCluster(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	manyDeadLetters(t, conn, startWorker(t, conn, "q"), "q", 50, "x")
+	id := beginOperation(t, conn, "retry", `{"queue": "q"}`, "")
+	stepOperation(t, conn, 20)
+	moveElsewhere(t, conn)
+	_, err := conn.Exec(t.Context(), `SELECT weir._step_operations()`)
+	wantCode(t, "a step before the rebase", err, "WR003")
+	wantOperation(t, conn, id, "running 20")
+	exec(t, conn, `SELECT weir.rebase()`)
+	exec(t, conn, `UPDATE weir.setting SET value = 'another' WHERE name = 'cursor_secret'`)
+	if n := stepAll(t, conn, 20); n != 30 {
+		t.Errorf("after the move, %d jobs were retried, want 30", n)
+	}
+	wantOperation(t, conn, id, "done 50")
+	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE attempt = 2`); n != 50 {
+		t.Errorf("%d second attempts were logged, want 50", n)
+	}
+}
