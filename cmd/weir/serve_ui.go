@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/cmd/internal/oidc"
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/ui"
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/weirui"
+)
+
+// uiFlags configure the web UI. It is served if one of them says who may use it.
+type uiFlags struct {
+	UIUsers       string `name:"ui-users" xor:"ui" type:"existingfile" placeholder:"FILE" help:"Serve the web UI, to the users in this file, who log in with passwords: weir ui-password prints the line of one. Read every second."`
+	UIProxyHeader string `name:"ui-proxy-header" xor:"ui" placeholder:"NAME" help:"Serve the web UI, to users whom a reverse proxy has authenticated and names in this header, such as X-Forwarded-User."`
+	UIOIDCIssuer  string `name:"ui-oidc-issuer" xor:"ui" placeholder:"URL" help:"Serve the web UI, to users who log in at this OpenID Connect provider."`
+	UIOpen        string `name:"ui-open" xor:"ui" placeholder:"ROLE" help:"Serve the web UI, to everybody as viewer, operator or admin, on loopback addresses only."`
+
+	UIRole []string `name:"ui-role" sep:"none" placeholder:"VALUE=ROLE" help:"Role, viewer, operator or admin, of a group, or of a user if the proxy names no groups; * stands for all others. May be repeated. Default: groups that are named like roles."`
+
+	UIProxyFrom        []string `name:"ui-proxy-from" placeholder:"CIDR" help:"With --ui-proxy-header: networks of the proxies. May be repeated."`
+	UIProxyGroupHeader string   `name:"ui-proxy-group-header" placeholder:"NAME" help:"With --ui-proxy-header: header with the user's groups, separated by commas. Default: none, and --ui-role is about users."`
+
+	UIOIDCClient     string `name:"ui-oidc-client" placeholder:"ID" help:"With --ui-oidc-issuer: the ID of this client at the provider."`
+	UIOIDCSecretFile string `name:"ui-oidc-secret-file" type:"existingfile" placeholder:"FILE" help:"With --ui-oidc-issuer: the client's secret. It also seals sessions, so give all hubs the same."`
+	UIOIDCRoleClaim  string `name:"ui-oidc-role-claim" placeholder:"NAME" help:"With --ui-oidc-issuer: claim with the user's groups (groups)."`
+	UIURL            string `name:"ui-url" placeholder:"URL" help:"With --ui-oidc-issuer: where browsers reach the web UI, such as https://ops.example.com/ui/. Register it at the provider with auth/callback as redirect URI."`
+
+	UIListen   string   `name:"ui-listen" placeholder:"ADDR" help:"Address of the web UI's own. Default: /ui/ of --listen-http."`
+	UIReadOnly bool     `name:"ui-read-only" help:"Let nobody change anything in the web UI."`
+	UIRedact   []string `name:"ui-redact" placeholder:"FIELD" help:"Name of fields whose values the web UI does not show, in addition to password, token and others. May be repeated."`
+	UIDatabase []string `name:"ui-database" sep:"none" placeholder:"NAME=URL" help:"Further database to show in the web UI, or, with the name of --database's, how the web UI connects to that. May be repeated."`
+}
+
+// kind returns how users of the UI are authenticated; "": it is not served.
+func (f uiFlags) kind() string {
+	switch {
+	case f.UIUsers != "":
+		return "passwords"
+	case f.UIProxyHeader != "":
+		return "proxy"
+	case f.UIOIDCIssuer != "":
+		return "oidc"
+	case f.UIOpen != "":
+		return "open"
+	}
+	return ""
+}
+
+// config returns how the UI is served; nil: not at all.
+func (f uiFlags) config(ctx context.Context, database string, w webFlags, log *slog.Logger) (*server.UI, error) {
+	if err := f.check(); err != nil || f.kind() == "" {
+		return nil, err
+	}
+	c := ui.Config{Listen: f.UIListen, Database: database, Others: map[string]string{}}
+	c.Logger, c.ReadOnly, c.Redact = log, f.UIReadOnly, slices.Concat(weirui.DefaultRedact, f.UIRedact)
+	for _, text := range f.UIDatabase {
+		name, url, ok := strings.Cut(text, "=")
+		if !ok || name == "" || strings.Contains(name, "/") {
+			return nil, usagef("--ui-database must have the form NAME=URL, as billing=postgres://user:password@host:port/database")
+		}
+		if _, twice := c.Others[name]; twice {
+			return nil, usagef("--ui-database: there are two with the name %s", name)
+		}
+		if _, err := pgxpool.ParseConfig(url); err != nil {
+			return nil, usagef("--ui-database %s: %s", name, misread(err))
+		}
+		c.Others[name] = url
+	}
+	roles, err := f.roles()
+	if err != nil {
+		return nil, err
+	}
+	switch f.kind() {
+	case "open":
+		c.Open, _ = weirui.ParseRole(f.UIOpen)
+	case "passwords":
+		var behind func(*http.Request) string
+		if proxies, err := networks("--trusted-proxies", w.TrustedProxies); err != nil {
+			return nil, err
+		} else if len(proxies) > 0 {
+			behind = web.ClientBehind(proxies)
+		}
+		c.Access, err = weirui.Password(weirui.PasswordConfig{File: f.UIUsers, ClientAddress: behind, Logger: log})
+	case "proxy":
+		var from []netip.Prefix
+		if from, err = networks("--ui-proxy-from", f.UIProxyFrom); err != nil {
+			return nil, err
+		}
+		c.Access, err = weirui.Proxy(weirui.ProxyConfig{Header: f.UIProxyHeader, RoleHeader: f.UIProxyGroupHeader, Roles: roles, From: from, Logger: log})
+	case "oidc":
+		var secret []byte
+		if f.UIOIDCSecretFile != "" {
+			if secret, err = os.ReadFile(f.UIOIDCSecretFile); err != nil {
+				return nil, usagef("--ui-oidc-secret-file: %s", err)
+			}
+		}
+		c.Access, err = oidc.New(ctx, oidc.Config{
+			Issuer: f.UIOIDCIssuer, ClientID: f.UIOIDCClient, ClientSecret: strings.TrimSpace(string(secret)), URL: f.UIURL, RoleClaim: f.UIOIDCRoleClaim, Roles: roles, Logger: log,
+		})
+	}
+	if err != nil {
+		return nil, usagef("the web UI: %s", strings.TrimPrefix(err.Error(), "weirui: "))
+	}
+	return ui.New(c)
+}
+
+// check refuses flags that go with others which are not given.
+func (f uiFlags) check() error {
+	needs := func(given bool, flags, method string) error {
+		if given {
+			return usagef("%s requires %s", flags, method)
+		}
+		return nil
+	}
+	none := f.kind() == ""
+	for _, err := range []error{
+		needs(none && (f.UIListen != "" || f.UIReadOnly || len(f.UIRedact) > 0 || len(f.UIDatabase) > 0), "--ui-listen, --ui-read-only, --ui-redact and --ui-database", "a flag that says who may use the web UI: --ui-users, --ui-proxy-header, --ui-oidc-issuer or --ui-open"),
+		needs(f.UIProxyHeader == "" && (len(f.UIProxyFrom) > 0 || f.UIProxyGroupHeader != ""), "--ui-proxy-from and --ui-proxy-group-header", "--ui-proxy-header"),
+		needs(f.UIOIDCIssuer == "" && (f.UIOIDCClient != "" || f.UIOIDCSecretFile != "" || f.UIOIDCRoleClaim != "" || f.UIURL != ""), "--ui-oidc-client, --ui-oidc-secret-file, --ui-oidc-role-claim and --ui-url", "--ui-oidc-issuer"),
+		needs(f.UIProxyHeader == "" && f.UIOIDCIssuer == "" && len(f.UIRole) > 0, "--ui-role", "--ui-proxy-header or --ui-oidc-issuer: the file of --ui-users has roles"),
+		needs(f.UIProxyHeader != "" && len(f.UIProxyFrom) == 0, "--ui-proxy-header", "--ui-proxy-from: anybody else could send the header"),
+		needs(f.UIProxyHeader != "" && f.UIProxyGroupHeader == "" && len(f.UIRole) == 0, "--ui-proxy-header", "--ui-role or --ui-proxy-group-header: otherwise nobody has a role"),
+		needs(f.UIOIDCIssuer != "" && (f.UIOIDCClient == "" || f.UIURL == ""), "--ui-oidc-issuer", "--ui-oidc-client and --ui-url"),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	if _, ok := weirui.ParseRole(f.UIOpen); f.UIOpen != "" && !ok {
+		return usagef("--ui-open must be viewer, operator or admin, got %q", f.UIOpen)
+	}
+	return nil
+}
+
+func (f uiFlags) roles() (weirui.Roles, error) {
+	roles := weirui.Roles{}
+	for _, text := range f.UIRole {
+		at := strings.LastIndex(text, "=") // names of groups may contain it
+		if at < 1 {
+			return nil, usagef("--ui-role must have the form VALUE=ROLE, as ops=admin, got %q", text)
+		}
+		role, ok := weirui.ParseRole(text[at+1:])
+		if !ok {
+			return nil, usagef("--ui-role %s: the role must be viewer, operator or admin, got %q", text[:at], text[at+1:])
+		}
+		roles[text[:at]] = role
+	}
+	return roles, nil
+}
