@@ -95,7 +95,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	for path, trees := range map[string][]string{
 		"":                {pgx, module + "/internal"},
 		"weircrypt":       {module, module + "/internal/sealed"},
-		"weirui":          {pgx, module, module + "/internal"},
+		"weirui":          {pgx, module},
 		"weirtest":        {pgx, module},
 		"schema":          {pgx},
 		"internal/store":  {pgx},

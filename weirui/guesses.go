@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	guessesAtOnce = 20              // from an address; after that,
+	guessesAtOnce = 10              // from an address; after that,
 	guessEvery    = 3 * time.Second // one
 	guessersKept  = 10_000
 )

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,12 +26,12 @@ Example:
     weir ui-password ada --role admin >>users.txt`
 }
 
-func (c *uiPasswordCmd) Run(s *streams) error {
+func (c *uiPasswordCmd) Run(ctx context.Context, s *streams) error {
 	role, ok := weirui.ParseRole(c.Role)
 	if !ok {
 		return usagef("--role must be viewer, operator or admin, got %q", c.Role)
 	}
-	password, err := readPassword(s)
+	password, err := readPassword(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (c *uiPasswordCmd) Run(s *streams) error {
 }
 
 // readPassword reads a password: twice from a terminal, which does not show it.
-func readPassword(s *streams) (string, error) {
+func readPassword(ctx context.Context, s *streams) (string, error) {
 	f, ok := isTerminal(s.in)
 	if !ok {
 		line, err := bufio.NewReader(io.LimitReader(s.in, 64<<10)).ReadString('\n')
@@ -52,15 +53,28 @@ func readPassword(s *streams) (string, error) {
 		}
 		return strings.TrimRight(line, "\r\n"), nil
 	}
+	shows, err := term.GetState(int(f.Fd()))
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
 	var typed [2]string
 	for i, prompt := range []string{"Password: ", "Again: "} {
 		fmt.Fprint(s.err, prompt)
-		text, err := term.ReadPassword(int(f.Fd()))
+		read := make(chan error, 1)
+		go func() { // ends with the line, or with the process
+			text, err := term.ReadPassword(int(f.Fd()))
+			typed[i] = string(text)
+			read <- err
+		}()
+		select {
+		case err = <-read:
+		case <-ctx.Done():
+			err = errors.Join(ctx.Err(), term.Restore(int(f.Fd()), shows))
+		}
 		fmt.Fprintln(s.err)
 		if err != nil {
 			return "", fmt.Errorf("read the password: %w", err)
 		}
-		typed[i] = string(text)
 	}
 	if typed[0] != typed[1] {
 		return "", usagef("the passwords differ: try again")
