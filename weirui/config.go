@@ -27,7 +27,7 @@ type Database struct {
 	// Name is part of its pages' addresses and shown where there are several: letters, digits, hyphens, underscores and dots. It may be "" if there is one.
 	Name string
 
-	// Pool connects as a role with weir_operate. The UI uses up to four of its connections at a time.
+	// Pool connects as a role with weir_operate. The UI uses up to six of its connections at a time.
 	Pool *pgxpool.Pool
 
 	Hub    Hub    // the hub of this process; nil: none

@@ -12,7 +12,9 @@ import (
 const (
 	fresh      = time.Second      // how long what was read is shown again
 	readFor    = 10 * time.Second // how long a read may take
-	atOnce     = 4                // reads and actions of a database at a time
+	readAtOnce = 4                // reads of a database at a time
+	actAtOnce  = 2                // actions
+	actFor     = time.Minute      // how long an action may take
 	keptAtMost = 512              // results of reads
 )
 
@@ -20,7 +22,8 @@ const (
 type database struct {
 	Database
 	client *weir.Client
-	slots  chan struct{}
+	reads  slots
+	acts   slots
 
 	mu   sync.Mutex
 	kept map[string]*kept
@@ -35,7 +38,7 @@ type kept struct {
 }
 
 func newDatabase(d Database, c *weir.Client) *database {
-	return &database{Database: d, client: c, slots: make(chan struct{}, atOnce), kept: map[string]*kept{}}
+	return &database{Database: d, client: c, reads: make(slots, readAtOnce), acts: make(slots, actAtOnce), kept: map[string]*kept{}}
 }
 
 // read returns what fetch returns, at most a second old: of those who ask for the same at the same time, one fetches. The key names what is
@@ -53,10 +56,10 @@ func read[T any](ctx context.Context, d *database, key string, fetch func(contex
 			defer cancel()
 			defer close(k.done)
 			defer func() { k.at = time.Now() }()
-			if k.err = d.enter(ctx); k.err != nil {
+			if k.err = d.reads.enter(ctx); k.err != nil {
 				return
 			}
-			defer d.leave()
+			defer d.reads.leave()
 			k.value, k.err = fetch(ctx)
 		}(context.WithoutCancel(ctx))
 	}
@@ -104,14 +107,16 @@ func (d *database) changed() {
 	clear(d.kept)
 }
 
-// enter waits until fewer than atOnce use the database, which leaves the rest of the pool to the application.
-func (d *database) enter(ctx context.Context) error {
+// slots bound how many use the database at a time, which leaves the rest of the pool to the application.
+type slots chan struct{}
+
+func (s slots) enter(ctx context.Context) error {
 	select {
-	case d.slots <- struct{}{}:
+	case s <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for earlier requests to the database: %w", ctx.Err())
 	}
 }
 
-func (d *database) leave() { <-d.slots }
+func (s slots) leave() { <-s }

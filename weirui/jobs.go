@@ -3,6 +3,7 @@ package weirui
 import (
 	"context"
 	"encoding/json"
+	"html/template"
 	"net/url"
 	"slices"
 	"strconv"
@@ -75,16 +76,16 @@ func (f filter) Query() url.Values {
 }
 
 // In is the filter's query for another state.
-func (f filter) In(state string) string {
+func (f filter) In(state string) template.URL {
 	f.State = state
-	return f.Query().Encode()
+	return template.URL(f.Query().Encode()) // encoded
 }
 
 // After is the filter's query for the page after a cursor.
-func (f filter) After(cursor string) string {
+func (f filter) After(cursor string) template.URL {
 	q := f.Query()
 	q.Set("after", cursor)
-	return q.Encode()
+	return template.URL(q.Encode())
 }
 
 // Narrow reports whether it selects by anything but the state.

@@ -118,7 +118,7 @@ func parseTemplates(u *UI) (*template.Template, error) {
 		"number": number,
 		"path":   url.PathEscape,
 		"query":  query,
-		"with":   func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
+		"pass":   func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
 		"cut":    cut,
 		"deref":  deref,
 		"lower":  strings.ToLower,

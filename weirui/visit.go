@@ -46,7 +46,7 @@ func withUser(ctx context.Context, u User) context.Context {
 // serve answers a request that has been authenticated.
 func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 	user, _ := r.Context().Value(userKey{}).(User)
-	v := &visit{Request: r, ui: u, user: user, root: rootOf(r.URL.Path, len(u.databases) > 1)}
+	v := &visit{Request: r, ui: u, user: user, root: rootOf(r.URL.EscapedPath(), len(u.databases) > 1)}
 	for _, d := range u.databases {
 		if len(u.databases) == 1 || d.Name == r.PathValue("database") {
 			v.db = d
@@ -86,11 +86,14 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
 		return
 	}
-	err := v.db.enter(v.Context())
+	ctx, cancel := context.WithTimeout(v.Context(), actFor)
+	defer cancel()
+	v.Request = v.WithContext(ctx)
+	err := v.db.acts.enter(ctx)
 	var said string
 	if err == nil {
 		said, err = e.action(v)
-		v.db.leave()
+		v.db.acts.leave()
 		v.db.changed()
 	}
 	attrs := []any{"user", v.user.Name, "database", v.db.Name, "action", v.URL.Path}
@@ -113,7 +116,7 @@ const saidCookie = "weir_said"
 // back is where the form wants to go after it, below the database: never to another site.
 func (v *visit) back() string {
 	to, err := url.Parse(v.PostForm.Get("back"))
-	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.Path, "/") || strings.Contains(to.Path, "..") || strings.Contains(to.Path, `\`) {
+	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.EscapedPath(), "/") || strings.Contains(to.EscapedPath(), "..") || strings.Contains(to.Path, `\`) {
 		return ""
 	}
 	return to.String()
@@ -121,7 +124,7 @@ func (v *visit) back() string {
 
 // here is the page's own address, below the database, for forms to come back to.
 func (v *visit) here() string {
-	path := strings.TrimPrefix(v.URL.Path, "/")
+	path := strings.TrimPrefix(v.URL.EscapedPath(), "/")
 	if len(v.ui.databases) > 1 {
 		path = strings.TrimPrefix(path, "db/"+v.db.Name+"/")
 	}
@@ -131,7 +134,7 @@ func (v *visit) here() string {
 	return path
 }
 
-// rootOf is the way from a page to the first page of its database, as relative links need it.
+// rootOf is the way from a page to the first page of its database, as relative links need it. An escaped slash in the path is part of a name.
 func rootOf(path string, several bool) string {
 	depth := strings.Count(path, "/") - 1
 	if several {

@@ -3,6 +3,7 @@ package weirui_test
 import (
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -104,12 +105,15 @@ func TestAllLinksLeadSomewhere(t *testing.T) {
 			t.Errorf("GET %q: %s", at, answer.Status)
 			continue
 		}
+		if !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/html") {
+			continue
+		}
 		base, err := url.Parse(r.server.URL + "/some/where/" + at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			to, err := base.Parse(strings.ReplaceAll(m[1], "&amp;", "&"))
+			to, err := base.Parse(html.UnescapeString(m[1]))
 			if err != nil {
 				t.Errorf("%q links to %q: %v", at, m[1], err)
 				continue
@@ -155,11 +159,8 @@ func TestJobsAreFoundByTheirAddress(t *testing.T) {
 		r.enqueue(note{Text: fmt.Sprintf("a%d", i)}, &weir.Options{Queue: "mail", Key: "acme"})
 	}
 	r.enqueue(note{Text: "b"}, &weir.Options{Queue: "files"})
-	var list struct {
-		Jobs []weir.JobInfo
-		Next string
-	}
 	for query, want := range map[string]int{"": 4, "queue=mail": 3, "queue=mail&state=available": 3, "state=failed": 0, "key=acme&queue=mail": 3, "kind=other": 0, "queue=none": 0} {
+		var list struct{ Jobs []weir.JobInfo }
 		if r.data("jobs?"+query, &list); len(list.Jobs) != want {
 			t.Errorf("%q finds %d jobs, want %d", query, len(list.Jobs), want)
 		}
@@ -172,11 +173,15 @@ func TestJobsAreFoundByTheirAddress(t *testing.T) {
 	for range 60 {
 		r.enqueue(note{Text: "c"}, &weir.Options{Queue: "many"})
 	}
-	r.data("jobs?queue=many&state=available", &list)
-	first := list
-	r.data("jobs?queue=many&state=available&after="+url.QueryEscape(first.Next), &list)
-	if len(first.Jobs) != 50 || len(list.Jobs) != 10 || list.Next != "" || list.Jobs[0].ID == first.Jobs[0].ID {
-		t.Errorf("pages of %d and %d jobs", len(first.Jobs), len(list.Jobs))
+	type page struct {
+		Jobs []weir.JobInfo
+		Next string
+	}
+	var first, second page
+	r.data("jobs?queue=many&state=available", &first)
+	r.data("jobs?queue=many&state=available&after="+url.QueryEscape(first.Next), &second)
+	if len(first.Jobs) != 50 || len(second.Jobs) != 10 || second.Next != "" || second.Jobs[0].ID == first.Jobs[0].ID {
+		t.Errorf("pages of %d and %d jobs", len(first.Jobs), len(second.Jobs))
 	}
 }
 
@@ -207,7 +212,7 @@ func TestAJobIsCancelledRetriedAndCopied(t *testing.T) {
 	if text := r.page(fmt.Sprintf("jobs/%d", page.Jobs[0].ID)); strings.Contains(text, "<b>again") || !strings.Contains(text, "&lt;b&gt;again") {
 		t.Errorf("the page is not escaped: %s", text)
 	}
-	for form, want := range map[string]string{"kind=note&args=%7B": "not valid JSON", "kind=&args=1": "kind", "kind=note&delay=soon": "delay is a duration", "kind=note&priority=9": "priority", "kind=note&args=%5B%5D": "args"} {
+	for form, want := range map[string]string{"kind=note&args=%7B": "not valid JSON", "kind=&args=1": "kind", "kind=note&delay=soon": "delay is a duration", "kind=note&priority=9": "priority", "kind=note&args=%5B%5D": "Args must be a JSON object"} {
 		if answer, text := r.ask("POST", "jobs", form); answer.StatusCode != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%q: %s without %q: %s", form, answer.Status, want, text)
 		}

@@ -59,3 +59,17 @@ func (c *memoryCmd) Run(ctx context.Context, s *streams) error {
 		return jobs.Running(ctx, d, e, c.Jobs)
 	})
 }
+
+type uiCmd struct {
+	flags
+	Finished int `default:"1000000" help:"Number of completed jobs (${default})."`
+	Failed   int `default:"10000" help:"Number of failed jobs (${default})."`
+	Waiting  int `default:"100000" help:"Number of waiting jobs (${default})."`
+	Times    int `default:"20" help:"How often each page is opened (${default})."`
+}
+
+func (c *uiCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, 0, func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return jobs.Pages(ctx, d, e, jobs.PagesConfig{Finished: c.Finished, Failed: c.Failed, Waiting: c.Waiting, Times: c.Times})
+	})
+}
