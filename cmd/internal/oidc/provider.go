@@ -108,7 +108,8 @@ func (p *provider) redeem(ctx context.Context, code string, l login, claim strin
 	if err := id.Claims(&said); err != nil {
 		return nil, fmt.Errorf("read the ID token: %w", err)
 	}
-	if _, ok := said[claim]; ok || p.UserInfoEndpoint() == "" {
+	_, ok = said[claim]
+	if named := said.text("preferred_username") != "" || said.text("email") != ""; ok && named || p.UserInfoEndpoint() == "" {
 		return said, nil
 	}
 	// Some providers keep the token small, and say the rest when asked.
