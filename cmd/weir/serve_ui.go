@@ -116,27 +116,24 @@ func (f uiFlags) config(ctx context.Context, database string, w webFlags, log *s
 
 // check refuses flags that go with others which are not given.
 func (f uiFlags) check() error {
-	needs := func(given bool, flags, method string) error {
-		if given {
-			return usagef("%s requires %s", flags, method)
-		}
-		return nil
-	}
-	none := f.kind() == ""
-	for _, err := range []error{
-		needs(none && (f.UIListen != "" || f.UIReadOnly || len(f.UIRedact) > 0 || len(f.UIDatabase) > 0), "--ui-listen, --ui-read-only, --ui-redact and --ui-database", "a flag that says who may use the web UI: --ui-users, --ui-proxy-header, --ui-oidc-issuer or --ui-open"),
-		needs(f.UIProxyHeader == "" && (len(f.UIProxyFrom) > 0 || f.UIProxyGroupHeader != ""), "--ui-proxy-from and --ui-proxy-group-header", "--ui-proxy-header"),
-		needs(f.UIOIDCIssuer == "" && (f.UIOIDCClient != "" || f.UIOIDCSecretFile != "" || f.UIOIDCRoleClaim != "" || f.UIURL != ""), "--ui-oidc-client, --ui-oidc-secret-file, --ui-oidc-role-claim and --ui-url", "--ui-oidc-issuer"),
-		needs(f.UIProxyHeader == "" && f.UIOIDCIssuer == "" && len(f.UIRole) > 0, "--ui-role", "--ui-proxy-header or --ui-oidc-issuer: the file of --ui-users has roles"),
-		needs(f.UIProxyHeader != "" && len(f.UIProxyFrom) == 0, "--ui-proxy-header", "--ui-proxy-from: anybody else could send the header"),
-		needs(f.UIProxyHeader != "" && f.UIProxyGroupHeader == "" && len(f.UIRole) == 0, "--ui-proxy-header", "--ui-role or --ui-proxy-group-header: otherwise nobody has a role"),
-		needs(f.UIOIDCIssuer != "" && (f.UIOIDCClient == "" || f.UIURL == ""), "--ui-oidc-issuer", "--ui-oidc-client and --ui-url"),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	if _, ok := weirui.ParseRole(f.UIOpen); f.UIOpen != "" && !ok {
+	proxy, issuer := f.UIProxyHeader != "", f.UIOIDCIssuer != ""
+	_, isRole := weirui.ParseRole(f.UIOpen)
+	switch {
+	case f.kind() == "" && (f.UIListen != "" || f.UIReadOnly || len(f.UIRedact) > 0 || len(f.UIDatabase) > 0):
+		return usagef("--ui-listen, --ui-read-only, --ui-redact and --ui-database require a flag that says who may use the web UI: --ui-users, --ui-proxy-header, --ui-oidc-issuer or --ui-open")
+	case !proxy && (len(f.UIProxyFrom) > 0 || f.UIProxyGroupHeader != ""):
+		return usagef("--ui-proxy-from and --ui-proxy-group-header require --ui-proxy-header")
+	case !issuer && (f.UIOIDCClient != "" || f.UIOIDCSecretFile != "" || f.UIOIDCRoleClaim != "" || f.UIURL != ""):
+		return usagef("--ui-oidc-client, --ui-oidc-secret-file, --ui-oidc-role-claim and --ui-url require --ui-oidc-issuer")
+	case !proxy && !issuer && len(f.UIRole) > 0:
+		return usagef("--ui-role requires --ui-proxy-header or --ui-oidc-issuer: the file of --ui-users says itself who has which role")
+	case proxy && len(f.UIProxyFrom) == 0:
+		return usagef("--ui-proxy-header requires --ui-proxy-from: anybody else could send the header")
+	case proxy && f.UIProxyGroupHeader == "" && len(f.UIRole) == 0:
+		return usagef("--ui-proxy-header requires --ui-role or --ui-proxy-group-header: otherwise nobody has a role")
+	case issuer && (f.UIOIDCClient == "" || f.UIURL == ""):
+		return usagef("--ui-oidc-issuer requires --ui-oidc-client and --ui-url")
+	case f.UIOpen != "" && !isRole:
 		return usagef("--ui-open must be viewer, operator or admin, got %q", f.UIOpen)
 	}
 	return nil
