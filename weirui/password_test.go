@@ -1,6 +1,8 @@
 package weirui_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,10 +16,13 @@ import (
 	"github.com/weir-pg/weir/weirui"
 )
 
-// line is the line of a user of a file. Each takes a fraction of a second.
+var lines sync.Map // by what they are made of: each takes a fraction of a second
+
+// line is the line of a user of a file.
 func line(t *testing.T, name string, role weirui.Role, password string) string {
 	t.Helper()
-	text, err := weirui.UserLine(name, role, password)
+	make, _ := lines.LoadOrStore([3]string{name, role.String(), password}, sync.OnceValues(func() (string, error) { return weirui.UserLine(name, role, password) }))
+	text, err := make.(func() (string, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +181,48 @@ func TestAFloodOfWrongPasswordsIsRefusedUnseen(t *testing.T) {
 	}
 }
 
+// TestFewPasswordsAreCheckedAtATime: of a flood from many addresses, some wait and the others are refused at once; those who have logged in are not among them.
+func TestFewPasswordsAreCheckedAtATime(t *testing.T) {
+	t.Parallel()
+	d := byPassword(t, line(t, "ada", weirui.Admin, "correct horse"))
+	if user, _ := d.login(here, "ada", "correct horse"); user.Role != weirui.Admin {
+		t.Fatal("the right password is refused")
+	}
+	free, wait := weirui.Occupy(d.access)
+	ctx, leave := context.WithCancel(t.Context())
+	const flood = 200
+	refused := make(chan int, flood)
+	var all sync.WaitGroup
+	for i := range flood {
+		all.Go(func() {
+			_, w := d.knock(fmt.Sprintf("203.0.113.%d:1", i), func(r *http.Request) {
+				*r = *r.WithContext(ctx)
+				r.SetBasicAuth("ada", "guess")
+			})
+			if ctx.Err() == nil {
+				refused <- w.Code
+			}
+		})
+	}
+	for range flood - wait {
+		if code := pgtest.Receive(t, refused, "a refusal"); code != http.StatusServiceUnavailable {
+			t.Errorf("refused with %d", code)
+		}
+	}
+	if user, w := d.login(here, "ada", "correct horse"); user.Role != weirui.Admin {
+		t.Errorf("who has logged in is refused with %d", w.Code)
+	}
+	leave()
+	all.Wait()
+	free()
+	if n := weirui.Derived(d.access); n != 1 {
+		t.Errorf("%d keys are derived, want the first alone", n)
+	}
+	if user, w := d.login(far, "ada", "correct horse"); user.Role != weirui.Admin {
+		t.Errorf("after the flood, a user is refused with %d", w.Code)
+	}
+}
+
 func TestGuessesFromANetworkAreOnes(t *testing.T) {
 	t.Parallel()
 	d := byPassword(t, line(t, "ada", weirui.Admin, "correct horse"))
@@ -235,18 +282,18 @@ func TestWhoIsRemovedFromTheFileIsOut(t *testing.T) {
 
 func TestAMistakeInTheFileIsNamed(t *testing.T) {
 	t.Parallel()
-	good := line(t, "ada", weirui.Admin, "correct horse")
+	good, least := line(t, "ada", weirui.Admin, "correct horse"), fmt.Sprintf("$%d$", weirui.Iterations())
 	for text, want := range map[string]string{
-		"":                                   "no user in it",
-		"# ada\n":                            "no user in it",
-		"ada\n":                              "line 1 is not of the form name:role:verifier",
-		good + "ada:admin\n":                 "line 2 is not of the form",
-		good + good:                          "line 2: ada is there twice",
-		"ada:root:x\n":                       `line 1: ada has the role "root"`,
-		"ada:admin:correct horse\n":          "line 1: ada has no valid verifier",
-		strings.Replace(good, "$6", "$5", 1): "it has 500000 iterations",
-		strings.Replace(good, "$600000", "$99999999", 1): "iterations",
-		strings.TrimSpace(good) + "A\n":                  "its key 32",
+		"":                          "no user in it",
+		"# ada\n":                   "no user in it",
+		"ada\n":                     "line 1 is not of the form name:role:verifier",
+		good + "ada:admin\n":        "line 2 is not of the form",
+		good + good:                 "line 2: ada is there twice",
+		"ada:root:x\n":              `line 1: ada has the role "root"`,
+		"ada:admin:correct horse\n": "line 1: ada has no valid verifier",
+		strings.Replace(good, least, fmt.Sprintf("$%d$", weirui.Iterations()-1), 1): fmt.Sprintf("it has %d iterations", weirui.Iterations()-1),
+		strings.Replace(good, least, "$99999999$", 1):                               "iterations",
+		strings.TrimSpace(good) + "A\n":                                             "its key 32",
 	} {
 		file := filepath.Join(t.TempDir(), "users.txt")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -14,7 +14,7 @@ import (
 
 const (
 	lookEvery   = time.Second      // at the users file
-	keepUsers   = 10 * time.Second // while the file can't be read
+	keepUsers   = 5 * time.Second // while the file can't be read
 	maxUserFile = 1 << 20          // bytes
 	maxUserName = 100              // bytes
 )
