@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	lookEvery   = time.Second      // at the users file
+	lookEvery   = time.Second     // at the users file
 	keepUsers   = 5 * time.Second // while the file can't be read
-	maxUserFile = 1 << 20          // bytes
-	maxUserName = 100              // bytes
+	maxUserFile = 1 << 20         // bytes
+	maxUserName = 100             // bytes
 )
 
 // UserLine returns the line of a user in a file for Password.
