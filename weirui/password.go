@@ -138,9 +138,6 @@ func refuseLogin(w http.ResponseWriter, status int, after time.Duration, text st
 
 // check returns nil if the password is right. An unknown user takes as long as a known one.
 func (p *password) check(ctx context.Context, from, name string, who account, known bool, secret string) error {
-	if len(name) > maxUserName || len(secret) > maxPassword {
-		return errWrongPassword
-	}
 	m := p.markOf(name, secret)
 	if known && p.remembers(m, who.verifier) {
 		return nil
@@ -158,6 +155,9 @@ func (p *password) check(ctx context.Context, from, name string, who account, kn
 	}
 	if after, ok := p.guesses.take(guess, time.Now()); !ok {
 		return &tooManyGuesses{after}
+	}
+	if len(name) > maxUserName || len(secret) > maxPassword {
+		return errWrongPassword // nobody has such
 	}
 	wait, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()

@@ -67,7 +67,7 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 		level = slog.LevelDebug
 	}
 	config.Logger = newLogger(s.err, level)
-	if config.UI, err = c.UI.config(ctx, url, c.Web, config.Logger); err != nil {
+	if config.UI, err = c.UI.config(ctx, url, config.Web.ClientAddress, config.Logger); err != nil {
 		return err
 	}
 	srv, err := server.Start(ctx, config)
@@ -143,4 +143,7 @@ func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 		attrs = append(attrs, "ui", url, "ui_auth", c.UI.kind())
 	}
 	log.Info("the hub serves", attrs...)
+	if c.UI.kind() == "passwords" && s.UIExposed() {
+		log.Warn("passwords of the web UI may travel unencrypted: give --tls-cert and --tls-key, or let browsers reach it only through a proxy with TLS", "ui", s.UIURL())
+	}
 }

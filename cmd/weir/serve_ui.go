@@ -14,7 +14,6 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/oidc"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/ui"
-	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/weirui"
 )
 
@@ -56,8 +55,8 @@ func (f uiFlags) kind() string {
 	return ""
 }
 
-// config returns how the UI is served; nil: not at all.
-func (f uiFlags) config(ctx context.Context, database string, w webFlags, log *slog.Logger) (*server.UI, error) {
+// config returns how the UI is served; nil: not at all. client returns the address of a request's client; nil: that of the connection.
+func (f uiFlags) config(ctx context.Context, database string, client func(*http.Request) string, log *slog.Logger) (*server.UI, error) {
 	if err := f.check(); err != nil || f.kind() == "" {
 		return nil, err
 	}
@@ -84,13 +83,7 @@ func (f uiFlags) config(ctx context.Context, database string, w webFlags, log *s
 	case "open":
 		c.Open, _ = weirui.ParseRole(f.UIOpen)
 	case "passwords":
-		var behind func(*http.Request) string
-		if proxies, err := networks("--trusted-proxies", w.TrustedProxies); err != nil {
-			return nil, err
-		} else if len(proxies) > 0 {
-			behind = web.ClientBehind(proxies)
-		}
-		c.Access, err = weirui.Password(weirui.PasswordConfig{File: f.UIUsers, ClientAddress: behind, Logger: log})
+		c.Access, err = weirui.Password(weirui.PasswordConfig{File: f.UIUsers, ClientAddress: client, Logger: log})
 	case "proxy":
 		var from []netip.Prefix
 		if from, err = networks("--ui-proxy-from", f.UIProxyFrom); err != nil {
@@ -105,7 +98,7 @@ func (f uiFlags) config(ctx context.Context, database string, w webFlags, log *s
 			}
 		}
 		c.Access, err = oidc.New(ctx, oidc.Config{
-			Issuer: f.UIOIDCIssuer, ClientID: f.UIOIDCClient, ClientSecret: strings.TrimSpace(string(secret)), URL: f.UIURL, RoleClaim: f.UIOIDCRoleClaim, Roles: roles, Logger: log,
+			Issuer: f.UIOIDCIssuer, ClientID: f.UIOIDCClient, ClientSecret: strings.TrimSpace(string(secret)), URL: f.UIURL, RoleClaim: f.UIOIDCRoleClaim, Roles: roles, ClientAddress: client, Logger: log,
 		})
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ var isState = regexp.MustCompile(`^[A-Z2-7]{26,64}$`).MatchString // what rand.T
 func (a *access) begin(w http.ResponseWriter, r *http.Request, back string) {
 	p, err := a.provider(r.Context())
 	if err != nil {
-		a.unreached.Warn(a.Logger, "weir: nobody can log in to the UI: the identity provider can't be reached", "issuer", a.Issuer, "address", r.RemoteAddr, "error", err)
+		a.unreached.Warn(a.Logger, "weir: nobody can log in to the UI: the identity provider can't be reached", "issuer", a.Issuer, "address", a.ClientAddress(r), "error", err)
 		show(w, r, page{Status: http.StatusBadGateway, Title: "Nobody can log in", Text: "The identity provider can't be reached. Try again in a moment; the server's log says more.", Link: "auth/login", Follow: "Try again"})
 		return
 	}
@@ -94,7 +94,7 @@ func (a *access) callback(w http.ResponseWriter, r *http.Request) {
 	values := said.values(a.RoleClaim)
 	s := session{Name: cut(said.user()), Role: a.Roles.Of(values...), Until: a.now().Add(sessionFor)}
 	if s.Role == weirui.Nobody {
-		a.nobodies.Warn(a.Logger, "weir: a user of the identity provider has no role in the UI: give one to a value of the claim", "user", s.Name, "claim", a.RoleClaim, "values", fmt.Sprintf("%.500q", values), "address", r.RemoteAddr)
+		a.nobodies.Warn(a.Logger, "weir: a user of the identity provider has no role in the UI: give one to a value of the claim", "user", s.Name, "claim", a.RoleClaim, "values", fmt.Sprintf("%.500q", values), "address", a.ClientAddress(r))
 		show(w, r, page{
 			Status: http.StatusForbidden, Title: "No role", Text: fmt.Sprintf("%s has no role here: ask who operates this server for one. The identity provider says of you: %s is %.500q.", s.Name, a.RoleClaim, values),
 			Link: "auth/login", Follow: "Log in as somebody else", Provider: p.logoutURL(a.ClientID),
@@ -105,7 +105,7 @@ func (a *access) callback(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, http.StatusInternalServerError, "The session can't begin.", err)
 		return
 	}
-	a.Logger.Info("weir: a user has logged in to the UI", "user", s.Name, "subject", said.text("sub"), "role", s.Role.String(), "address", r.RemoteAddr)
+	a.Logger.Info("weir: a user has logged in to the UI", "user", s.Name, "subject", said.text("sub"), "role", s.Role.String(), "address", a.ClientAddress(r))
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Location", "../"+l.Back) // relative: it can't lead elsewhere
 	w.WriteHeader(http.StatusSeeOther)
@@ -113,7 +113,7 @@ func (a *access) callback(w http.ResponseWriter, r *http.Request) {
 
 // refuse shows why a login has failed, and logs it.
 func (a *access) refuse(w http.ResponseWriter, r *http.Request, status int, text string, err error) {
-	a.failed.Warn(a.Logger, "weir: a login to the UI has failed", "address", r.RemoteAddr, "error", err)
+	a.failed.Warn(a.Logger, "weir: a login to the UI has failed", "address", a.ClientAddress(r), "error", err)
 	show(w, r, page{Status: status, Title: "Not logged in", Text: text, Link: "auth/login", Follow: "Log in"})
 }
 

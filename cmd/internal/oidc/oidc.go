@@ -35,6 +35,9 @@ type Config struct {
 	RoleClaim string // a claim that is a text or a list of texts; "": groups
 	Roles     weirui.Roles
 
+	// ClientAddress returns the address of a request's client, for the log. nil: the address that the connection comes from.
+	ClientAddress func(*http.Request) string
+
 	Logger *slog.Logger // nil: slog.Default()
 }
 
@@ -92,6 +95,9 @@ func newAccess(c Config) (*access, error) {
 	}
 	if c.RoleClaim == "" {
 		c.RoleClaim = "groups"
+	}
+	if c.ClientAddress == nil {
+		c.ClientAddress = func(r *http.Request) string { return r.RemoteAddr }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

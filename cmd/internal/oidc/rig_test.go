@@ -70,7 +70,6 @@ type rig struct {
 	url    string       // of the UI, as browsers reach it
 	ahead  atomic.Int64 // of the clock, in ns
 	down   atomic.Bool  // the provider
-	broken http.Handler // answers in its place; nil: it does
 }
 
 func newRig(t *testing.T, change ...func(*Config)) *rig {

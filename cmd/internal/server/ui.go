@@ -66,6 +66,15 @@ func (s *Server) UIURL() string {
 	return scheme + "://" + s.httpListener.Addr().String() + "/ui/"
 }
 
+// UIExposed reports whether other machines may reach the web UI without TLS.
+func (s *Server) UIExposed() bool {
+	at := s.httpListener
+	if s.uiListener != nil {
+		at = s.uiListener
+	}
+	return s.config.UI != nil && s.config.TLSCert == "" && !loopback(at.Addr())
+}
+
 // Pool returns a pool of connections to a database, which connects when first used and is closed by Stop.
 func (s *Server) Pool(ctx context.Context, url string, connections int, name string) (*pgxpool.Pool, error) {
 	return s.pool(ctx, url, connections, name)
