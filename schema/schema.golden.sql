@@ -16,6 +16,7 @@ CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 922337203685477
 CREATE SEQUENCE weir.cancellation_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.carried AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.control AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.counted_minute AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.flow_bytes AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.flow_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.gate_id AS integer MINVALUE 1 MAXVALUE 2147483647;
@@ -463,6 +464,26 @@ CREATE TABLE weir.migration (
   applied_at timestamp with time zone NOT NULL DEFAULT now(),
   checksum text NOT NULL
 );
+CREATE TABLE weir.minute (
+  at timestamp with time zone NOT NULL,
+  ring smallint NOT NULL,
+  queue text NOT NULL,
+  upto timestamp with time zone,
+  completed bigint,
+  failed bigint,
+  cancelled bigint,
+  retried bigint,
+  other bigint,
+  sampled bigint,
+  waiting bigint,
+  oldest interval,
+  waits integer[],
+  runs integer[]
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.minute_0 PARTITION OF weir.minute FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.minute_1 PARTITION OF weir.minute FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.minute_2 PARTITION OF weir.minute FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.minute_3 PARTITION OF weir.minute FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.output (
   no bigint NOT NULL,
   flow bigint NOT NULL,
@@ -819,6 +840,7 @@ CREATE INDEX later_lane ON ONLY weir.later USING btree (lane, run_at, id);
 CREATE INDEX later_unique ON ONLY weir.later USING btree (unique_key, unique_no) WHERE (unique_key IS NOT NULL);
 CREATE INDEX later_xid ON ONLY weir.later USING btree (xid);
 CREATE INDEX message_xid ON ONLY weir.message USING btree (xid, id);
+CREATE INDEX minute_queue ON ONLY weir.minute USING btree (queue, at);
 CREATE INDEX output_flow ON ONLY weir.output USING btree (flow, no);
 CREATE INDEX output_job ON ONLY weir.output USING btree (flow, job, no);
 CREATE INDEX output_task ON ONLY weir.output USING btree (flow, task) WHERE (task IS NOT NULL);
@@ -830,6 +852,7 @@ CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 CREATE INDEX result_cancelled_in ON ONLY weir.result USING btree (lane, finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
+CREATE INDEX result_finished ON ONLY weir.result USING btree (finished_at);
 CREATE UNIQUE INDEX seen_key ON ONLY weir.seen USING btree (key, ring);
 CREATE INDEX turn_again ON ONLY weir.turn USING btree (((lane >> 39)), again_at) WHERE (again_at IS NOT NULL);
 CREATE INDEX turn_lane ON ONLY weir.turn USING btree (lane, seq);
@@ -1168,6 +1191,10 @@ AS $$
       FROM jsonb_array_elements(_brief_errors.errors) WITH ORDINALITY u(entry, nr)
       CROSS JOIN LATERAL (SELECT u.entry ->> 'error' AS text OFFSET 0) t
       WHERE u.nr > jsonb_array_length(_brief_errors.errors) - 24) s) k
+$$;
+CREATE FUNCTION weir._bucket(took interval) RETURNS integer LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT least(ceil(2 * ln(greatest(extract(epoch FROM _bucket.took)::float8 * 1000, 1)) / ln(2::float8)), 64)::integer
 $$;
 CREATE FUNCTION weir._bytes_of(name text, value text, low bigint, high bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -2480,6 +2507,107 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._count_minutes(at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most        CONSTANT integer := 20000;  -- results read in one call
+  max_sample  CONSTANT integer := 500;    -- of these, looked at for waits and runs
+  max_queues  CONSTANT integer := 100;    -- with rows of their own, in a minute
+  zero        CONSTANT timestamptz := '1970-01-01 00:00:00+00';
+  this_minute timestamptz := date_bin('1 minute', coalesce(_count_minutes.at, clock_timestamp()), zero);
+  target      timestamptz := this_minute - interval '1 minute';
+  number      bigint := extract(epoch FROM this_minute)::bigint / 60;
+  next_ring   integer := (weir._minute_ring(this_minute) + 1) % 4;
+  since       timestamptz;
+  counted     record;
+  depth       record;
+BEGIN
+  PERFORM weir._check_isolation('count_minutes'), weir._hold_briefly();
+  IF pg_sequence_last_value('weir.counted_minute') = number OR NOT pg_try_advisory_xact_lock(1464158547, 8) THEN
+    RETURN NULL;
+  ELSIF pg_sequence_last_value('weir.counted_minute') = number THEN  -- somebody else has just done it
+    RETURN NULL;
+  END IF;
+  PERFORM weir._check_cluster();
+  PERFORM set_config('synchronous_commit', 'off', true);
+  IF pg_relation_size('weir.minute_' || next_ring) > 0 THEN
+    BEGIN
+      EXECUTE format('LOCK TABLE weir.minute_%s IN ACCESS EXCLUSIVE MODE NOWAIT', next_ring);
+      EXECUTE format('TRUNCATE weir.minute_%s', next_ring);
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;  -- it is being read: its turn comes in hours
+    END;
+  END IF;
+
+  -- Rows of the future are from before the clock was set back. What ended longer ago than an hour, while nobody did the chores, is left out.
+  SELECT max(m.upto) INTO since FROM weir.minute m
+  WHERE m.queue = '' AND m.at = (SELECT l.at FROM weir.minute l WHERE l.queue = '' AND l.at < target AND l.upto IS NOT NULL ORDER BY l.at DESC LIMIT 1);
+  since := greatest(since, target - interval '1 hour');
+  WITH ends AS MATERIALIZED (
+    SELECT e.* FROM weir._ends_between(since, target, most) e
+  ), stop AS MATERIALIZED (  -- if there is more, the call goes as far as it has read
+    SELECT count(*) AS n, CASE WHEN count(*) < most THEN target ELSE greatest(max(e.finished_at), since + interval '1 microsecond') END AS upto FROM ends e
+  ), ended AS MATERIALIZED (
+    SELECT e.*, date_bin('1 minute', e.finished_at, zero) AS minute, (e.lane >> 39)::integer AS queue_id
+    FROM ends e CROSS JOIN stop s WHERE e.finished_at < s.upto
+  ), sums AS MATERIALIZED (
+    SELECT e.minute, coalesce(q.name, '') AS queue, sum(e.n) AS n, sum(e.n) FILTER (WHERE e.outcome = 'completed') AS completed, sum(e.n) FILTER (WHERE e.outcome = 'failed') AS failed,
+           sum(e.n) FILTER (WHERE e.outcome = 'cancelled') AS cancelled, sum(e.n) FILTER (WHERE e.outcome IN ('retried', 'lost')) AS retried,
+           sum(e.n) FILTER (WHERE e.outcome IN ('snoozed', 'released')) AS other
+    FROM ended e JOIN weir.queue q ON q.id = e.queue_id GROUP BY GROUPING SETS ((e.minute, q.name), (e.minute))
+  ), chosen AS MATERIALIZED (
+    SELECT s.* FROM (SELECT s.*, row_number() OVER (PARTITION BY s.minute ORDER BY s.queue <> '', s.n DESC, s.queue) AS place FROM sums s) s WHERE s.place <= max_queues + 1
+  ), sample AS MATERIALIZED (  -- as many of each queue as possible; a result stands for its jobs, which were claimed and have ended together
+    SELECT k.minute, k.queue_id, k.n, k.total, k.finished_at - b.claimed_at AS run, b.claimed_at - j.ready_at AS wait
+    FROM (SELECT e.*, sum(e.n) OVER (PARTITION BY e.minute, e.queue_id) AS total, row_number() OVER (PARTITION BY e.minute, e.queue_id ORDER BY random()) AS place
+          FROM ended e WHERE e.outcome IN ('completed', 'failed', 'retried') ORDER BY place LIMIT max_sample) k
+    CROSS JOIN LATERAL (SELECT b.claimed_at, b.from_xid, b.to_xid, b.lanes FROM weir.batch b
+                        WHERE b.segment = k.segment AND b.lane = k.lane AND b.seq = k.seq AND k.id = ANY (b.ids) LIMIT 1) b
+    LEFT JOIN LATERAL (SELECT coalesce(j.ready_at, j.enqueued_at) AS ready_at FROM weir.job j
+                       WHERE j.segment = k.segment AND j.id = k.id AND (j.lane = k.lane OR b.lanes IS NOT NULL)  -- so worded to be read by id
+                         AND NOT (j.xid < b.from_xid) AND NOT (j.xid > b.to_xid)
+                       ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j ON true
+  ), marks AS (  -- the sample of a queue stands for all its attempts
+    SELECT s.minute, s.queue_id, m.what, weir._bucket(m.took) AS bucket, s.n, s.n::float8 * s.total::float8 / (sum(s.n) OVER (PARTITION BY s.minute, s.queue_id, m.what))::float8 AS about
+    FROM sample s CROSS JOIN LATERAL (VALUES ('wait', s.wait), ('run', s.run)) m(what, took) WHERE m.took IS NOT NULL
+  ), buckets AS (
+    SELECT k.minute, coalesce(q.name, '') AS queue, k.what, k.bucket, sum(k.n) AS n, greatest(round(sum(k.about)), 1)::integer AS about
+    FROM marks k JOIN weir.queue q ON q.id = k.queue_id GROUP BY GROUPING SETS ((k.minute, q.name, k.what, k.bucket), (k.minute, k.what, k.bucket))
+  ), spread AS MATERIALIZED (
+    SELECT b.minute, b.queue, sum(b.n) FILTER (WHERE b.what = 'run') AS sampled,
+           array_agg(ARRAY[b.bucket, b.about] ORDER BY b.bucket) FILTER (WHERE b.what = 'wait') AS waits,
+           array_agg(ARRAY[b.bucket, b.about] ORDER BY b.bucket) FILTER (WHERE b.what = 'run') AS runs
+    FROM buckets b GROUP BY b.minute, b.queue
+  ), written AS (
+    INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, cancelled, retried, other, sampled, waits, runs)
+    SELECT c.minute, weir._minute_ring(c.minute), c.queue, s.upto, c.completed, c.failed, c.cancelled, c.retried, c.other, p.sampled, p.waits, p.runs
+    FROM chosen c CROSS JOIN stop s LEFT JOIN spread p ON p.minute = c.minute AND p.queue = c.queue
+    RETURNING queue
+  )
+  SELECT s.n, s.upto, (SELECT count(*) FROM written) AS rows INTO counted FROM stop s;
+  IF counted.n = most THEN
+    RETURN 'counted minutes up to ' || counted.upto;  -- the next call goes on
+  END IF;
+
+  BEGIN
+    PERFORM weir._lock_log();
+    SELECT array_agg(d.queue) AS queues, array_agg(d.waiting) AS waiting, array_agg(d.ready_at) AS ready_at INTO depth FROM weir._waiting_by_queue() d;
+    RAISE SQLSTATE 'WR099';  -- releases the tables
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+  INSERT INTO weir.minute (at, ring, queue, waiting, oldest)
+  SELECT target, weir._minute_ring(target), d.queue, d.waiting, greatest(clock_timestamp() - d.ready_at, interval '0')
+  FROM (SELECT coalesce(u.queue, '') AS queue, sum(u.waiting) AS waiting, min(u.ready_at) AS ready_at
+        FROM unnest(depth.queues, depth.waiting, depth.ready_at) u(queue, waiting, ready_at) GROUP BY GROUPING SETS ((u.queue), ()) HAVING sum(u.waiting) > 0) d
+  ORDER BY d.queue <> '', d.waiting DESC, d.queue LIMIT max_queues + 1;
+  PERFORM setval('weir.counted_minute', number);  -- last, because it does not roll back
+  RETURN CASE WHEN counted.rows > 0 THEN 'counted minutes up to ' || counted.upto END;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- a segment is being emptied: try again later
+END
+$$;
 CREATE FUNCTION weir._covered_cancellations(others bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT ARRAY(
@@ -3217,6 +3345,15 @@ BEGIN
       (SELECT (x::text::bigint + 1)::text::xid8, x FROM pg_snapshot_xip(_ended_since.snapshot) x
        WHERE x >= pg_snapshot_xmax(_ended_since.since) ORDER BY x LIMIT 64)) b) s
   WHERE s.low < s.high;
+END
+$$;
+CREATE FUNCTION weir._ends_between(since timestamp with time zone, upto timestamp with time zone, most integer) RETURNS TABLE(lane bigint, seq bigint, segment smallint, finished_at timestamp with time zone, outcome weir.outcome, n integer, id bigint) LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT r.lane, r.seq, r.segment, r.finished_at, r.outcome, cardinality(r.ids), r.ids[1 + floor(random() * cardinality(r.ids))::integer]
+  FROM weir.result r WHERE r.finished_at >= _ends_between.since AND r.finished_at < _ends_between.upto ORDER BY r.finished_at LIMIT most;
 END
 $$;
 CREATE FUNCTION weir._ends_of(worker integer, lanes bigint[], seqs bigint[], sizes integer[], ids bigint[]) RETURNS TABLE(place integer, outcome text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_nestloop=off SET enable_hashjoin=on
@@ -5084,6 +5221,10 @@ AS $$
       SELECT h.entry, 0 FROM jsonb_array_elements(weir._full_errors(_merged_errors.history)) h(entry)
       WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(_merged_errors.errors) e(entry) WHERE e.entry -> 'attempt' = h.entry -> 'attempt')) u
     ORDER BY 3 DESC, u.nr DESC LIMIT _merged_errors.most) k
+$$;
+CREATE FUNCTION weir._minute_ring(at timestamp with time zone) RETURNS smallint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT (extract(epoch FROM _minute_ring.at)::bigint / 129600 % 4)::smallint
 $$;
 CREATE FUNCTION weir._move(ids bigint[], lanes bigint[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -8980,6 +9121,20 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir._waiting_by_queue() RETURNS TABLE(queue text, waiting bigint, ready_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.survey := weir._surveyed();
+BEGIN
+  RETURN QUERY
+  SELECT q.name, sum(d.waiting)::bigint, min(d.ready_at)
+  FROM (SELECT k.* FROM weir._depths(ARRAY(SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto)) k
+        UNION ALL SELECT k.* FROM weir._depths_of_keys() k) d
+  JOIN weir.queue q ON q.id = (d.lane >> 39)::integer
+  WHERE d.waiting > 0 GROUP BY q.name;
+END
+$$;
 CREATE FUNCTION weir._waiting_keys(name text, most integer, OUT lanes bigint[], OUT is_whole boolean) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -9416,7 +9571,7 @@ DECLARE
   chore text;
   again boolean;
 BEGIN
-  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'tidy', 'fold_arrivals'] LOOP
+  FOREACH chore IN ARRAY ARRAY['promote', 'rescue', 'rotate', 'rotate_history', 'rotate_later', 'rotate_messages', 'resurvey', 'count_minutes', 'tidy', 'fold_arrivals'] LOOP
     -- Each chore has a transaction of its own. A procedure that commits can't be SECURITY DEFINER or have settings, so it runs with the
     -- caller's rights. The first COMMIT refuses to run inside the caller's transaction before anything is done.
     COMMIT;
@@ -9867,6 +10022,58 @@ BEGIN
     END IF;
     PERFORM weir._note_word(heartbeat.worker, CASE WHEN attends THEN 'attends' ELSE 'beats' END, coalesce(heartbeat.running, 0));
   END IF;
+END
+$$;
+CREATE FUNCTION weir.history(queue text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, step interval DEFAULT NULL::interval) RETURNS TABLE(at timestamp with time zone, completed bigint, failed bigint, cancelled bigint, retried bigint, other bigint, waiting bigint, oldest interval, wait_p50 interval, wait_p95 interval, run_p50 interval, run_p95 interval) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_points CONSTANT integer := 500;
+  zero       CONSTANT timestamptz := '1970-01-01 00:00:00+00';
+  counted    timestamptz := zero + (pg_sequence_last_value('weir.counted_minute') - 1) * interval '1 minute';  -- the minutes before are counted
+  first      timestamptz := least(greatest(coalesce(history.since, counted - interval '1 hour'), counted - interval '72 hours'), counted);
+  seconds    numeric := extract(epoch FROM history.step);
+  every      interval;
+BEGIN
+  IF seconds < 60 OR seconds > 86400 OR seconds % 60 <> 0 THEN
+    RAISE EXCEPTION 'weir: the step of a history must be a number of minutes, from 1 minute to 1 day, got %', history.step USING ERRCODE = '22023';
+  END IF;
+  every := make_interval(secs => coalesce(seconds, CASE WHEN counted - first <= interval '6 hours' THEN 60 WHEN counted - first <= interval '24 hours' THEN 300 ELSE 600 END)::float8);
+  IF counted - first > every * max_points THEN
+    RAISE EXCEPTION 'weir: a history of % in steps of % has more than % points', counted - first, every, max_points
+      USING ERRCODE = '22023', HINT = 'Pass a longer step, or a later since.';
+  END IF;
+  first := date_bin(every, first, zero);
+  LOCK TABLE weir.minute IN ACCESS SHARE MODE;
+  RETURN QUERY
+  WITH read AS MATERIALIZED (
+    SELECT date_bin(every, m.at, zero) AS bin, m.* FROM weir.minute m WHERE m.queue = coalesce(history.queue, '') AND m.at >= first AND m.at < counted
+  ), sums AS MATERIALIZED (
+    SELECT r.bin, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled, sum(r.retried)::bigint AS retried, sum(r.other)::bigint AS other,
+           max(r.waiting) AS waiting, max(r.oldest) AS oldest
+    FROM read r GROUP BY r.bin
+  ), buckets AS (
+    SELECT r.bin, k.what, k.pairs[i][1] AS bucket, sum(k.pairs[i][2])::float8 AS n
+    FROM read r CROSS JOIN LATERAL (VALUES ('wait', r.waits), ('run', r.runs)) k(what, pairs) CROSS JOIN LATERAL generate_subscripts(k.pairs, 1) i
+    GROUP BY r.bin, k.what, k.pairs[i][1]
+  ), heaped AS (
+    SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.what ORDER BY b.bucket) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.what) AS total FROM buckets b
+  ), quantiles AS (  -- durations within a bucket are taken to be evenly spread, on its logarithmic scale
+    SELECT h.bin, h.what, p.p, CASE WHEN h.bucket = 0 THEN f.f ELSE power(2, (h.bucket - 1 + f.f) / 2) END * interval '1 millisecond' AS took
+    FROM heaped h CROSS JOIN (VALUES (0.5::float8), (0.95)) p(p) CROSS JOIN LATERAL (SELECT (p.p * h.total - (h.heap - h.n)) / h.n AS f) f
+    WHERE p.p * h.total > h.heap - h.n AND p.p * h.total <= h.heap
+  ), spread AS MATERIALIZED (
+    SELECT q.bin, max(q.took) FILTER (WHERE q.what = 'wait' AND q.p = 0.5) AS wait_p50, max(q.took) FILTER (WHERE q.what = 'wait' AND q.p > 0.5) AS wait_p95,
+           max(q.took) FILTER (WHERE q.what = 'run' AND q.p = 0.5) AS run_p50, max(q.took) FILTER (WHERE q.what = 'run' AND q.p > 0.5) AS run_p95
+    FROM quantiles q GROUP BY q.bin
+  )
+  SELECT t.at, coalesce(s.completed, 0), coalesce(s.failed, 0), coalesce(s.cancelled, 0), coalesce(s.retried, 0), coalesce(s.other, 0), coalesce(s.waiting, 0), coalesce(s.oldest, interval '0'),
+         p.wait_p50, p.wait_p95, p.run_p50, p.run_p95
+  FROM generate_series(first, counted - every, every) t(at) LEFT JOIN sums s ON s.bin = t.at LEFT JOIN spread p ON p.bin = t.at
+  ORDER BY t.at;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -11315,6 +11522,12 @@ COMMENT ON COLUMN weir.job.unique_no IS 'Orders the rows of a key: each attempt,
 COMMENT ON COLUMN weir.job.unique_until IS 'Which others this job is a duplicate of: NULL: those that are unfinished; -infinity: those that wait; a time: those enqueued as long before or after it as this is after enqueued_at.';
 COMMENT ON COLUMN weir.key_weight.bits IS 'What the lanes of the key have in common: see weir._key_bits.';
 COMMENT ON COLUMN weir.message.keep IS 'True: deliver the message even if its transaction has already published the same one.';
+COMMENT ON COLUMN weir.minute.queue IS 'Empty: all queues together, also those that have no rows of their own because a hundred others had more to count.';
+COMMENT ON COLUMN weir.minute.retried IS 'With those whose worker was lost. other: snoozed or released.';
+COMMENT ON COLUMN weir.minute.sampled IS 'How many of the attempts that completed, failed or were retried have been looked at for waits and runs.';
+COMMENT ON COLUMN weir.minute.upto IS 'The ends before this time are counted, here or in earlier rows. NULL: the row says what waited.';
+COMMENT ON COLUMN weir.minute.waiting IS 'How many jobs waited when the minute was over. oldest: for how long the first of them had.';
+COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: pairs of a bucket of weir._bucket and about how many of them fall into it.';
 COMMENT ON COLUMN weir.output.flow IS 'The flow of the member; of the job of a task, the flow of which it is a task.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.ageing IS 'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: forever.';
@@ -11369,6 +11582,7 @@ COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a work
 COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if their parent is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._bucket(interval) IS 'The bucket of a duration: each reaches to 1.41 times what the one before it does, bucket 0 to 1 ms, 20 to 1 s, and 64 is for all above 36 days. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bytes_of(text,text,bigint,bigint) IS 'The number of bytes that is the value of a setting, which may have a unit. Errors: 22023.';
 COMMENT ON ROUTINE weir._call_back(jsonb,jsonb,bigint) IS 'Enqueues a callback of a flow, with what its meta says about the flow; it is a member of the flow''s parent, if that has one, but not cancelled with it. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._callback(text,jsonb) IS 'A callback of a flow with its defaults; NULL: none. Errors: 22023 (it could not be enqueued), 22P02. Locks: none. Isolation: any.';
@@ -11409,6 +11623,7 @@ COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._count_minutes(timestamp with time zone) IS 'Once in each minute, notes how many jobs wait, and counts what has ended in the minutes before the last one: in a row for each of the hundred queues with most, and one for all. It reads up to 20,000 results, which the next calls continue, and looks at up to 500 of them for how long their attempts waited and ran. Ends that are committed more than a minute later are not counted. Truncates the next table of minutes ahead of its turn. at: as if it were that time. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 8 (tried); ACCESS SHARE on the log; ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._covered_cancellations(bigint[]) IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
@@ -11428,6 +11643,7 @@ COMMENT ON ROUTINE weir._end_members(bigint[],bigint[],bigint[],text[]) IS 'Logs
 COMMENT ON ROUTINE weir._end_of(weir.job) IS 'When and by which worker a row of the log was claimed, and how that attempt ended. All NULL: it was not claimed; outcome NULL: it is running.';
 COMMENT ON ROUTINE weir._ended_among(weir.cancellation_where[],boolean,bigint[],xid8[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],uuid[],bigint[],timestamp with time zone[],bigint[]) IS 'Which of some rows of one lane, in their order, a claim ends itself, and for what reason: those that are cancelled by one of these filters and, with to_judge, unique jobs that need no run (see _judge). Their fates are those of a claim that ends just them: so they hold up to the first row that is not among them.';
 COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (low included, high not) of transactions that the second snapshot sees as ended and the first did not. They exclude the 64 oldest transactions in progress, so that a scan skips the rows of those: large transactions are old. The last range may include younger ones, whose rows nobody sees.';
+COMMENT ON ROUTINE weir._ends_between(timestamp with time zone,timestamp with time zone,integer) IS 'The first results of a time, in its order, up to most of them: each with the number of its jobs, and one of these at random. Locks: ACCESS SHARE on the results. Isolation: any.';
 COMMENT ON ROUTINE weir._ends_of(integer,bigint[],bigint[],integer[],bigint[]) IS 'Which of some attempts of a worker have ended, and how: passed as to _record, returned by their places in ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Does what weir.enqueue_many does, and also returns which of the jobs were not added because they are to be done once in their flow, and are there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
@@ -11519,6 +11735,7 @@ COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestam
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._minute_ring(timestamp with time zone) IS 'Which of the tables of weir.minute is that of a time: each has its turn for 36 hours, so that after two turns, when it is truncated, its rows are older than 72 hours. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
@@ -11621,6 +11838,7 @@ COMMENT ON ROUTINE weir._unfinished_in(integer,bigint,bigint) IS 'As weir._unfin
 COMMENT ON ROUTINE weir._unique_key(text,text,jsonb,text,text[]) IS 'What jobs that are duplicates of each other have in common, as a hash of 128 bits. A field that args lacks counts as null, beside others that it has. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._unique_of(bigint) IS 'What makes a job unique, for another attempt at it; NULL if nothing does. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._waiting(bigint,xid8[],xid8,xid8,bigint,integer,xid8,bigint,xid8[]) IS 'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
+COMMENT ON ROUTINE weir._waiting_by_queue() IS 'How many jobs of each queue wait, and since when the first of them has, as weir.queues counts them; queues in which none waits are left out. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._waiting_keys(text,integer) IS 'The lanes of keys of a queue in which jobs may wait; is_whole: these are all, and at most most. What it reads is bounded, however many keys there are. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._waits(xid8,bigint,xid8,bigint,xid8[],bigint[],xid8[]) IS 'Whether a row of the log, whose transaction has ended, waits in its lane, which stands at this position (NULL: at its beginning) with these transactions pending. late: see _late_of, for a lane of a key whose newest turn gives the rest. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._waits_later(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of weir.later waits for its time, according to the newest cursor of promotion. Rows that were promoted stay there until their segment is emptied. Errors: none. Locks: none. Isolation: any.';
@@ -11636,7 +11854,7 @@ COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not sta
 COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
-COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text,text) IS 'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
@@ -11654,6 +11872,7 @@ COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs
 COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
+COMMENT ON ROUTINE weir.history(text,timestamp with time zone,interval) IS 'What happened in a queue, or in all (NULL), in the last 72 hours: a row for each step since a time (by default, an hour before the last), up to 500: at, its beginning; how many attempts completed, failed for good, were cancelled, were retried (or lost with their worker), and how many ended otherwise (snoozed or released); the most jobs that waited when a minute of the step was over, and the longest that the oldest of them had; and for how long half (p50) and 95 % (p95) of the attempts that completed, failed or were retried had waited and ran, NULL if there were none. The step is 1 minute for up to 6 hours, 5 for 24 hours and 10 above, unless another is passed: a number of minutes. The last row is that of the last whole step that ended at least a minute ago. Counts are exact, but for ends that were committed more than a minute after they happened; durations are estimates, within 20 %, from a sample. Of more than a hundred queues in a minute, only those with most are counted on their own. A queue that does not exist has had nothing. Errors: 22023 (a step that is not such a number, or more than 500 points). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
@@ -11715,6 +11934,7 @@ COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclud
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
 COMMENT ON SEQUENCE weir.carried IS 'Bytes carried into the active segment, in steps, since it was opened.';
 COMMENT ON SEQUENCE weir.control IS 'Counts changes that running workers must notice: cancellations, pauses, new queues.';
+COMMENT ON SEQUENCE weir.counted_minute IS 'The minute, since 1970, in which minutes were last counted: those that were over a minute before it are in weir.minute. It lies behind if that is rolled back or lost, which does no harm.';
 COMMENT ON SEQUENCE weir.flow_bytes IS 'The size of weir.flow and weir.fold when they were compacted last.';
 COMMENT ON SEQUENCE weir.flow_id IS 'Flow ids.';
 COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
@@ -11746,6 +11966,7 @@ COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; i
 COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness records, ordered by no: a ring of three tables for five minutes of weir.watched each; each is truncated before its turn. watched is the value of that sequence; at is only for people.';
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
+COMMENT ON TABLE weir.minute IS 'What happened in a minute in a queue: in one kind of rows, how its attempts ended; in another, what waited when it was over. No row: nothing. Several rows of a minute and a queue add up. Insert-only: a ring of four tables for 36 hours each; each is truncated before its turn.';
 COMMENT ON TABLE weir.output IS 'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
@@ -11784,6 +12005,7 @@ GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._count_minutes(timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
@@ -11832,6 +12054,7 @@ GRANT EXECUTE ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) TO weir_o
 GRANT EXECUTE ON ROUTINE weir.flow_running(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer,bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.history(text,timestamp with time zone,interval) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;

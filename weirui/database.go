@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	fresh      = time.Second      // how long what was read is shown again
+	fresh      = time.Second      // how long what was read is usually shown again
 	readFor    = 10 * time.Second // how long a read may take
 	readAtOnce = 4                // reads of a database at a time
 	actAtOnce  = 2                // actions
@@ -33,6 +33,7 @@ type database struct {
 type kept struct {
 	done  chan struct{} // closed when value, err and at are set
 	at    time.Time
+	age   time.Duration // how long it is shown again
 	value any
 	err   error
 }
@@ -41,13 +42,18 @@ func newDatabase(d Database, c *weir.Client) *database {
 	return &database{Database: d, client: c, reads: make(slots, readAtOnce), acts: make(slots, actAtOnce), kept: map[string]*kept{}}
 }
 
-// read returns what fetch returns, at most a second old: of those who ask for the same at the same time, one fetches. The key names what is
-// read, with all that it depends on.
+// read returns what fetch returns, at most a second old.
 func read[T any](ctx context.Context, d *database, key string, fetch func(context.Context) (T, error)) (T, error) {
+	return readAged(ctx, d, key, fresh, fetch)
+}
+
+// readAged returns what fetch returns, at most as old as age: of those who ask for the same at the same time, one fetches. The key names what is
+// read, with all that it depends on.
+func readAged[T any](ctx context.Context, d *database, key string, age time.Duration, fetch func(context.Context) (T, error)) (T, error) {
 	d.mu.Lock()
 	k := d.kept[key]
 	if k == nil || k.isOld() {
-		k = &kept{done: make(chan struct{})}
+		k = &kept{done: make(chan struct{}), age: age}
 		d.forget()
 		d.kept[key] = k
 		// The others that wait for it may stay when the first has left.
@@ -79,7 +85,7 @@ func read[T any](ctx context.Context, d *database, key string, fetch func(contex
 func (k *kept) isOld() bool {
 	select {
 	case <-k.done:
-		return time.Since(k.at) > fresh
+		return time.Since(k.at) > k.age
 	default:
 		return false
 	}

@@ -6,7 +6,12 @@ func overview(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	past, err := v.charts("")
+	if err != nil {
+		return nil, err
+	}
 	return &view{template: "overview", title: "Overview", data: struct {
-		Queues []queue `json:"queues"`
-	}{queues}}, nil
+		Queues  []queue  `json:"queues"`
+		History *history `json:"-"`
+	}{queues, past}}, nil
 }

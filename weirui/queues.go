@@ -100,11 +100,16 @@ func showQueue(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	past, err := v.charts(name)
+	if err != nil {
+		return nil, err
+	}
 	settings = slices.DeleteFunc(slices.Clone(settings), func(s weir.Setting) bool { return s.Queue != name })
 	return &view{template: "queue", title: "Queue " + name, data: struct {
 		Queue    queue          `json:"queue"`
 		Settings []weir.Setting `json:"settings"`
-	}{queues[at], settings}}, nil
+		History  *history       `json:"-"`
+	}{queues[at], settings, past}}, nil
 }
 
 func pauseQueue(v *visit) (string, error) {

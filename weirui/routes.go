@@ -20,6 +20,7 @@ func (u *UI) endpoints() []endpoint {
 		[]endpoint{page("{$}", overview)},
 		jobEndpoints(),
 		queueEndpoints(),
+		historyEndpoints(),
 	)
 }
 

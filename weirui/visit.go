@@ -154,7 +154,7 @@ func (v *visit) show(w http.ResponseWriter, view *view) {
 		return
 	}
 	name := "layout"
-	if v.Header.Get("Weir-Fragment") != "" {
+	if v.wantsFragment() {
 		name = "fragment"
 	}
 	l := layout{View: view, visit: v}
@@ -184,6 +184,9 @@ func (v *visit) show(w http.ResponseWriter, view *view) {
 	w.WriteHeader(status)
 	_, _ = w.Write(page.Bytes())
 }
+
+// wantsFragment reports whether the script wants the page's content, of which it only uses the live parts.
+func (v *visit) wantsFragment() bool { return v.Header.Get("Weir-Fragment") != "" }
 
 // wantsJSON reports whether the client prefers JSON: browsers don't ask for it.
 func (v *visit) wantsJSON() bool {

@@ -1,5 +1,5 @@
 // Package maintain does the chores of a Weir database: it promotes due jobs, rescues jobs of dead workers, rotates and reclaims segments,
-// and tidies small tables.
+// counts what happens in each minute, and tidies small tables.
 //
 // Any number of maintainers may run, without an election: each step is one SQL function that tries to take its own transaction-level lock,
 // and does nothing if another maintainer holds it. The more maintainers there are, the less often each of them acts, so that a fleet costs
@@ -218,6 +218,7 @@ func (r *rounds) turn(ctx context.Context) {
 		{"rotate later", r.store.RotateLater},
 		{"rotate messages", r.store.RotateMessages}, // hubs do this too, but there may be none
 		{"survey", r.store.Survey},
+		{"count minutes", r.store.CountMinutes},
 		{"tidy", r.tidy},
 	}
 	if r.nr%tidyEvery != 1 {

@@ -61,7 +61,7 @@ func TestChoresComeRoundLessOftenWhileNothingIsLogged(t *testing.T) {
 			}
 			r.turn(t.Context())
 		}
-		for name, want := range map[string]int{"rotate": c.rounds, "rotate_history": c.rounds, "rotate_later": c.rounds, "rotate_messages": c.rounds, "resurvey": c.rounds, "tidy": c.tidy} {
+		for name, want := range map[string]int{"rotate": c.rounds, "rotate_history": c.rounds, "rotate_later": c.rounds, "rotate_messages": c.rounds, "resurvey": c.rounds, "count_minutes": c.rounds, "tidy": c.tidy} {
 			if made[name] != want {
 				t.Errorf("%s: %d calls of %s in 40 turns, want %d", c.name, made[name], name, want)
 			}

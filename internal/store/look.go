@@ -17,6 +17,8 @@ const (
 	sqlQueues   = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
+	sqlHistory  = `SELECT at, completed, failed, cancelled, retried, other, waiting, oldest, coalesce(wait_p50, '0'), coalesce(wait_p95, '0'), coalesce(run_p50, '0'), coalesce(run_p95, '0')
+		FROM weir.history(nullif($1, ''), $2, $3)`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`
 	sqlRetry    = `SELECT coalesce(weir.retry($1::bigint), '')`
 	sqlPause    = `SELECT weir.pause($1)`
@@ -73,6 +75,11 @@ func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err
 // Queues lists all queues.
 func Queues[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlQueues, nil, pgx.RowToStructByPos[T])
+}
+
+// History returns what happened in a queue, or in all (""), step by step. Without since and step, the function's own count.
+func History[T any](ctx context.Context, s *Store, queue string, since *time.Time, step *time.Duration) ([]T, error) {
+	return rows(ctx, s, sqlHistory, []any{queue, since, step}, pgx.RowToStructByPos[T])
 }
 
 // Workers lists workers, newest first.

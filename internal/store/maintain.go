@@ -14,6 +14,7 @@ const (
 	sqlRotateLater   = `SELECT coalesce(weir._rotate_later(), '')`
 	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
 	sqlSurvey        = `SELECT coalesce(weir._resurvey(), '')`
+	sqlCountMinutes  = `SELECT coalesce(weir._count_minutes(), '')`
 	sqlTidy          = `SELECT coalesce(weir._tidy(), '')`
 	sqlFold          = `SELECT fired, busy, again, is_used FROM weir._fold_arrivals()`
 	sqlRebase        = `SELECT weir.rebase()`
@@ -75,6 +76,12 @@ func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
 // Survey records in which lanes jobs wait, if there are many, for those who inspect them; it returns what it did, or "".
 func (s *Store) Survey(ctx context.Context) (did string, err error) {
 	err = s.row(ctx, sqlSurvey, nil, &did)
+	return did, err
+}
+
+// CountMinutes counts what happened in the last minutes, for those who look at their history; it returns what it did, or "".
+func (s *Store) CountMinutes(ctx context.Context) (did string, err error) {
+	err = s.row(ctx, sqlCountMinutes, nil, &did)
 	return did, err
 }
 

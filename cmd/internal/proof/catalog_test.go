@@ -55,12 +55,12 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "flow_outputs", "flow_running", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
+		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
-	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "_jobs_after", "keys_in_use"})
+	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "history", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "_jobs_after", "keys_in_use"})
 	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow")
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
@@ -111,14 +111,14 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
-		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir.rebase()`,
+		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir._count_minutes()`, `SELECT weir.rebase()`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir._fence(1)`)
-	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
+	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT * FROM weir.history()`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('completed_retention', '1 day')`,
-		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
+		`SELECT * FROM weir.queues()`, `SELECT * FROM weir.history()`, `SELECT * FROM weir.workers()`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.available_jobs`,
 		`SELECT * FROM weir.running_jobs`, `SELECT * FROM weir.scheduled_jobs`, `SELECT * FROM weir.completed_jobs`, `SELECT * FROM weir.failed_jobs`, `SELECT * FROM weir.cancelled_jobs`)
-	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`)
+	as("weir_operate", denied, `SELECT * FROM weir.job`, `UPDATE weir.queue SET paused_at = now()`, `UPDATE weir.setting SET value = ''`, `SELECT weir._reclaim(1)`, `SELECT * FROM weir.minute`)
 	// Arguments, results, errors, progress and checkpoints are for those who work jobs, schedules and their arguments for those who operate.
 	as("weir_enqueue", "", `SELECT * FROM weir.enqueue_unique('q', 'k', unique_key => 'x')`)
 	as("weir_enqueue", denied, `SELECT weir.checkpoint(1)`, `SELECT weir.progress(1, '[]')`, `SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.schedules()`, `SELECT weir.cancel_where('q')`,

@@ -150,7 +150,7 @@ func (f *featureLoad) round() {
 	case 6:
 		exec(t, conn, `SELECT weir.delete_where(kinds => '{k}')`)
 	}
-	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_fold_arrivals()`, `_resurvey()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
+	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_fold_arrivals()`, `_resurvey()`, `_count_minutes()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
 		if strings.Contains(chore, "$1") {
 			exec(t, conn, `SELECT weir.`+chore, f.worker)
 		} else {

@@ -329,7 +329,7 @@ func TestCompletionAndFailureOfOneAttemptExclude(t *testing.T) {
 func TestChoresNeedReadCommitted(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_resurvey()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
+	for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_reclaim(2)", "_rescue()", "retry(1)", "_resurvey()", "_count_minutes()", "_tidy()", "rebase()", "_fence(1)", "_settle(1)", "_reconcile(1, '{}', '{}', '{}', '{}')"} {
 		exec(t, conn, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
 		_, err := conn.Exec(t.Context(), `SELECT weir.`+call)
 		wantCode(t, call, err, "WR004")

@@ -28,7 +28,7 @@ func TestCommentsSayWhichLocksAreHeld(t *testing.T) {
 	exec(t, conn, `SELECT weir.set_retry_rule('old', 'fail', kind => 'k'), weir.set_schedule('old', '* * * * *', 'q', 'k')`)
 
 	calls := map[string]string{
-		"cancel": fmt.Sprint(`(`, waiting[0], `)`), "retry": fmt.Sprint(`(`, dead[0], `)`), "jobs_page": `()`, "jobs": `('failed')`, "job_info": fmt.Sprint(`(`, dead[0], `)`), "queues": `()`, "workers": `()`,
+		"cancel": fmt.Sprint(`(`, waiting[0], `)`), "retry": fmt.Sprint(`(`, dead[0], `)`), "jobs_page": `()`, "jobs": `('failed')`, "job_info": fmt.Sprint(`(`, dead[0], `)`), "queues": `()`, "history": `()`, "workers": `()`,
 		"keys_in_use": `()`, "cancel_where": `('q')`, "retry_where": `('q')`, "delete_where": `('q')`, "move_where": `('q', to_priority => 1)`,
 		"set_retry_rule": `('new', 'fail', kind => 'k')`, "drop_retry_rule": `('old')`, "retry_rules": `()`, "failure_groups": `()`,
 		"set_schedule": `('new', '* * * * *', 'q', 'k')`, "drop_schedule": `('old')`, "pause_schedule": `('old')`, "resume_schedule": `('old')`, "run_schedule": `('old')`,

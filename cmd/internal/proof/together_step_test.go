@@ -36,6 +36,7 @@ var togetherSteps = []struct {
 	{"flows", 1, (*together).count},
 	{"flows", 1, (*together).cancelFlow},
 	{"surveys", 2, func(s *together) { exec(s.t, s.conn, `SELECT weir._resurvey()`) }},
+	{"counts minutes", 1, func(s *together) { exec(s.t, s.conn, `SELECT weir._count_minutes()`) }},
 	{"rotation", 2, (*together).rotate},
 	{"fencing", 1, (*together).fence},
 	{"a restore", 1, (*together).restore},

@@ -1,0 +1,79 @@
+package browser
+
+import (
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weirui"
+)
+
+// TestChartsAreDrawn: the charts show the history, on the first page and on that of a queue, follow the width of the page and the colours of the system, and
+// violate no policy. Without scripts, there is a table instead.
+func TestChartsAreDrawn(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	for _, sql := range []string{
+		`SELECT weir.enqueue('mail', 'letter')`,
+		`SELECT weir._count_minutes()`,
+		`INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, cancelled, other, waits, runs)
+			SELECT at, weir._minute_ring(at), queue, at + interval '1 minute', 900 + 300 * sin(n / 30.0), n % 7, 20 + n % 5, n % 3, 0, ARRAY[[10 + n / 60, 800], [16, 100]], ARRAY[[4, 500], [18 + n / 200, 60]]
+			FROM generate_series(1, 350) n CROSS JOIN LATERAL (SELECT date_trunc('minute', now()) - n * interval '1 minute' AS at) m CROSS JOIN unnest(ARRAY['', 'mail']) queue`,
+		`INSERT INTO weir.minute (at, ring, queue, waiting, oldest)
+			SELECT at, weir._minute_ring(at), queue, 40 + n % 60, n * interval '1 second' FROM generate_series(1, 350) n
+			CROSS JOIN LATERAL (SELECT date_trunc('minute', now()) - n * interval '1 minute' AS at) m CROSS JOIN unnest(ARRAY['', 'mail']) queue`,
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	ui, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: weirui.Open(weirui.Viewer), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(ui)
+	t.Cleanup(server.Close)
+	ctx := chromium(t, server.URL+"/")
+	complains := complaints(t, ctx)
+	picture := func(name string) {
+		if into := os.Getenv("WEIR_TEST_SCREENSHOTS"); into != "" {
+			image, err := chromedp.Run(ctx, chromedp.FullScreenshot(80))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(into, "charts_"+name+".jpg"), image, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const drawn = `String([...document.querySelectorAll("[data-chart] canvas")].filter(c => c.width > 0 && c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some(v => v)).length)`
+	const image = `document.querySelector("[data-chart=ended] canvas").toDataURL()`
+	for _, path := range []string{"/?hours=1", "/queues/mail?hours=6", "/queues/mail?hours=72"} {
+		do(t, ctx, chromedp.EmulateViewport(1200, 900), scheme("light"), chromedp.Navigate(server.URL+path))
+		await(t, ctx, drawn, "4")
+		await(t, ctx, `[...document.querySelectorAll("[data-chart=ended] .u-series th")].map(e => e.textContent.trim()).slice(1).join(" ")`, "completed retried failed cancelled")
+		picture("light")
+		light, err := chromedp.Run(ctx, chromedp.Evaluate[string](image))
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(t, ctx, scheme("dark"))
+		await(t, ctx, `String(`+image+` !== "`+light+`")`, "true")
+		picture("dark")
+		do(t, ctx, chromedp.EmulateViewport(390, 844))
+		await(t, ctx, `String([...document.querySelectorAll("[data-chart] canvas")].every(c => c.clientWidth > 200 && c.clientWidth < 390) && document.documentElement.scrollWidth <= innerWidth)`, "true")
+		picture("phone")
+		await(t, ctx, `getComputedStyle(document.querySelector("#history-problem")).display`, "none")
+	}
+	if all := complains(); len(all) > 0 {
+		t.Errorf("the console says %q", all)
+	}
+	do(t, ctx, call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}), chromedp.Navigate(server.URL+"/?hours=1"), chromedp.Click(chromedp.CSS("#history-table summary")),
+		chromedp.WaitVisible(chromedp.CSS("#history-table td")), chromedp.WaitNotVisible(chromedp.CSS(".charts")))
+}
