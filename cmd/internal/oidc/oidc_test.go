@@ -180,10 +180,26 @@ func TestOnlyTheBrowserThatBeganALoginEndsIt(t *testing.T) {
 			t.Errorf("%s: %s with %v: %s", what, answer.Status, b.cookies(), text)
 		}
 	}
-	// begun returns a browser that the provider sends back with a code, and where to.
-	begun := func() (*browser, string) {
+	// asked returns a browser that has been asked to log in, with a parameter that somebody has changed.
+	asked := func(parameter string) (*browser, string) {
 		b := r.browser()
-		_, text := b.visit("queues")
+		b.stay(true)
+		answer, _ := b.visit("queues")
+		to, err := url.Parse(answer.Header.Get("Location"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q := to.Query(); parameter != "" {
+			q.Set(parameter, someState())
+			to.RawQuery = q.Encode()
+		}
+		b.stay(false)
+		_, text := b.visit(to.String())
+		return b, text
+	}
+	// begun returns a browser that the provider sends back with a code, and where to.
+	begun := func(changed string) (*browser, string) {
+		b, text := asked(changed)
 		b.stay(true)
 		answer, _ := b.send(http.MethodPost, r.config.Issuer+"/login/username", url.Values{"id": {loginID.FindStringSubmatch(text)[1]}, "username": {"ada"}, "password": {"adaada"}})
 		answer, _ = b.visit(r.config.Issuer + answer.Header.Get("Location")[strings.Index(answer.Header.Get("Location"), "/auth/callback"):])
@@ -191,7 +207,7 @@ func TestOnlyTheBrowserThatBeganALoginEndsIt(t *testing.T) {
 		return b, answer.Header.Get("Location")
 	}
 	const notBegun = "was not begun in this browser"
-	b, back := begun()
+	b, back := begun("")
 	if !strings.HasPrefix(back, r.url+"auth/callback?code=") {
 		t.Fatalf("the provider sends the browser to %s", back)
 	}
@@ -205,21 +221,25 @@ func TestOnlyTheBrowserThatBeganALoginEndsIt(t *testing.T) {
 	b.send(http.MethodPost, "auth/logout", nil)
 	refused("once more", b, back, http.StatusBadRequest, notBegun)
 
-	b, back = begun()
+	b, back = begun("")
 	r.ahead.Store(int64(loginWithin + time.Second))
 	refused("too late", b, back, http.StatusBadRequest, notBegun)
 	r.ahead.Store(0)
 
-	b, back = begun()
+	b, back = begun("")
 	u, err := url.Parse(back)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused("another code", b, "auth/callback?code=guess&state="+u.Query().Get("state"), http.StatusBadGateway, "The login has failed")
+	for _, parameter := range []string{"nonce", "code_challenge"} { // somebody replaces it, to pass a login on
+		b, back := begun(parameter)
+		refused("another "+parameter, b, back, http.StatusBadGateway, "The login has failed")
+	}
 	refused("the code after another", b, back, http.StatusBadRequest, notBegun)
 
 	// The code of one browser in the login of another: PKCE and the nonce are those of the other.
-	_, theirs := begun()
+	_, theirs := begun("")
 	their, err := url.Parse(theirs)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +252,7 @@ func TestOnlyTheBrowserThatBeganALoginEndsIt(t *testing.T) {
 	}
 	refused("a code of another login", one, "auth/callback?code="+url.QueryEscape(their.Query().Get("code"))+"&state="+location.Query().Get("state"), http.StatusBadGateway, "The login has failed")
 
-	b, back = begun()
+	b, back = begun("")
 	u, err = url.Parse(back)
 	if err != nil {
 		t.Fatal(err)
