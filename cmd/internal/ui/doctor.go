@@ -17,11 +17,14 @@ func (d doctor) Findings(context.Context) ([]weirui.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	if report == nil {
+		return []weirui.Finding{{Code: "begun", Severity: "info", Title: "The doctor has only begun", Text: "Its first report takes some seconds."}}, nil
+	}
 	all := make([]weirui.Finding, 0, len(report.Findings)+1)
 	for _, f := range report.Findings {
-		found := weirui.Finding{Code: string(f.Code), Severity: string(f.Severity), Title: f.Summary}
+		found := weirui.Finding{Code: string(f.Code), Severity: string(f.Severity), Title: f.Summary, Text: fmt.Sprintf("%d of %d samples show it.", f.Seen, f.Samples)}
 		if f.DownstreamOf != "" {
-			found.Text = "This is a consequence of " + string(f.DownstreamOf) + "."
+			found.Text += " It is a consequence of " + string(f.DownstreamOf) + "."
 		}
 		for _, e := range f.Evidence {
 			text := e.Fact

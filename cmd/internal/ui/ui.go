@@ -35,7 +35,7 @@ type Config struct {
 }
 
 const (
-	connections = 4               // of a database: as many as the UI uses at a time
+	connections = 8               // of a database: as many as the UI uses at a time
 	lookWithin  = 5 * time.Second // whether the UI may do what it has to
 )
 

@@ -264,7 +264,7 @@ func TestTheUISeesTheDoctor(t *testing.T) {
 		return err
 	})
 	for _, f := range found {
-		if f.Title == "" || f.Severity == "" || f.Code != "unchecked" && (len(f.Evidence) == 0 || len(f.Fix) == 0) {
+		if f.Title == "" || f.Text == "" || f.Severity == "" || f.Code != "unchecked" && (len(f.Evidence) == 0 || len(f.Fix) == 0) {
 			t.Errorf("a finding lacks something: %+v", f)
 		}
 	}
