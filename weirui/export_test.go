@@ -8,7 +8,7 @@ type Endpoint struct {
 	Role         Role
 }
 
-// Endpoints lists all pages and actions.
+// Endpoints lists all pages, actions and streams.
 func Endpoints(testing.TB) (all []Endpoint) {
 	for _, e := range (&UI{}).endpoints() {
 		all = append(all, Endpoint{e.method, e.path, e.role})
