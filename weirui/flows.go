@@ -24,6 +24,7 @@ const (
 	flowsOnPage   = 50
 	tasksOnPage   = 300
 	mostTasks     = 5000             // looked at to draw a flow
+	tasksFresh    = 3 * time.Second  // how long they are shown again, because they may be so many
 	retryAtOnce   = 20 * time.Second // how long one request retries members
 	lookedAtHolds = 100              // jobs that wait, of which it is said what holds them up
 )
@@ -157,7 +158,7 @@ func showFlow(v *visit) (*view, error) {
 		return nil, err
 	}
 	p := flowPage{Flow: flowInfo{*f}, Paged: after > 0}
-	tasks, err := read(v.Context(), v.db, key+" tasks", func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
+	tasks, err := readAged(v.Context(), v.db, key+" tasks", tasksFresh, func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
 	if err != nil {
 		return nil, err
 	}

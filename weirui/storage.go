@@ -13,6 +13,9 @@ import (
 
 func storageEndpoints() []endpoint { return []endpoint{page("storage", showStorage)} }
 
+// storageFresh is how long sizes are shown again: they change slowly.
+const storageFresh = 5 * time.Second
+
 // logNames say what is in a log.
 var logNames = map[string]string{"job": "Jobs", "later": "Scheduled jobs", "failure": "Failed jobs", "report": "Progress and logs of attempts", "message": "Messages", "flow": "Flows", "control": "Everything else"}
 
@@ -82,7 +85,7 @@ func (s storage) HeldBy() (held []segmentInfo) {
 }
 
 func showStorage(v *visit) (*view, error) {
-	found, err := read(v.Context(), v.db, "storage", v.storage)
+	found, err := readAged(v.Context(), v.db, "storage", storageFresh, v.storage)
 	if err != nil {
 		return nil, err
 	}
