@@ -255,8 +255,6 @@ func newEventStream(w http.ResponseWriter) *eventStream {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // for proxies that would wait for more
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
-	// A server's timeouts are for requests that are answered at once. Where they can't be changed, the browser connects again.
-	_ = s.control.SetReadDeadline(time.Time{})
 	s.buffer.WriteString("retry: 2000\n\n")
 	return s
 }
@@ -290,6 +288,7 @@ func (s *eventStream) send() error {
 	if s.buffer.Len() == 0 {
 		return nil
 	}
+	// A server's own timeout is for requests that are answered at once. Where it can't be changed, the browser connects again.
 	if err := s.control.SetWriteDeadline(time.Now().Add(tailWriteFor)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirui"
@@ -106,14 +107,14 @@ func withUI(t *testing.T) (*rig, *weirui.UI) {
 	return r, ui
 }
 
-// serveUI serves a UI at a server of its own.
-func serveUI(t *testing.T, ui *weirui.UI) (server *http.Server, at string) {
+// serveUI serves a UI at a server of its own, which has this timeout.
+func serveUI(t *testing.T, ui *weirui.UI, timeout time.Duration) (server *http.Server, at string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server = &http.Server{Handler: ui}
+	server = &http.Server{Handler: ui, ReadTimeout: timeout, WriteTimeout: timeout}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close(); <-done })
@@ -209,7 +210,7 @@ func TestAFloodIsCountedAndNotShown(t *testing.T) {
 func TestATailEndsWithItsClientAndNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	r, ui := withUI(t)
-	_, at := serveUI(t, ui)
+	_, at := serveUI(t, ui, 0)
 	var open []*watched
 	for i := range weirui.MostTails {
 		open = append(open, r.watch(at, fmt.Sprintf("c%d.>", i%3), ""))
@@ -246,7 +247,7 @@ func TestAServerThatShutsDownEndsItsTails(t *testing.T) {
 	t.Parallel()
 	r, ui := withUI(t)
 	for range 2 { // the UI goes on at the next server
-		server, at := serveUI(t, ui)
+		server, at := serveUI(t, ui, 0)
 		w := r.watch(at, "c", "")
 		down := make(chan error, 1)
 		go func() { down <- server.Shutdown(context.Background()) }()
@@ -256,6 +257,22 @@ func TestAServerThatShutsDownEndsItsTails(t *testing.T) {
 		for range w.events { // until it is closed
 		}
 		pgtest.Until(t, "the tail has ended", func() bool { n, _ := ui.Tails(); return n == 0 })
+	}
+}
+
+func TestATimeoutOfTheServerEndsNoTail(t *testing.T) {
+	t.Parallel()
+	r, ui := withUI(t)
+	const timeout = 200 * time.Millisecond
+	_, at := serveUI(t, ui, timeout)
+	w := r.watch(at, "c", "")
+	for began, n := time.Now(), 0; time.Since(began) < 3*timeout; n++ {
+		if err := r.client.Publish(t.Context(), "c", fmt.Append(nil, n), nil); err != nil {
+			t.Fatal(err)
+		}
+		if m, _ := w.message(r); m.Payload != fmt.Sprint(n) {
+			t.Fatalf("after %s, got %+v, want %d", time.Since(began), m, n)
+		}
 	}
 }
 
