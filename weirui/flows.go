@@ -24,7 +24,8 @@ const (
 	flowsOnPage   = 50
 	tasksOnPage   = 300
 	mostTasks     = 5000             // looked at to draw a flow
-	tasksFresh    = 3 * time.Second  // how long they are shown again, because they may be so many
+	fewTasks      = 1000             // read each second
+	manyFresh     = 10 * time.Second // how long more of them are shown again
 	retryAtOnce   = 20 * time.Second // how long one request retries members
 	lookedAtHolds = 100              // jobs that wait, of which it is said what holds them up
 )
@@ -158,7 +159,11 @@ func showFlow(v *visit) (*view, error) {
 		return nil, err
 	}
 	p := flowPage{Flow: flowInfo{*f}, Paged: after > 0}
-	tasks, err := readAged(v.Context(), v.db, key+" tasks", tasksFresh, func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
+	age := fresh
+	if f.Jobs > fewTasks {
+		age = manyFresh
+	}
+	tasks, err := readAged(v.Context(), v.db, key+" tasks", age, func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
