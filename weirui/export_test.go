@@ -36,7 +36,7 @@ const (
 	GuessEvery    = guessEvery
 )
 
-// Endpoints lists all pages and actions.
+// Endpoints lists all pages, actions and streams.
 func Endpoints(testing.TB) (all []Endpoint) {
 	for _, e := range (&UI{}).endpoints() {
 		all = append(all, Endpoint{e.method, e.path, e.role})
