@@ -41,7 +41,7 @@ func readDoc(t *testing.T, dir string) *doc.Package {
 // constants and variables, a comment on the group is enough.
 func TestEveryExportedNameIsDocumented(t *testing.T) {
 	t.Parallel()
-	for _, dir := range []string{".", "schema", "weircrypt", "weirotel", "weirtest"} {
+	for _, dir := range []string{".", "schema", "weircrypt", "weirotel", "weirtest", "weirui"} {
 		p := readDoc(t, dir)
 		if p.Doc == "" {
 			t.Errorf("package %s has no documentation", p.Name)

@@ -117,6 +117,29 @@ type HubInfo struct {
 	Subscribers int       `json:"subscribers"`
 }
 
+// SegmentState is the state of a segment.
+type SegmentState string
+
+const (
+	SegmentActive SegmentState = "active" // new rows go there
+	SegmentClosed SegmentState = "closed" // kept until its ReclaimAt, at least
+	SegmentFree   SegmentState = "free"   // emptied, or never used
+)
+
+// StorageInfo describes what a segment of one of Weir's logs takes on disk; or, without a Segment, what other tables do.
+type StorageInfo struct {
+	Log        string       `json:"log"`               // job, later (scheduled jobs), failure, report or message; flow or control, which have no segments
+	Segment    int          `json:"segment,omitempty"` // 1 to 4; 0: these tables have none, and only Bytes and IndexBytes are set
+	State      SegmentState `json:"state,omitempty"`
+	Since      *time.Time   `json:"since,omitempty"`      // when it came to be so; nil: it was never used
+	OpenedAt   *time.Time   `json:"opened_at,omitempty"`  // when its oldest rows came, apart from those that were carried into it
+	ReclaimAt  *time.Time   `json:"reclaim_at,omitempty"` // until when it is kept; nil: it is not closed, or waits until its scheduled jobs are due
+	Bytes      int64        `json:"bytes"`                // with indexes and TOAST
+	IndexBytes int64        `json:"index_bytes"`
+	MaxBytes   int64        `json:"max_bytes,omitempty"` // from this size on, the next segment is opened, if one is free
+	Holders    []int32      `json:"holders,omitempty"`   // pids of transactions that keep it from being reclaimed; 0: a prepared one
+}
+
 // Setting is a setting of the database or of a queue.
 type Setting struct {
 	Queue string `json:"queue,omitempty"` // "": a setting of the database
@@ -241,6 +264,12 @@ func (c *Client) Workers(ctx context.Context) ([]WorkerInfo, error) {
 func (c *Client) Hubs(ctx context.Context) ([]HubInfo, error) {
 	hubs, err := store.Hubs[HubInfo](ctx, c.store)
 	return hubs, wrap("list hubs", err, "weir_operate")
+}
+
+// Storage lists the segments of each log, then what other tables take on disk. It reads the sizes of files, so it costs the same whatever is in them.
+func (c *Client) Storage(ctx context.Context) ([]StorageInfo, error) {
+	all, err := store.Storage[StorageInfo](ctx, c.store)
+	return all, wrap("look at storage", err, "weir_operate")
 }
 
 // Settings lists the settings of the database, then those of each queue.

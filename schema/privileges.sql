@@ -38,6 +38,7 @@ GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_limit, weir.clear_limit, weir.limits, weir.set_weight, weir.weights, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict, weir._jobs_after, weir.keys_in_use TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
+GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 

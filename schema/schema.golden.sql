@@ -11539,6 +11539,53 @@ BEGIN
   RETURN NOT (SELECT s.more FROM weir._settle(stop.worker) s);
 END
 $$;
+CREATE FUNCTION weir.storage() RETURNS TABLE(log text, segment integer, state text, since timestamp with time zone, opened_at timestamp with time zone, reclaim_at timestamp with time zone, bytes bigint, index_bytes bigint, max_bytes bigint, holders integer[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  LOCK TABLE weir.segment IN ACCESS SHARE MODE;  -- before the snapshot: see look.sql
+  PERFORM weir._refuse_old_snapshot('^segment$', 'weir: the history of segments was compacted after this transaction took its snapshot');
+  -- Scheduled jobs have no retention: their segments wait until the jobs are promoted.
+  RETURN QUERY
+  WITH logs(place, log, tables, retention, max_bytes) AS (
+    SELECT l.place, l.log, l.tables, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name = ANY (l.retention)),
+           coalesce((SELECT s.value::bigint / l.parts FROM weir.setting s WHERE s.name = l.bytes), 67108864)
+    FROM (VALUES (1, 'job', ARRAY['job', 'batch', 'result', 'turn'], ARRAY['completed_retention'], 'retention_bytes', 4),
+                 (2, 'later', ARRAY['later'], ARRAY[]::text[], NULL, 1),
+                 (3, 'failure', ARRAY['failure'], ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16),
+                 (4, 'report', ARRAY['report'], ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16),
+                 (5, 'message', ARRAY['message', 'tick'], ARRAY['message_retention'], 'message_retention_bytes', 4)) l(place, log, tables, retention, bytes, parts)
+  ), segments AS (
+    SELECT l.place, l.log, n AS segment, l.max_bytes, e.at, e.opened_at, ARRAY(SELECT format('weir.%s_%s', t, n)::regclass::oid FROM unnest(l.tables) t) AS tables,
+           -- A segment that is not active is closed, whatever its last event: see weir._rotate.
+           CASE WHEN n = pg_sequence_last_value(format('weir.active_%s', l.log)::regclass) THEN 'active' WHEN coalesce(e.event, 'reclaimed') = 'reclaimed' THEN 'free' ELSE 'closed' END AS state,
+           e.at + l.retention AS reclaim_at
+    FROM logs l CROSS JOIN generate_series(1, 4) n
+    LEFT JOIN LATERAL (
+      SELECT s.event, s.at, (SELECT o.at FROM weir.segment o WHERE o.log = l.log AND o.segment = n AND o.event = 'opened' ORDER BY o.no DESC LIMIT 1) AS opened_at
+      FROM weir.segment s WHERE s.log = l.log AND s.segment = n ORDER BY s.no DESC LIMIT 1) e ON true
+  )
+  SELECT s.log, s.segment, s.state, CASE s.state WHEN 'active' THEN s.opened_at ELSE s.at END, CASE WHEN s.state <> 'free' THEN s.opened_at END,
+         CASE s.state WHEN 'closed' THEN s.reclaim_at END, z.bytes, z.index_bytes, s.max_bytes,
+         CASE WHEN s.state = 'closed' AND s.reclaim_at < clock_timestamp() THEN ARRAY(
+           SELECT DISTINCT coalesce(k.pid, 0) FROM pg_locks k LEFT JOIN LATERAL (SELECT a.xact_start FROM pg_stat_get_activity(k.pid) a WHERE k.pid IS NOT NULL) a ON true
+           WHERE k.locktype = 'relation' AND k.granted AND k.relation = ANY (s.tables) AND k.pid IS DISTINCT FROM pg_backend_pid()
+             AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+             AND (a.xact_start IS NULL OR a.xact_start < clock_timestamp() - interval '1 second')  -- every reader holds a lock for a moment
+           ORDER BY 1 LIMIT 10) ELSE '{}' END
+  FROM segments s CROSS JOIN LATERAL (
+    SELECT coalesce(sum(pg_total_relation_size(t)), 0)::bigint AS bytes, coalesce(sum(pg_indexes_size(t)), 0)::bigint AS index_bytes FROM unnest(s.tables) t) z
+  ORDER BY s.place, s.segment;
+  RETURN QUERY
+  SELECT t.log, NULL::integer, NULL::text, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, sum(pg_total_relation_size(t.oid))::bigint, sum(pg_indexes_size(t.oid))::bigint, NULL::bigint, '{}'::integer[]
+  FROM (SELECT c.oid, CASE WHEN c.relname ~ '^(flow|edge|fold|arrival|seen|output)(_|$)' THEN 'flow' ELSE 'control' END AS log
+        FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relname !~ '^(job|batch|result|turn|later|failure|report|message|tick)_[1-4]$') t
+  GROUP BY t.log ORDER BY t.log DESC;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone, key text, flow bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -12199,6 +12246,7 @@ COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop_operation(bigint,text) IS 'Stops an operation: after the commit it changes no more jobs, and what it has done stays done. by says who has stopped it (NULL: the session''s user). Returns stopped; done or failed, if it had ended; NULL: the number is unknown. Errors: 22023, 55P03 (a step did not end within 5 seconds: call again), WR004 (not in READ COMMITTED). Locks: advisory: the operation (exclusive), until the transaction ends; steps of it pass over it meanwhile. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.storage() IS 'What Weir''s tables take on disk. One row for each segment of each log: job (with batches, results and turns), later (scheduled jobs), failure, report, message (with ticks). state is active (new rows go there), closed (it is kept until reclaim_at, at least) or free (emptied, or never used: since is NULL); since is when it came to be so; opened_at is when its oldest rows came, apart from those that were carried into it; bytes include index_bytes and TOAST; from max_bytes on, the next segment is opened, if one is free. holders are the pids of up to 10 transactions that began a second ago or earlier, as far as the schema''s owner may see that, and hold a lock on a closed segment past its reclaim_at (0: a prepared one): they keep it from being reclaimed. Then one row each, without a segment, for the tables of flows (flow) and all others (control). It reads the sizes of files, and no rows but the history of segments. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only, if that was compacted since the snapshot). Locks: none that others wait for, and none that outlast the call; it waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -12389,6 +12437,7 @@ GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop_operation(bigint,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.storage() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.tasks(bigint,bigint,integer) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;

@@ -35,15 +35,16 @@ func ParseRole(name string) (Role, bool) {
 
 // User is who sends a request.
 type User struct {
-	Name string // for the log of what was done; "": anonymous
-	Role Role
+	Name   string // for the log of what was done; "": anonymous
+	Role   Role
+	Logout string // the path below the UI to which a form is posted that ends the session; "": there is no session to end
 }
 
 // Access decides who may use the UI.
 type Access interface {
 	// Identify returns who sends the request. If it returns false, it has answered the request itself: with a refusal, a redirection
 	// to a page where the user logs in, or whatever the way back from there requires. It is called before anything else is read of a request; paths that begin with
-	// /auth/ are its own.
+	// /auth/ are its own. A page that refreshes itself, in a request with the header Weir-Fragment, is loaded again by the browser if the answer is 401.
 	Identify(w http.ResponseWriter, r *http.Request) (User, bool)
 }
 

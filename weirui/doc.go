@@ -1,8 +1,10 @@
 // Package weirui is Weir's web UI, as an http.Handler: what waits, runs and fails, with what an operator does about it.
 //
+//	access, err := weirui.Password(weirui.PasswordConfig{File: "users.txt"})
+//	...
 //	ui, err := weirui.New(weirui.Config{
 //		Databases: []weirui.Database{{Pool: pool}},
-//		Access:    weirui.Password(users),
+//		Access:    access,
 //	})
 //	...
 //	http.Handle("/weir/", http.StripPrefix("/weir", ui))

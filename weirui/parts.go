@@ -31,7 +31,7 @@ type HubClient struct {
 
 // Doctor examines the database: weir serve --doctor passes its own.
 type Doctor interface {
-	// Findings returns what was found last, the most severe first; an error: the database can't be examined.
+	// Findings returns what was found last, causes first, each followed by its consequences; an error: the database can't be examined.
 	Findings(ctx context.Context) ([]Finding, error)
 }
 

@@ -70,6 +70,10 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
 	case v.db == nil:
 		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
+	case e.stream != nil:
+		if err := e.stream(v, w); err != nil {
+			v.show(w, v.failed(err))
+		}
 	case e.page != nil:
 		view, err := e.page(v)
 		if err != nil {

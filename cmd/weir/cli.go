@@ -33,6 +33,7 @@ type cli struct {
 	Workers    workersCmd    `cmd:"" help:"List workers."`
 	Settings   settingsCmd   `cmd:"" help:"List and change settings."`
 	Hubs       hubsCmd       `cmd:"" help:"List hubs."`
+	Storage    storageCmd    `cmd:"" help:"Show what Weir's tables take on disk."`
 	Guard      guardCmd      `cmd:"" help:"End transactions that hold back the vacuum horizon, by policy."`
 
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
@@ -40,6 +41,7 @@ type cli struct {
 	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
 	Version    versionCmd    `cmd:"" hidden:"" help:"Print the version of this build."`
+	UIPassword uiPasswordCmd `cmd:"" name:"ui-password" hidden:"" help:"Print the line of a user of the web UI, for weir serve --ui-users."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 }
 

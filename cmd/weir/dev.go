@@ -20,9 +20,11 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/binaries"
 	"github.com/weir-pg/weir/cmd/internal/engine"
 	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/ui"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/schema"
+	"github.com/weir-pg/weir/weirui"
 )
 
 const (
@@ -105,8 +107,12 @@ func (c *devCmd) Run(ctx context.Context, s *streams) (err error) {
 // startHub runs a hub without authentication, on loopback addresses only.
 func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*server.Server, error) {
 	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
+	open, err := ui.New(ui.Config{Config: weirui.Config{Logger: quiet}, Open: weirui.Admin, Database: url})
+	if err != nil {
+		return nil, fmt.Errorf("make the web UI: %w", err)
+	}
 	hub, err := server.Start(ctx, server.Config{
-		Database: url, Name: "weir dev", Logger: quiet, PGAuth: server.Trust, DurableNotify: true, Web: web.Config{Anonymous: true}, Drain: time.Second,
+		Database: url, Name: "weir dev", Logger: quiet, PGAuth: server.Trust, DurableNotify: true, Web: web.Config{Anonymous: true}, UI: open, Drain: time.Second,
 		ListenPG: fmt.Sprintf("127.0.0.1:%d", c.PGPort), ListenHTTP: fmt.Sprintf("127.0.0.1:%d", c.HTTPPort),
 	})
 	if err != nil {
@@ -220,6 +226,8 @@ func welcome(w io.Writer, url string, port int, hub *server.Server) {
 
   %s
 
+See what it does in a browser: %s
+
 A worker works the queue %s. Try in another terminal, in this directory:
 
   weir enqueue --queue %s --kind hello --args '%s'
@@ -243,6 +251,6 @@ and, while they are listening:
 
 Ctrl-C stops it; the data stays in %s.
 
-`, port, url, devQueue, devQueue, args, devURLPath,
+`, port, url, hub.UIURL(), devQueue, devQueue, args, devURLPath,
 		hub.PGAddr(), hub.HTTPAddr(), hub.HTTPAddr(), hub.HTTPAddr(), devDir)
 }

@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 //	until regexp command …   the command is repeated until its output matches
 //	json                     the last command printed one JSON value and nothing else
 //	get file path            the HTTP server at the address in the file answers 200; stdout is the body
+//	status N file path       the HTTP server at the address in the file, after a user and a password, answers N; stdout is the body
 //	hashes folder            all jobs of the queue files have output the true hash of a file, and every file has one
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -108,7 +109,7 @@ func runScripts(t *testing.T, chosen func(name string) bool) {
 					return nil
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"code": code, "until": until, "json": onlyJSON, "hashes": hashes, "get": get,
+					"code": code, "until": until, "json": onlyJSON, "hashes": hashes, "get": get, "status": status,
 				},
 			})
 		})
@@ -154,12 +155,25 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func get(ts *testscript.TestScript, _ bool, args []string) {
+	status(ts, false, append([]string{"200"}, args...))
+}
+
+func status(ts *testscript.TestScript, _ bool, args []string) {
+	user, at, ok := strings.Cut(strings.TrimSpace(ts.ReadFile(args[1])), "@")
+	if !ok {
+		user, at = "", user
+	}
+	request, err := http.NewRequest(http.MethodGet, "http://"+at+args[2], nil)
+	ts.Check(err)
+	if name, password, ok := strings.Cut(user, ":"); ok {
+		request.SetBasicAuth(name, password)
+	}
 	client := http.Client{Timeout: time.Minute}
-	response, err := client.Get("http://" + strings.TrimSpace(ts.ReadFile(args[0])) + args[1])
+	response, err := client.Do(request)
 	ts.Check(err)
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		ts.Fatalf("%s answers %s", args[1], response.Status)
+	if strconv.Itoa(response.StatusCode) != args[0] {
+		ts.Fatalf("%s answers %s, want %s", args[2], response.Status, args[0])
 	}
 	_, err = io.Copy(ts.Stdout(), response.Body)
 	ts.Check(err)

@@ -20,13 +20,14 @@ type serveCmd struct {
 	PGAuth    string `name:"pg-auth" default:"scram" enum:"scram,users-file,trust" help:"How PostgreSQL clients authenticate: scram (the database's roles and passwords), users-file, or trust (loopback addresses only)."`
 	UsersFile string `type:"existingfile" placeholder:"FILE" help:"For --pg-auth users-file: one user and password or SCRAM verifier per line, as in PgBouncer's userlist.txt."`
 
-	TLSCert    string `name:"tls-cert" placeholder:"FILE" help:"Certificate chain in PEM, for both listeners. Reloaded on change."`
+	TLSCert    string `name:"tls-cert" placeholder:"FILE" help:"Certificate chain in PEM, for all listeners but --listen-admin. Reloaded on change."`
 	TLSKey     string `name:"tls-key" placeholder:"FILE" help:"The certificate's key in PEM."`
 	RequireTLS bool   `name:"require-tls" help:"Refuse PostgreSQL clients that do not use TLS."`
 
 	DurableNotify bool `negatable:"" default:"true" help:"Log the notifications of PostgreSQL clients, and deliver them through all hubs (default). Otherwise they are delivered immediately, without being logged, to clients of this hub and of its cluster only."`
 
 	Web webFlags `embed:""`
+	UI  uiFlags  `embed:""`
 
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
 	Doctor     bool          `help:"Run weir doctor continuously, and export its findings in /metrics. One hub per database is enough."`
@@ -43,6 +44,7 @@ func (serveCmd) Help() string {
 Examples:
 
     weir serve --anonymous
+    weir ui-password ada --role admin >users.txt && weir serve --ui-users users.txt     # then open http://127.0.0.1:8080/ui/
     weir serve --listen-http :8080 --listen-pg :6543 --tls-cert cert.pem --tls-key key.pem --jwks-file keys.json`
 }
 
@@ -65,6 +67,9 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 		level = slog.LevelDebug
 	}
 	config.Logger = newLogger(s.err, level)
+	if config.UI, err = c.UI.config(ctx, url, config.Web.ClientAddress, config.Logger); err != nil {
+		return err
+	}
 	srv, err := server.Start(ctx, config)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -94,6 +99,8 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor,
 	}
 	switch {
+	case c.UI.kind() != "" && c.UI.UIListen == "" && c.ListenHTTP == "":
+		return config, usagef("there is no address to serve the web UI at: give --ui-listen or --listen-http one")
 	case c.ListenHTTP == "" && c.ListenPG == "":
 		return config, usagef("nothing to serve: give --listen-http or --listen-pg an address")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
@@ -132,5 +139,11 @@ func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 	if a := s.AdminAddr(); a != nil {
 		attrs = append(attrs, "admin", a.String())
 	}
+	if url := s.UIURL(); url != "" {
+		attrs = append(attrs, "ui", url, "ui_auth", c.UI.kind())
+	}
 	log.Info("the hub serves", attrs...)
+	if c.UI.kind() == "passwords" && s.UIExposed() {
+		log.Warn("passwords of the web UI may travel unencrypted: give --tls-cert and --tls-key, or let browsers reach it only through a proxy with TLS", "ui", s.UIURL())
+	}
 }

@@ -49,18 +49,13 @@ func (f webFlags) config() (web.Config, error) {
 	if len(f.Host) > 0 && !f.Anonymous {
 		return c, usagef("--host requires --anonymous: clients that present tokens may use any host name")
 	}
-	var proxies []netip.Prefix
-	for _, text := range f.TrustedProxies {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return c, usagef("--trusted-proxies: %q is not a valid network: write it as 10.0.0.0/8, or 192.0.2.7/32 for one address", text)
-		}
-		proxies = append(proxies, p.Masked())
+	proxies, err := networks("--trusted-proxies", f.TrustedProxies)
+	if err != nil {
+		return c, err
 	}
 	if len(proxies) > 0 {
 		c.ClientAddress = web.ClientBehind(proxies)
 	}
-	var err error
 	switch {
 	case f.JWTSecretFile != "" || f.JWKSFile != "" || f.JWKSURL != "":
 		tokens := web.JWTConfig{KeysFile: f.JWKSFile, KeysURL: f.JWKSURL, Audience: f.JWTAudience, Issuer: f.JWTIssuer}
@@ -81,4 +76,16 @@ func (f webFlags) config() (web.Config, error) {
 		return c, usagef("%s", err)
 	}
 	return c, nil
+}
+
+// networks parses the values of a flag.
+func networks(flag string, texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, usagef("%s: %q is not a valid network: write it as 10.0.0.0/8, or 192.0.2.7/32 for one address", flag, text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }

@@ -20,6 +20,7 @@ const (
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
 	sqlHistory  = `SELECT at, completed, failed, cancelled, retried, other, waiting, oldest, coalesce(wait_p50, '0'), coalesce(wait_p95, '0'), coalesce(run_p50, '0'), coalesce(run_p95, '0')
 		FROM weir.history(nullif($1, ''), $2, $3)`
+	sqlStorage  = `SELECT log, coalesce(segment, 0), coalesce(state, ''), since, opened_at, reclaim_at, bytes, index_bytes, coalesce(max_bytes, 0), holders FROM weir.storage()`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`
 	sqlRetry    = `SELECT coalesce(weir.retry($1::bigint), '')`
 	sqlPause    = `SELECT weir.pause($1)`
@@ -94,6 +95,11 @@ func Workers[T any](ctx context.Context, s *Store) ([]T, error) {
 // Hubs lists hubs by name.
 func Hubs[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlHubs, nil, pgx.RowToStructByPos[T])
+}
+
+// Storage lists the segments of each log, then the other tables.
+func Storage[T any](ctx context.Context, s *Store) ([]T, error) {
+	return rows(ctx, s, sqlStorage, nil, pgx.RowToStructByPos[T])
 }
 
 // Settings lists the settings of the database, then those of queues.

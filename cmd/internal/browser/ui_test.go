@@ -206,7 +206,7 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 		}
 		pages++
 		do(t, ctx, chromedp.EmulateViewport(1200, 900), scheme("light"), chromedp.Navigate(at), chromedp.WaitVisible(chromedp.CSS("h1")))
-		links, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll("a[href]")].map(a => a.href.replace(/#.*/, ""))`))
+		links, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll("a[href]")].map(a => new URL(a.getAttribute("href"), document.baseURI).href.replace(/#.*/, ""))`))
 		if err != nil {
 			t.Fatal(err)
 		}

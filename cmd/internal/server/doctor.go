@@ -15,8 +15,9 @@ import (
 
 // examiner runs a doctor continuously, and exports its findings.
 type examiner struct {
-	report atomic.Pointer[doctor.Report] // nil: none yet, or the database can't be examined
-	waits  atomic.Pointer[doctor.Waits]
+	report  atomic.Pointer[doctor.Report] // nil: none yet, or the database can't be examined
+	waits   atomic.Pointer[doctor.Waits]
+	trouble atomic.Pointer[error] // why it can't; nil: it can, or it is not known yet
 }
 
 const examineAgain = 10 * time.Second // after a failure
@@ -36,6 +37,7 @@ func (e *examiner) run(ctx context.Context, s *Server) {
 		e.report.Store(nil)
 		e.waits.Store(nil)
 		if ctx.Err() == nil {
+			e.trouble.Store(&err)
 			s.log.Warn("weir: the doctor can't examine the database, trying again", "error", err, "in", examineAgain)
 		}
 	}
@@ -52,6 +54,7 @@ func (e *examiner) watch(ctx context.Context, s *Server) error {
 		e.waits.Store(&now.Waits)
 		if now.Report != nil {
 			e.report.Store(now.Report)
+			e.trouble.Store(nil)
 			if now := now.Report.Unseen; len(now) > 0 && !slices.Equal(now, unseen) {
 				unseen = now
 				s.log.Warn("weir: what the doctor can't examine", "unchecked", strings.Join(unseen, "; "))

@@ -44,7 +44,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("listen for operators: %w", err)
 		}
 	}
-	return nil
+	return s.listenUI(ctx)
 }
 
 func loopback(a net.Addr) bool {

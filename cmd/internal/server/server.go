@@ -9,6 +9,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,7 +46,7 @@ type Config struct {
 	// LoggingIn limits the clients of the wire protocol that log in at the same time, in total and per address; 0: 10,000 and 2,000.
 	LoggingIn int
 
-	TLSCert, TLSKey string // PEM files for both listeners, reloaded on change; "": no TLS
+	TLSCert, TLSKey string // PEM files for all listeners but ListenAdmin, reloaded on change; "": no TLS
 	RequireTLS      bool   // refuse clients of the wire protocol that do not use TLS
 
 	DurableNotify bool // notifications by clients are logged before they are delivered
@@ -60,6 +61,8 @@ type Config struct {
 
 	// Doctor runs weir doctor continuously, and exports its findings. One hub per database is enough.
 	Doctor bool
+
+	UI *UI // the web UI; nil: it is not served
 
 	// Cluster, if set, joins the hub to others over NATS. Source, Database, Name and Logger are set by Start.
 	Cluster *cluster.Config
@@ -105,8 +108,8 @@ type Server struct {
 	web      *web.Web
 	http     *http.Server
 
-	pgListener, httpListener, adminListener net.Listener
-	admin                                   *http.Server
+	pgListener, httpListener, adminListener, uiListener net.Listener
+	admin, ui                                           *http.Server
 
 	pgServing, httpServing sync.WaitGroup // goroutines that serve clients
 	inner                  sync.WaitGroup // goroutines that these use
@@ -272,8 +275,15 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			Secret: []byte(s.secret), Iterations: s.iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
 	}
+	ui, err := s.uiHandler(ctx)
+	if err != nil {
+		return err
+	}
 	if s.httpListener != nil || s.adminListener != nil {
 		c := s.config.Web
+		if s.uiListener == nil {
+			c.UI = ui
+		}
 		c.AdminApart = s.adminListener != nil
 		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
 			c.Hosts = []string{} // a listener on loopback only may omit them
@@ -283,20 +293,26 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
-		serverOf := func(h http.Handler) *http.Server {
-			return &http.Server{
-				Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-				ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-			}
-		}
-		s.admin = serverOf(s.web.Admin(pgClients{s.pg}))
+		s.admin = s.serverOf(s.web.Admin(pgClients{s.pg}), nil)
 		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
-		s.http = serverOf(s.web)
-		if tlsConfig != nil {
-			s.http.TLSConfig = tlsConfig.Clone() // ServeTLS adds HTTP/2 to it
-		}
+		s.http = s.serverOf(s.web, tlsConfig)
+	}
+	if s.uiListener != nil {
+		s.ui = s.serverOf(ui, tlsConfig)
+		s.ui.ReadTimeout, s.ui.WriteTimeout = 10*time.Second, time.Minute
 	}
 	return nil
+}
+
+func (s *Server) serverOf(h http.Handler, c *tls.Config) *http.Server {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if c != nil {
+		server.TLSConfig = c.Clone() // ServeTLS adds HTTP/2 to it
+	}
+	return server
 }
 
 // serve starts the endpoints.
@@ -318,16 +334,24 @@ func (s *Server) serve(inner context.Context) {
 		})
 	}
 	if s.httpListener != nil {
-		s.httpServing.Go(func() {
-			serve := s.http.Serve
-			if s.http.TLSConfig != nil {
-				serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
-			}
-			if err := serve(s.bounded(s.httpListener)); !errors.Is(err, http.ErrServerClosed) {
-				s.fail(fmt.Errorf("serve HTTP: %w", err))
-			}
-		})
+		s.serveHTTP(s.http, s.bounded(s.httpListener), "serve HTTP")
 	}
+	if s.uiListener != nil {
+		s.serveHTTP(s.ui, s.uiListener, "serve the web UI")
+	}
+}
+
+// serveHTTP serves until the server is shut down, over TLS if it has a certificate.
+func (s *Server) serveHTTP(server *http.Server, l net.Listener, what string) {
+	s.httpServing.Go(func() {
+		serve := server.Serve
+		if server.TLSConfig != nil {
+			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(fmt.Errorf("%s: %w", what, err))
+		}
+	})
 }
 
 func (s *Server) fail(err error) {
@@ -401,9 +425,13 @@ func (s *Server) stopNow(ctx context.Context) error {
 		_ = s.http.Close()
 		_ = s.admin.Close()
 	}
+	if s.ui != nil {
+		err = errors.Join(err, s.ui.Shutdown(bounded))
+		_ = s.ui.Close()
+	}
 	s.httpServing.Wait()
 	s.inner.Wait()
-	for _, l := range []net.Listener{s.pgListener, s.httpListener, s.adminListener} {
+	for _, l := range []net.Listener{s.pgListener, s.httpListener, s.adminListener, s.uiListener} {
 		if l != nil {
 			_ = l.Close()
 		}

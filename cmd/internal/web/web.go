@@ -39,6 +39,9 @@ type Config struct {
 	Stuck   func() error         // a further check of /healthz and /readyz, after the hub's; nil: none. It must not block
 	Ready   func() error         // a further check of /readyz, after the hub's; nil: none
 
+	// UI is served below /ui/; nil: nothing is. It says itself who may use it: neither Authorizer nor Origins have a say, and no other page can read its answers.
+	UI http.Handler
+
 	// AdminApart serves /metrics only in Admin.
 	AdminApart bool
 
@@ -136,6 +139,11 @@ func (w *Web) routes() {
 	w.mux.HandleFunc("GET /readyz", w.serveReady)
 	if !w.AdminApart {
 		w.mux.Handle("GET /metrics", w.metrics.handler())
+	}
+	if w.UI != nil {
+		ui := http.StripPrefix("/ui", w.UI)
+		w.mux.Handle("/ui", ui) // it redirects to /ui/ itself, because only the browser knows what precedes that
+		w.mux.Handle("/ui/", ui)
 	}
 	w.mux.HandleFunc("/", serveNothing)
 }

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/cmd/internal/web"
+)
+
+// UI is how the web UI is served. What it shows is the handler's: cmd/internal/ui makes one.
+type UI struct {
+	Listen  string // an address of its own; "": below /ui/ of ListenHTTP
+	Open    bool   // it lets everybody in, so it may be served on loopback addresses only
+	Handler func(context.Context, *Server) (http.Handler, error)
+}
+
+// listenUI opens the listener of the UI, if it has one of its own, and checks who could reach an open one.
+func (s *Server) listenUI(ctx context.Context) (err error) {
+	ui := s.config.UI
+	if ui == nil {
+		return nil
+	}
+	at := s.httpListener
+	if ui.Listen != "" {
+		var config net.ListenConfig
+		if s.uiListener, err = config.Listen(ctx, "tcp", ui.Listen); err != nil {
+			return cannotListen("listen for the web UI", err)
+		}
+		at = s.uiListener
+	}
+	switch {
+	case at == nil:
+		return errors.New("there is no address to serve the web UI at: give it one of its own, or give one for HTTP")
+	case ui.Open && !loopback(at.Addr()):
+		return fmt.Errorf("an open web UI lets everybody in, and %s can be reached from other machines: listen on 127.0.0.1, or say who may use it", at.Addr())
+	}
+	return nil
+}
+
+// uiHandler returns the web UI, or nil.
+func (s *Server) uiHandler(ctx context.Context) (http.Handler, error) {
+	if s.config.UI == nil {
+		return nil, nil
+	}
+	return s.config.UI.Handler(ctx, s)
+}
+
+// UIURL returns where the web UI is, or "".
+func (s *Server) UIURL() string {
+	scheme := "http"
+	if s.config.TLSCert != "" {
+		scheme = "https"
+	}
+	switch {
+	case s.config.UI == nil:
+		return ""
+	case s.uiListener != nil:
+		return scheme + "://" + s.uiListener.Addr().String() + "/"
+	}
+	return scheme + "://" + s.httpListener.Addr().String() + "/ui/"
+}
+
+// UIExposed reports whether other machines may reach the web UI without TLS.
+func (s *Server) UIExposed() bool {
+	at := s.httpListener
+	if s.uiListener != nil {
+		at = s.uiListener
+	}
+	return s.config.UI != nil && s.config.TLSCert == "" && !loopback(at.Addr())
+}
+
+// Pool returns a pool of connections to a database, which connects when first used and is closed by Stop.
+func (s *Server) Pool(ctx context.Context, url string, connections int, name string) (*pgxpool.Pool, error) {
+	return s.pool(ctx, url, connections, name)
+}
+
+// Clients lists the connected clients of both protocols.
+func (s *Server) Clients() []web.Client {
+	all := pgClients{s.pg}.Clients()
+	if s.web != nil {
+		all = append(all, s.web.Clients()...)
+	}
+	return all
+}
+
+// End disconnects a client, and reports whether there was one with this id.
+func (s *Server) End(id string) bool {
+	return pgClients{s.pg}.End(id) || s.web != nil && s.web.End(id)
+}
+
+// Examines reports whether this hub runs the doctor.
+func (s *Server) Examines() bool { return s.examiner != nil }
+
+// Examined returns the doctor's last report, or why there is none; neither: the doctor has only begun.
+func (s *Server) Examined() (*doctor.Report, error) {
+	if report := s.examiner.report.Load(); report != nil {
+		return report, nil
+	}
+	if err := s.examiner.trouble.Load(); err != nil {
+		return nil, fmt.Errorf("the doctor can't examine the database: %w", *err)
+	}
+	return nil, nil
+}

@@ -1,0 +1,123 @@
+// Package ui makes the web UI of a hub process: the package weirui, with what this process knows of its hub and its doctor.
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/weirui"
+)
+
+// Config configures the UI of a server.
+type Config struct {
+	weirui.Config // Databases are set here
+
+	Listen string // an address of its own; "": below /ui/ of the server's HTTP
+
+	// Open lets everybody in with this role, on loopback addresses only; Access is then not used.
+	Open weirui.Role
+
+	// Database is the connection string of the server's database, and Others those of further databases, by the names to show. One with the name of the server's database is
+	// how the UI connects to that.
+	Database string
+	Others   map[string]string
+}
+
+const (
+	connections = 8               // of a database: as many as the UI uses at a time
+	lookWithin  = 5 * time.Second // whether the UI may do what it has to
+)
+
+// New returns what server.Config.UI is set to.
+func New(c Config) (*server.UI, error) {
+	main, err := nameOf(c.Database)
+	if err != nil {
+		return nil, err
+	}
+	if c.Open != weirui.Nobody {
+		c.Access = weirui.Open(c.Open)
+	}
+	return &server.UI{Listen: c.Listen, Open: c.Open != weirui.Nobody, Handler: func(ctx context.Context, s *server.Server) (http.Handler, error) {
+		first := weirui.Database{Name: main, Hub: hub{s}}
+		if s.Examines() {
+			first.Doctor = doctor{s}
+		}
+		var others []weirui.Database
+		for name := range c.Others {
+			if name != main {
+				others = append(others, weirui.Database{Name: name})
+			}
+		}
+		slices.SortFunc(others, func(a, b weirui.Database) int { return cmp.Compare(a.Name, b.Name) })
+		config := c.Config
+		config.Databases = append([]weirui.Database{first}, others...)
+		for i := range config.Databases {
+			d := &config.Databases[i]
+			url, ok := c.Others[d.Name]
+			if !ok {
+				url = c.Database
+			}
+			if d.Pool, err = s.Pool(ctx, url, connections, "weir ui"); err != nil {
+				return nil, fmt.Errorf("connect the web UI to the database %s: %w", d.Name, err)
+			}
+			if err := look(ctx, d, config); err != nil {
+				return nil, err
+			}
+		}
+		return weirui.New(config)
+	}}, nil
+}
+
+// look checks that the UI may do what it has to. A database that can't be reached now may be later.
+func look(ctx context.Context, d *weirui.Database, c weirui.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	_, err := weir.NewClient(d.Pool).Settings(ctx)
+	var refused *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused) && refused.Code == "42501":
+		user := d.Pool.Config().ConnConfig.User
+		return fmt.Errorf("the web UI may not read the database %s: GRANT weir_operate TO %s, or have the UI connect as another user with --ui-database %s=URL", d.Name, quoted(user), d.Name)
+	}
+	c.Logger.Warn("weir: the web UI can't read a database yet", "database", d.Name, "error", err)
+	return nil
+}
+
+// quoted is a name as SQL has it.
+func quoted(name string) string {
+	if plain.MatchString(name) {
+		return name
+	}
+	return fmt.Sprintf("%q", name)
+}
+
+var (
+	plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+	other = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+)
+
+// nameOf returns the name of a database, as it is shown.
+func nameOf(url string) (string, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return "", fmt.Errorf("read the connection string of the database: %w", err)
+	}
+	name := other.ReplaceAllString(cmp.Or(config.ConnConfig.Database, config.ConnConfig.User), "-")
+	if name == "" || name == "." || name == ".." {
+		return "postgres", nil
+	}
+	return name[:min(len(name), 63)], nil
+}
