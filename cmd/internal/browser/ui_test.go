@@ -296,4 +296,12 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(queues, func(q weir.QueueInfo) bool { return q.Name == "mail" && q.PausedAt != nil }) {
 		t.Errorf("without scripts, the queue was not paused: %+v, %v", queues, err)
 	}
+	do(t, ctx, chromedp.Navigate(address+"failures"), chromedp.Click(chromedp.CSS("#retry-0")), chromedp.WaitVisible(chromedp.CSS("#operation")))
+	pgtest.Eventually(t, func() error {
+		all, err := client.Operations(t.Context(), weir.OperationsParams{Limit: 1})
+		if err == nil && (all[0].What != weir.OperationRetry || all[0].State != weir.OperationDone || *all[0].Changed == 0) {
+			err = fmt.Errorf("the newest operation is %+v", all[0])
+		}
+		return err
+	})
 }
