@@ -39,8 +39,9 @@ type cli struct {
 	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
 	Version    versionCmd    `cmd:"" help:"Print the version of this build."`
-	UIPassword uiPasswordCmd `cmd:"" name:"ui-password" hidden:"" help:"Print the line of a user of the web UI, for weir serve --ui-users."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
+
+	UIPassword uiPasswordCmd `cmd:"" name:"ui-password" hidden:"" help:"Print the line of a user of the web UI, for weir serve --ui-users."`
 }
 
 const description = "Background jobs and messages on PostgreSQL. Start with: weir dev"
