@@ -22,8 +22,14 @@ type JobFilter struct {
 	EnqueuedAfter  time.Time // enqueued then or later; zero: all jobs
 	EnqueuedBefore time.Time // zero: all jobs
 	Key            string    // jobs with this key; "": all jobs
-	Error          string    // only for RetryWhere and DeleteWhere: jobs whose last error contains this text; "": all jobs
-	States         []State   // only for RetryWhere: StateFailed, StateCancelled, StateCompleted; none: StateFailed. Alone, it is no filter
+
+	// Only for RetryWhere and DeleteWhere:
+	Error          string    // jobs whose last error contains this text; "": all jobs
+	Shape          string    // jobs whose last error has this shape, as FailureGroup.Shape; "": all jobs
+	FinishedAfter  time.Time // jobs that failed (or completed, or were cancelled) then or later; zero: all jobs
+	FinishedBefore time.Time // zero: all jobs
+
+	States []State // only for RetryWhere: StateFailed, StateCancelled, StateCompleted; none: StateFailed. Alone, it is no filter
 }
 
 // CancelWhere cancels all unfinished jobs that the filter selects, whatever their number: it writes one row, and counts nothing. From then on none of
@@ -126,10 +132,15 @@ func (c *Client) checkQueue(ctx context.Context, name string) error {
 }
 
 func (f JobFilter) where(verb string) (store.Where, error) {
-	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Key: f.Key, Error: f.Error}
+	w := store.Where{Queue: f.Queue, Kinds: f.Kinds, Key: f.Key, Error: f.Error, Shape: f.Shape}
+	unfinished := verb == "cancel" || verb == "move"
 	switch {
-	case (verb == "cancel" || verb == "move") && f.Error != "":
+	case unfinished && f.Error != "":
 		return w, errors.New("JobFilter.Error selects jobs that have failed: it is only for RetryWhere and DeleteWhere")
+	case unfinished && f.Shape != "":
+		return w, errors.New("JobFilter.Shape selects jobs that have failed: it is only for RetryWhere and DeleteWhere")
+	case unfinished && !(f.FinishedAfter.IsZero() && f.FinishedBefore.IsZero()):
+		return w, errors.New("JobFilter.FinishedAfter and FinishedBefore select jobs that have ended: they are only for RetryWhere and DeleteWhere")
 	case verb != "retry" && len(f.States) > 0:
 		return w, fmt.Errorf("JobFilter.States is only for RetryWhere, got %v", f.States)
 	}
@@ -151,16 +162,20 @@ func (f JobFilter) where(verb string) (store.Where, error) {
 	if f.Priority != 0 {
 		w.Priority = &f.Priority
 	}
-	if !f.EnqueuedAfter.IsZero() {
-		w.EnqueuedAfter = &f.EnqueuedAfter
-	}
-	if !f.EnqueuedBefore.IsZero() {
-		w.EnqueuedBefore = &f.EnqueuedBefore
+	for _, t := range []struct {
+		given time.Time
+		at    **time.Time
+	}{{f.EnqueuedAfter, &w.EnqueuedAfter}, {f.EnqueuedBefore, &w.EnqueuedBefore}, {f.FinishedAfter, &w.FinishedAfter}, {f.FinishedBefore, &w.FinishedBefore}} {
+		if !t.given.IsZero() {
+			*t.at = &t.given
+		}
 	}
 	switch {
+	case w.FinishedAfter != nil && w.FinishedBefore != nil && !w.FinishedAfter.Before(*w.FinishedBefore):
+		return w, fmt.Errorf("no job ended at %s or later and before %s: JobFilter.FinishedAfter must be the earlier time", w.FinishedAfter.Format(time.RFC3339), w.FinishedBefore.Format(time.RFC3339))
 	case w.EnqueuedAfter != nil && w.EnqueuedBefore != nil && !w.EnqueuedAfter.Before(*w.EnqueuedBefore):
 		return w, fmt.Errorf("no job was enqueued at %s or later and before %s: JobFilter.EnqueuedAfter must be the earlier time", w.EnqueuedAfter.Format(time.RFC3339), w.EnqueuedBefore.Format(time.RFC3339))
-	case w.Queue == "" && len(w.Kinds) == 0 && w.Meta == nil && w.Priority == nil && w.EnqueuedAfter == nil && w.EnqueuedBefore == nil && w.Key == "" && w.Error == "":
+	case w.Queue == "" && len(w.Kinds) == 0 && w.Meta == nil && w.Priority == nil && w.EnqueuedAfter == nil && w.EnqueuedBefore == nil && w.Key == "" && w.Error == "" && w.Shape == "" && w.FinishedAfter == nil && w.FinishedBefore == nil:
 		return w, errors.New("the JobFilter is empty: set a field besides States, such as Queue; to select all jobs, set EnqueuedBefore to the present time")
 	}
 	return w, nil

@@ -20,7 +20,7 @@ var (
 // ErrNotInstalled means that Weir's schema is missing from the database, or older than this library needs. Run `weir migrate up`.
 var ErrNotInstalled = errors.New("weir is not installed in this database, or an older version of it: run `weir migrate up`")
 
-// ErrNotFound means that there is no job or flow with that id, or no queue or schedule with that name.
+// ErrNotFound means that there is no job, flow or operation with that id, or no queue or schedule with that name.
 var ErrNotFound = errors.New("not found")
 
 // ErrNotClaimed means that the job was constructed directly, and no worker has claimed it. In tests, run a handler that completes its job

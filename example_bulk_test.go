@@ -95,3 +95,39 @@ func failedMail(ctx context.Context, stop func(), queue string) *weir.Client {
 	run(ctx, client, queue, handlers)
 	return client
 }
+
+// BeginOperation lets workers do a bulk operation in the background. Whoever has begun it need not wait.
+func ExampleClient_BeginOperation() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := failedMail(ctx, stop, "operation")
+	id, err := client.BeginOperation(context.Background(), weir.Operation{
+		What:   weir.OperationRetry,
+		Filter: weir.JobFilter{Queue: "operation", Shape: "no such account"},
+		By:     "ada",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("begun:", id > 0)
+
+	// A worker does it.
+	ctx, stop = context.WithCancel(context.Background())
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[SendMail]) error {
+		defer stop()
+		return nil
+	})
+	run(ctx, client, "operation", handlers)
+
+	o, err := client.Operation(context.Background(), id)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(o.What, string(o.Filter), "by", o.BeganBy, "has changed", *o.Changed)
+	// Output:
+	// attempt 1: failed (no such account)
+	// begun: true
+	// attempt 2: completed (<nil>)
+	// retry {"queue": "operation", "shape": "no such account"} by ada has changed 1
+}

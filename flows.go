@@ -57,6 +57,15 @@ type FlowInfo struct {
 	Job      int64            `json:"job,omitempty"`       // of a task: its job; 0: it has not been enqueued
 	FailFast bool             `json:"fail_fast,omitempty"` // it is cancelled as soon as a member has failed for good
 	Counters map[string]int64 `json:"counters,omitempty"`  // see [Client.IncrementTx]
+
+	OnDone    *FlowCallback `json:"on_done,omitempty"` // nil: it has none
+	OnSuccess *FlowCallback `json:"on_success,omitempty"`
+}
+
+// FlowCallback is the job that a flow enqueues when it has ended.
+type FlowCallback struct {
+	Queue string `json:"queue"`
+	Kind  string `json:"kind"`
 }
 
 // EndedFlow is what a callback is told about its flow.

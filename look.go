@@ -117,6 +117,29 @@ type HubInfo struct {
 	Subscribers int       `json:"subscribers"`
 }
 
+// SegmentState is the state of a segment.
+type SegmentState string
+
+const (
+	SegmentActive SegmentState = "active" // new rows go there
+	SegmentClosed SegmentState = "closed" // kept until its ReclaimAt, at least
+	SegmentFree   SegmentState = "free"   // emptied, or never used
+)
+
+// StorageInfo describes what a segment of one of Weir's logs takes on disk; or, without a Segment, what other tables do.
+type StorageInfo struct {
+	Log        string       `json:"log"`               // job, later (scheduled jobs), failure, report or message; flow or control, which have no segments
+	Segment    int          `json:"segment,omitempty"` // 1 to 4; 0: these tables have none, and only Bytes and IndexBytes are set
+	State      SegmentState `json:"state,omitempty"`
+	Since      *time.Time   `json:"since,omitempty"`      // when it came to be so; nil: it was never used
+	OpenedAt   *time.Time   `json:"opened_at,omitempty"`  // when its oldest rows came, apart from those that were carried into it
+	ReclaimAt  *time.Time   `json:"reclaim_at,omitempty"` // until when it is kept; nil: it is not closed, or waits until its scheduled jobs are due
+	Bytes      int64        `json:"bytes"`                // with indexes and TOAST
+	IndexBytes int64        `json:"index_bytes"`
+	MaxBytes   int64        `json:"max_bytes,omitempty"` // from this size on, the next segment is opened, if one is free
+	Holders    []int32      `json:"holders,omitempty"`   // pids of transactions that keep it from being reclaimed; 0: a prepared one
+}
+
 // Setting is a setting of the database or of a queue.
 type Setting struct {
 	Queue string `json:"queue,omitempty"` // "": a setting of the database
@@ -162,8 +185,12 @@ type JobsParams struct {
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
 	Flow   int64    // only jobs of this flow, and of the tasks and flows within it; 0: all jobs
+	Text   string   // only jobs whose args contain this text, up to 1,000 characters, upper and lower case alike; "": all jobs. See Jobs
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
+
+	EnqueuedAfter  time.Time // only jobs enqueued then or later; zero: all jobs
+	EnqueuedBefore time.Time // only jobs enqueued before; zero: all jobs
 }
 
 // JobsPage is one page of a list of jobs.
@@ -178,14 +205,17 @@ type JobsPage struct {
 // between. A job that enters a state during that time may be on no page. Failed jobs are listed while their copies are kept, which is less than
 // failed_retention if they need more than a quarter of retention_bytes.
 //
-// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key or Flow match few of them, a page may hold fewer jobs than Limit, even
+// Text is compared with the args as PostgreSQL writes them: {"path": "a.txt", "size": 3}, with a space behind each colon and comma, fields in an order of
+// their own, and quotes within texts as \". Encrypted args match no text.
+//
+// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key, Flow, Text or the times match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
 		p.Limit = 100
 	}
-	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, After: p.After, Limit: p.Limit}
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, Text: p.Text, After: p.After, Limit: p.Limit, EnqueuedAfter: p.EnqueuedAfter, EnqueuedBefore: p.EnqueuedBefore}
 	for _, s := range p.States {
 		list.States = append(list.States, string(s))
 	}
@@ -234,6 +264,12 @@ func (c *Client) Workers(ctx context.Context) ([]WorkerInfo, error) {
 func (c *Client) Hubs(ctx context.Context) ([]HubInfo, error) {
 	hubs, err := store.Hubs[HubInfo](ctx, c.store)
 	return hubs, wrap("list hubs", err, "weir_operate")
+}
+
+// Storage lists the segments of each log, then what other tables take on disk. It reads the sizes of files, so it costs the same whatever is in them.
+func (c *Client) Storage(ctx context.Context) ([]StorageInfo, error) {
+	all, err := store.Storage[StorageInfo](ctx, c.store)
+	return all, wrap("look at storage", err, "weir_operate")
 }
 
 // Settings lists the settings of the database, then those of each queue.

@@ -71,6 +71,12 @@ func TestWhatThereIsNotIsNotFound(t *testing.T) {
 			_, err := r.client.MoveWhere(t.Context(), weir.JobFilter{Queue: "none"}, weir.MoveTo{Priority: 1}, nil)
 			return err
 		},
+		"begin operation": func() error {
+			_, err := r.client.BeginOperation(t.Context(), weir.Operation{What: weir.OperationRetry, Filter: weir.JobFilter{Queue: "none"}})
+			return err
+		},
+		"operation":      func() error { _, err := r.client.Operation(t.Context(), 7); return err },
+		"stop operation": func() error { _, err := r.client.StopOperation(t.Context(), 7, ""); return err },
 	} {
 		if err := call(); !errors.Is(err, weir.ErrNotFound) {
 			t.Errorf("%s: %v", what, err)
@@ -338,6 +344,10 @@ func TestEmptyFieldsOfAFilterAreNoConditions(t *testing.T) {
 			_, err := r.client.MoveWhere(t.Context(), f, weir.MoveTo{Priority: 1}, nil)
 			return err
 		},
+		"operation": func(f weir.JobFilter) error {
+			_, err := r.client.BeginOperation(t.Context(), weir.Operation{What: weir.OperationRetry, Filter: f})
+			return err
+		},
 	} {
 		if _, err := r.client.Enqueue(t.Context(), number{1}, &weir.Options{Queue: "q"}); err != nil {
 			t.Fatal(err)
@@ -381,6 +391,10 @@ func TestErrorsOfTheClientSpeakGoAndQuoteNames(t *testing.T) {
 		_, err := r.client.Enqueue(ctx, number{1}, &weir.Options{Unique: &u})
 		return err
 	}
+	begin := func(what weir.OperationKind, f weir.JobFilter) error {
+		_, err := r.client.BeginOperation(ctx, weir.Operation{What: what, Filter: f})
+		return err
+	}
 	for says, err := range map[string]error{
 		`limit of queue "": the queue has no name`:                   r.client.SetLimit(ctx, "", weir.Limit{Running: 1}),
 		`queue "": the queue has no name`:                            r.client.SetWeight(ctx, "", "acme", 2),
@@ -388,6 +402,11 @@ func TestErrorsOfTheClientSpeakGoAndQuoteNames(t *testing.T) {
 		"a weight must be 0.01 to 1000, got 1001: 1 is the weight":   r.client.SetWeight(ctx, "q", "acme", 1001),
 		`queue "": not found`:                                        r.client.PauseQueue(ctx, ""),
 		"the JobFilter is empty: set a field besides States":         retry(weir.JobFilter{States: []weir.State{weir.StateFailed}}),
+		"JobFilter.FinishedAfter must be the earlier time":           retry(weir.JobFilter{FinishedAfter: now, FinishedBefore: now.Add(-time.Hour)}),
+		`unknown Operation.What "drop"`:                              begin("drop", weir.JobFilter{Queue: "q"}),
+		"JobFilter.Shape selects jobs that have failed":              begin(weir.OperationMove, weir.JobFilter{Shape: "x"}),
+		"JobFilter.FinishedAfter and FinishedBefore select jobs":     begin(weir.OperationCancel, weir.JobFilter{FinishedBefore: now}),
+		"JobFilter.States is only for RetryWhere":                    begin(weir.OperationDelete, weir.JobFilter{Queue: "q", States: []weir.State{weir.StateFailed}}),
 		"JobFilter.EnqueuedAfter must be the earlier time":           retry(weir.JobFilter{EnqueuedAfter: now, EnqueuedBefore: now.Add(-time.Hour)}),
 		"Unique.Within is 9000h0m0s: it must be at most a year":      unique(weir.Unique{Within: 9000 * time.Hour}),
 		`none of the fields that make the job unique: ""`:            unique(weir.Unique{Fields: []string{""}}),

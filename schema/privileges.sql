@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir._enqueue_uniqu
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
   weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
-  weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy, weir._fold_arrivals, weir._count_minutes TO weir_work, weir_operate;
+  weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy, weir._fold_arrivals, weir._count_minutes, weir._step_operations TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flow_info, weir.tasks TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flows, weir.cancel_flow, weir.flow_outputs, weir.flow_running TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry_flow TO weir_operate;
@@ -38,7 +38,8 @@ GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_limit, weir.clear_limit, weir.limits, weir.set_weight, weir.weights, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict, weir._jobs_after, weir.keys_in_use TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
-GRANT EXECUTE ON FUNCTION weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;

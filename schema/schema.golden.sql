@@ -25,6 +25,8 @@ CREATE SEQUENCE weir.job_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.last_word_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.limit_version AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.message_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.operation_bytes AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.operation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.output_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
@@ -484,6 +486,25 @@ CREATE TABLE weir.minute_0 PARTITION OF weir.minute FOR VALUES IN ('0') WITH (au
 CREATE TABLE weir.minute_1 PARTITION OF weir.minute FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.minute_2 PARTITION OF weir.minute FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.minute_3 PARTITION OF weir.minute FOR VALUES IN ('3') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.operation (
+  id bigint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  by text NOT NULL,
+  what text NOT NULL,
+  filter jsonb NOT NULL,
+  to_queue text,
+  to_priority integer
+) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.operation_step (
+  operation bigint NOT NULL,
+  no integer NOT NULL,
+  at timestamp with time zone NOT NULL,
+  state text NOT NULL,
+  changed bigint,
+  after text,
+  error text,
+  by text
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.output (
   no bigint NOT NULL,
   flow bigint NOT NULL,
@@ -798,6 +819,9 @@ ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'atten
 ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
+ALTER TABLE weir.operation_step ADD PRIMARY KEY (operation, no);
+ALTER TABLE weir.operation_step ADD CHECK ((state = ANY (ARRAY['running'::text, 'done'::text, 'stopped'::text, 'failed'::text])));
+ALTER TABLE weir.operation ADD PRIMARY KEY (id);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue_limit ADD PRIMARY KEY (name);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
@@ -1566,13 +1590,25 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_destination(what text, to_queue text, to_priority integer) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF to_queue IS NULL AND to_priority IS NULL THEN
+    RAISE EXCEPTION 'weir: % needs to_queue or to_priority', what USING ERRCODE = '22023';
+  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
+    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
+  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text, shape text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
   SELECT c.name INTO empty
-  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = ''), ('shape', _check_filter.shape = '')) c(name, is_empty)
   WHERE c.is_empty LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';
@@ -1585,7 +1621,7 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error) = 0 THEN
+  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error, _check_filter.shape) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END
@@ -1690,6 +1726,40 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_operation(what text, filter jsonb, to_queue text, to_priority integer) RETURNS jsonb LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  known text[] := ARRAY['queue', 'kinds', 'meta', 'priority', 'enqueued_after', 'enqueued_before', 'key'];
+  wrong text;
+  f     record;
+BEGIN
+  IF what IS NULL OR what <> ALL (ARRAY['retry', 'delete', 'move', 'cancel']) THEN
+    RAISE EXCEPTION 'weir: an operation is to retry, delete, move or cancel jobs, got %', coalesce(quote_literal(left(what, 100)), 'null') USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(filter) IS DISTINCT FROM 'object' THEN
+    RAISE EXCEPTION 'weir: the filter of an operation must be a JSON object, got %', coalesce(left(filter::text, 100), 'null') USING ERRCODE = '22023', HINT = 'For example {"queue": "mail"}.';
+  END IF;
+  known := known || CASE WHEN what IN ('retry', 'delete') THEN ARRAY['error', 'shape', 'finished_after', 'finished_before'] END || CASE WHEN what = 'retry' THEN ARRAY['states'] END;
+  SELECT k INTO wrong FROM jsonb_object_keys(filter) k WHERE k <> ALL (known) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: an operation that is to % jobs has no condition %', what, to_json(left(wrong, 100)) USING ERRCODE = '22023', HINT = 'It has: ' || array_to_string(known, ', ') || '.';
+  END IF;
+  f := weir._conditions(filter);
+  PERFORM weir._check_filter('begin_operation', f.queue, f.kinds, f.meta, f.priority, f.key, f.error,
+    num_nonnulls(f.enqueued_after, f.enqueued_before, f.finished_after, f.finished_before) > 0,
+    'Name a condition besides states, such as {"queue": "mail"}. To select all jobs, name enqueued_before, with the present time.', f.shape),
+    weir._check_states('begin_operation', f.states);
+  IF what <> 'move' AND num_nonnulls(to_queue, to_priority) > 0 THEN
+    RAISE EXCEPTION 'weir: an operation that is to % jobs has no to_queue and no to_priority', what USING ERRCODE = '22023';
+  ELSIF what = 'move' THEN
+    PERFORM weir._check_destination('begin_operation', to_queue, to_priority);
+  END IF;
+  RETURN (SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES
+    ('queue', to_jsonb(f.queue)), ('kinds', to_jsonb(f.kinds)), ('meta', f.meta), ('priority', to_jsonb(f.priority)), ('enqueued_after', to_jsonb(f.enqueued_after)),
+    ('enqueued_before', to_jsonb(f.enqueued_before)), ('key', to_jsonb(f.key)), ('error', to_jsonb(f.error)), ('shape', to_jsonb(f.shape)),
+    ('finished_after', to_jsonb(f.finished_after)), ('finished_before', to_jsonb(f.finished_before)), ('states', to_jsonb(f.states))) c(name, value)
+    WHERE c.value IS NOT NULL);
+END
+$$;
 CREATE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off
 AS $$
 #variable_conflict use_column
@@ -1711,13 +1781,23 @@ BEGIN
           HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
 END
 $$;
-CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, max_rows integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._check_states(what text, states text[]) RETURNS void LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF cardinality(states) = 0 THEN
+    RAISE EXCEPTION 'weir: % got an empty list of states', what USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
+  ELSIF NOT states <@ ARRAY['completed', 'failed', 'cancelled'] THEN
+    RAISE EXCEPTION 'weir: % retries completed, failed and cancelled jobs, got states %', what, states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, max_rows integer, shape text DEFAULT NULL::text, has_end boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation(_check_step.what);
   PERFORM weir._check_filter(_check_step.what, _check_step.queue, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key, _check_step.error,
-    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0,
-    'Pass a queue, a key, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
+    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0 OR _check_step.has_end,
+    'Pass a queue, a key, kinds, meta, a priority, a time, or a part or the shape of the error. To select all jobs, pass enqueued_before => now().', _check_step.shape);
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
@@ -2462,6 +2542,26 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
+CREATE FUNCTION weir._compact_operations() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF pg_table_size('weir.operation') + pg_table_size('weir.operation_step') <= greatest(1048576, 2 * pg_sequence_last_value('weir.operation_bytes')) THEN
+    RETURN NULL;
+  END IF;
+  LOCK TABLE weir.operation, weir.operation_step IN ACCESS EXCLUSIVE MODE NOWAIT;
+  CREATE TEMP TABLE weir_keep_step ON COMMIT DROP AS SELECT DISTINCT ON (s.operation) s.* FROM weir.operation_step s ORDER BY s.operation, s.no DESC;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT o.* FROM (SELECT o.*, row_number() OVER (ORDER BY o.id DESC) AS nr FROM weir.operation o) o JOIN pg_temp.weir_keep_step s ON s.operation = o.id
+    WHERE s.state = 'running' OR o.nr <= 1000 AND o.at > clock_timestamp() - interval '30 days';
+  TRUNCATE weir.operation, weir.operation_step;
+  INSERT INTO weir.operation (id, at, by, what, filter, to_queue, to_priority) SELECT k.id, k.at, k.by, k.what, k.filter, k.to_queue, k.to_priority FROM pg_temp.weir_keep k;
+  INSERT INTO weir.operation_step SELECT s.* FROM pg_temp.weir_keep_step s JOIN pg_temp.weir_keep k ON k.id = s.operation;
+  PERFORM setval('weir.operation_bytes', pg_table_size('weir.operation') + pg_table_size('weir.operation_step'));
+  RETURN 'compacted operations';
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
 CREATE FUNCTION weir._compact_rings() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
 AS $$
 BEGIN
@@ -2506,6 +2606,12 @@ BEGIN
     RAISE EXCEPTION 'weir: counters belong to a flow, and job % is a member of none', _complete.id USING ERRCODE = '22023', HINT = 'Pass no counts.';
   END IF;
 END
+$$;
+CREATE FUNCTION weir._conditions(filter jsonb, OUT queue text, OUT kinds text[], OUT meta jsonb, OUT priority integer, OUT enqueued_after timestamp with time zone, OUT enqueued_before timestamp with time zone, OUT key text, OUT error text, OUT shape text, OUT finished_after timestamp with time zone, OUT finished_before timestamp with time zone, OUT states text[]) RETURNS record LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT r.* FROM jsonb_to_record(_conditions.filter) r(
+    queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamptz, enqueued_before timestamptz, key text,
+    error text, shape text, finished_after timestamptz, finished_before timestamptz, states text[])
 $$;
 CREATE FUNCTION weir._count_minutes(at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -5992,6 +6098,11 @@ BEGIN
   RETURN opened;
 END
 $$;
+CREATE FUNCTION weir._open_operations() RETURNS SETOF bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT o.id FROM weir.operation o CROSS JOIN LATERAL (SELECT s.state FROM weir.operation_step s WHERE s.operation = o.id ORDER BY s.no DESC LIMIT 1) s
+  WHERE s.state = 'running' ORDER BY o.id
+$$;
 CREATE FUNCTION weir._overdue(c weir.promotion, most integer) RETURNS SETOF weir.later LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -6612,24 +6723,27 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 1 for each kilobyte of args that is searched
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
   at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
   place  jsonb;
-  step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
+  widest CONSTANT integer := CASE WHEN args_text IS NULL THEN 500 ELSE 25 END;  -- of a step: args may have 1 MiB each, and the effort is seen after the step
+  step   integer := least(most + 1, 200, widest);  -- more at a time, the more are read in vain
+  wanted text    := lower(args_text);
+  conditions jsonb;
   got    integer;
   hits   integer;  -- how many jobs the page has had before this step
   r      record;
   look   weir.job_info;
-  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow) > 0;
+  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow, args_text, enqueued_after, enqueued_before) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -6646,24 +6760,30 @@ BEGIN
   ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
     RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
   END IF;
+  IF length(args_text) NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: args_text must have 1 to 1000 characters, got %', length(args_text) USING ERRCODE = '22023', HINT = 'The list has the jobs whose args contain this text; pass NULL for all jobs.';
+  END IF;
   PERFORM weir._check_key(_read_page.key);
   states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
+  -- Times in UTC, so that they read the same in a session with another time zone.
+  conditions := jsonb_build_object('states', states, 'queue', queue, 'kinds', kinds, 'meta', _read_page.meta, 'key', _read_page.key, 'flow', _read_page.flow, 'args_text', args_text,
+    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC');
   IF after <> '' THEN
     BEGIN
       IF length(after) > 65536 THEN
         RAISE data_exception;
       END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
-      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at, _read_page.flow) THEN
+      IF at->>2 IS DISTINCT FROM weir._seal(conditions, at) THEN
         RAISE data_exception;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta, key and flow; or NULL for the first page.';
+        USING ERRCODE = '22023', COLUMN = 'after', HINT = 'Pass what the previous page returned as next, in the same database and with the same conditions; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
-    step := CASE WHEN has_conditions THEN 200 ELSE step END;
+    step := CASE WHEN has_conditions THEN least(200, widest) ELSE step END;
     place := at->1;
   END IF;
   IF queue IS NOT NULL AND key IS NOT NULL THEN
@@ -6682,18 +6802,25 @@ BEGIN
         WITH n AS MATERIALIZED (
           SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
         ), fit AS MATERIALIZED (
-          -- All rows of a job have the same kind, meta, key and flow. In one query for all of them: one for each would cost many times as much.
-          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta, j.key, j.flow FROM weir.job j WHERE j.id = n.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
-               AND (_read_page.flow IS NULL OR k.flow = _read_page.flow OR weir._is_within(k.flow, _read_page.flow)))) AS fits
-          FROM n
+          -- All rows of a job have the same kind, args, meta, time, key and flow. In one query for all of them: one for each would cost many times as much.
+          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR coalesce(k.fits, false)) AS fits, coalesce(k.kilobytes, 0) AS kilobytes
+          FROM n LEFT JOIN LATERAL (
+            SELECT (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
+                   AND (enqueued_after IS NULL OR k.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR k.enqueued_at < enqueued_before)
+                   AND (wanted IS NULL OR strpos(t.text, wanted) > 0)
+                   AND (_read_page.flow IS NULL OR k.flow = _read_page.flow OR weir._is_within(k.flow, _read_page.flow)) AS fits,
+                   octet_length(t.text) / 1000 AS kilobytes
+            FROM (
+              (SELECT j.kind, j.args, j.meta, j.enqueued_at, j.key, j.flow FROM weir.job j WHERE j.id = n.id LIMIT 1)
+              UNION ALL (SELECT l.kind, l.args, l.meta, l.enqueued_at, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
+              UNION ALL (SELECT f.kind, f.args, f.meta, f.enqueued_at, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
+            -- Encrypted args are not the database's to read.
+            CROSS JOIN LATERAL (SELECT CASE WHEN wanted IS NOT NULL AND NOT k.args ? 'weir.encrypted' THEN lower(k.args::text) END AS text OFFSET 0) t
+            WHERE has_conditions) k ON true
         ), gone AS MATERIALIZED (
           SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
         )
-        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 ELSE 0 END AS cost,
+        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 + f.kilobytes ELSE 0 END AS cost,
                f.fits AND coalesce(f.id = ANY (gone.ids), false) AS is_gone
         FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
@@ -6724,7 +6851,7 @@ BEGIN
       END LOOP;
       EXIT WHEN got = 0;
       IF got >= step THEN
-        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END);
+        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END, widest);
       END IF;
     END LOOP;
     nr := nr + 1;
@@ -6732,7 +6859,7 @@ BEGIN
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
-    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at, _read_page.flow)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(conditions, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
   END IF;
 END
 $$;
@@ -8058,10 +8185,10 @@ AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
          (b.schedule, b.missed, b.jitter, b.queue, b.kind, b.args, b.priority, b.max_attempts, b.meta, b.key) AND lower(a.time_zone COLLATE "C") = lower(b.time_zone COLLATE "C")
 $$;
-CREATE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb, flow bigint DEFAULT NULL::bigint) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._seal(conditions jsonb, at jsonb) RETURNS text LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   -- The number is the version of the places: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 4, states, queue, kinds, meta, key, at->0, at->1, flow)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 5, conditions, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 CREATE FUNCTION weir._segment_bytes(segment integer) RETURNS bigint LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -8074,7 +8201,7 @@ AS $$
     SELECT s.event FROM weir.segment s WHERE s.log = _segment_state.log AND s.segment = _segment_state.segment
     ORDER BY s.no DESC LIMIT 1), 'reclaimed')
 $$;
-CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, after text, max_rows integer, flow bigint DEFAULT NULL::bigint, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamp with time zone, enqueued_before timestamp with time zone, key text, error text, after text, max_rows integer, flow bigint DEFAULT NULL::bigint, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT ids bigint[], OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -8089,7 +8216,11 @@ BEGIN
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
-        AND (error IS NULL OR strpos(j.error, error) > 0));
+        AND (error IS NULL OR strpos(j.error, error) > 0)
+        -- A job that was cancelled, and that no worker has passed, has no end yet.
+        AND (finished_after IS NULL OR coalesce(j.finished_at, j.enqueued_at) >= finished_after) AND (finished_before IS NULL OR coalesce(j.finished_at, j.enqueued_at) < finished_before)
+        -- As weir.failure_groups does. In the end, because it takes longer than all of the above.
+        AND CASE WHEN shape IS NULL THEN true ELSE weir._shape_of(concat(left(j.error, 1000), CASE WHEN length(j.error) > 1000 THEN right(j.error, 2000) END)) = shape END);
     next := p.next;
     EXIT WHEN next IS NULL;
   END LOOP;
@@ -8412,6 +8543,67 @@ BEGIN
           UNION ALL
           SELECT x, 0 FROM unnest(late) x WHERE x < pos_xid AND EXISTS (SELECT FROM weir.job j WHERE j.lane = _state_of.lane AND j.xid = x)) p;
   END IF;
+END
+$$;
+CREATE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this  bigint;
+  o     weir.operation;
+  last  weir.operation_step;
+  f     record;
+  next  text;
+  wrong text;  -- the column that an error names
+  why   text;  -- the operation has failed
+BEGIN
+  PERFORM weir._check_isolation('step_operations');
+  is_open := false;
+  IF pg_sequence_last_value('weir.operation_id') IS NULL THEN
+    RETURN;  -- there was never one
+  END IF;
+  PERFORM weir._check_cluster();
+  LOCK TABLE weir.operation, weir.operation_step IN ACCESS SHARE MODE;
+  FOR this IN SELECT k FROM weir._open_operations() k LOOP
+    is_open := true;
+    CONTINUE WHEN NOT pg_try_advisory_xact_lock(1464158562, (this % 2147483648)::integer);
+    -- With a new snapshot: whoever held the lock before may have done a step.
+    SELECT s.* INTO last FROM weir.operation_step s WHERE s.operation = this ORDER BY s.no DESC LIMIT 1;
+    CONTINUE WHEN last.state <> 'running';
+    SELECT k.* INTO o FROM weir.operation k WHERE k.id = this;
+    f := weir._conditions(o.filter);
+    BEGIN
+      CASE o.what
+        WHEN 'retry' THEN
+          SELECT r.retried, r.next INTO changed, next FROM weir.retry_where(f.queue, f.kinds, f.meta, f.priority, f.enqueued_after, f.enqueued_before, f.error, f.states, last.after,
+            _step_operations.max_rows, f.key, f.shape, f.finished_after, least(f.finished_before, o.at)) r;
+        WHEN 'delete' THEN
+          SELECT r.deleted, r.next INTO changed, next FROM weir.delete_where(f.queue, f.kinds, f.meta, f.priority, f.enqueued_after, f.enqueued_before, f.error, last.after,
+            _step_operations.max_rows, f.key, f.shape, f.finished_after, least(f.finished_before, o.at)) r;
+        WHEN 'move' THEN
+          SELECT r.moved, r.next INTO changed, next FROM weir.move_where(f.queue, f.kinds, f.meta, f.priority, f.enqueued_after, least(f.enqueued_before, o.at), o.to_queue, o.to_priority, last.after,
+            _step_operations.max_rows, f.key) r;
+      END CASE;
+      state := CASE WHEN next IS NULL THEN 'done' ELSE 'running' END;
+    EXCEPTION WHEN OTHERS THEN
+      IF SQLSTATE ~ '^(08|0A|25|40|53|55|57|58|XX|WR)' THEN
+        RAISE;  -- not because of the operation: another call tries again
+      END IF;
+      GET STACKED DIAGNOSTICS wrong = COLUMN_NAME;
+      changed := 0;
+      next := NULL;
+      IF last.after IS NOT NULL AND wrong = 'after' THEN
+        state := 'running';  -- from the beginning: the cursor comes from another cluster or version, and what is done is not in the list any more
+      ELSE
+        state := 'failed';
+        why := SQLERRM;
+      END IF;
+    END;
+    INSERT INTO weir.operation_step (operation, no, at, state, changed, after, error)
+    VALUES (this, last.no + 1, clock_timestamp(), _step_operations.state, last.changed + _step_operations.changed, next, left(why, 2000));
+    operation := this;
+    RETURN;
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir._stop_claims(caller text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -8943,7 +9135,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -9472,6 +9664,37 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir.begin_operation(what text, filter jsonb, by text DEFAULT NULL::text, to_queue text DEFAULT NULL::text, to_priority integer DEFAULT NULL::integer) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  most  CONSTANT integer := 100;  -- that have not ended
+  given jsonb  := weir._check_operation(begin_operation.what, begin_operation.filter, begin_operation.to_queue, begin_operation.to_priority);
+  f     record := weir._conditions(given);
+  this  bigint;
+BEGIN
+  IF length(begin_operation.by) > 200 THEN
+    RAISE EXCEPTION 'weir: by must have up to 200 characters, got %', length(begin_operation.by) USING ERRCODE = '22023';
+  ELSIF f.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = f.queue) THEN
+    RETURN NULL;
+  END IF;
+  LOCK TABLE weir.operation, weir.operation_step IN ROW EXCLUSIVE MODE;
+  IF (SELECT count(*) FROM weir._open_operations()) >= most THEN
+    RAISE EXCEPTION 'weir: % operations have not ended', most USING ERRCODE = '54000', HINT = 'Let them end, which needs a worker, or stop some: weir.operations() lists them.';
+  END IF;
+  PERFORM pg_current_xact_id();
+  this := nextval('weir.operation_id');
+  INSERT INTO weir.operation (id, at, by, what, filter, to_queue, to_priority)
+  VALUES (this, clock_timestamp(), coalesce(nullif(begin_operation.by, ''), session_user), begin_operation.what, given, begin_operation.to_queue, begin_operation.to_priority);
+  IF begin_operation.what = 'cancel' THEN
+    PERFORM weir.cancel_where(f.queue, f.kinds, f.meta, f.priority, f.enqueued_after, f.enqueued_before, f.key);
+  END IF;
+  INSERT INTO weir.operation_step (operation, no, at, state, changed)
+  VALUES (this, 0, clock_timestamp(), CASE WHEN begin_operation.what = 'cancel' THEN 'done' ELSE 'running' END, CASE WHEN begin_operation.what <> 'cancel' THEN 0 END);
+  PERFORM nextval('weir.control');  -- wakes those who do the steps
+  RETURN this;
+END
+$$;
 CREATE FUNCTION weir.cancel_flow(flow bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -9593,6 +9816,17 @@ BEGIN
     END;
     EXIT WHEN again IS NOT TRUE;
   END LOOP;
+  FOR round IN 1..5 LOOP  -- each takes a while, for which other chores wait
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    BEGIN
+      EXECUTE 'SELECT s.operation IS NOT NULL FROM weir._step_operations() s' INTO again;
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'weir: step_operations: %', SQLERRM USING ERRCODE = SQLSTATE;
+      again := false;
+    END;
+    EXIT WHEN again IS NOT TRUE;
+  END LOOP;
 END
 $$;
 CREATE FUNCTION weir.clear_limit(queue text, per_key boolean DEFAULT NULL::boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -9626,15 +9860,16 @@ BEGIN
   PERFORM weir._complete(complete.worker, holds.lanes[1], holds.seqs[1], holds.ids[1], complete.output);
 END
 $$;
-CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.delete_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT deleted integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
   ids bigint[];
 BEGIN
-  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
+  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0);
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
+                          shape => shape, finished_after => finished_after, finished_before => finished_before) s;
   PERFORM weir._lock_to_retry(ids);
   deleted := weir._forget_failures(ids);
 END
@@ -10106,12 +10341,13 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow,
+                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -10252,14 +10488,9 @@ DECLARE
   lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
-  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows), weir._hold_briefly();
-  IF to_queue IS NULL AND to_priority IS NULL THEN
-    RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
-  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
-    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
-  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
-    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
-  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows),
+          weir._check_destination('move_where', to_queue, to_priority), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: move_where needs a transaction of its own, and this one has written'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
   END IF;
@@ -10355,6 +10586,25 @@ BEGIN
     mark := set_config('weir.published', mark, true);
   END IF;
   PERFORM weir.publish(channel, payload);
+END
+$$;
+CREATE FUNCTION weir.operations(before bigint DEFAULT NULL::bigint, max_rows integer DEFAULT 100) RETURNS TABLE(id bigint, what text, filter jsonb, to_queue text, to_priority integer, began_at timestamp with time zone, began_by text, state text, changed bigint, changed_at timestamp with time zone, error text, stopped_by text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF operations.max_rows NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: operations returns 1 to 1000 operations, got max_rows %', operations.max_rows USING ERRCODE = '22023';
+  END IF;
+  LOCK TABLE weir.operation, weir.operation_step IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^operation(_step)?$', 'weir: operations were compacted after this transaction took its snapshot');
+  RETURN QUERY
+  SELECT o.id, o.what, o.filter, o.to_queue, o.to_priority, o.at, o.by, s.state, s.changed, s.at, s.error, s.by
+  FROM weir.operation o CROSS JOIN LATERAL (SELECT s.* FROM weir.operation_step s WHERE s.operation = o.id ORDER BY s.no DESC LIMIT 1) s
+  WHERE o.id < coalesce(operations.before, 9223372036854775807) AND (s.state = 'running' OR o.at > clock_timestamp() - interval '30 days')
+  ORDER BY o.id DESC LIMIT coalesce(operations.max_rows, 100);
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir.pause_schedule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -10860,23 +11110,18 @@ AS $$
   SELECT r.name, r.action, r.queue, r.kind, r.error, r.backoff, r.backoff_limit, r.backoff_form FROM weir.retry_rule r
   ORDER BY r.error IS NULL, r.kind IS NULL, r.queue IS NULL, r.name COLLATE "C"
 $$;
-CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, states text[] DEFAULT NULL::text[], after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, priority integer DEFAULT NULL::integer, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, error text DEFAULT NULL::text, states text[] DEFAULT NULL::text[], after text DEFAULT NULL::text, max_rows integer DEFAULT 500, key text DEFAULT NULL::text, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT retried integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_variable
 DECLARE
-  final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
-  ids   bigint[];
+  ids bigint[];
 BEGIN
-  IF cardinality(states) = 0 THEN
-    RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
-  END IF;
-  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0),
+          weir._check_states('retry_where', states);
   states := coalesce(states, ARRAY['failed']);
-  IF NOT states <@ final THEN
-    RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
-  END IF;
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
+                          shape => shape, finished_after => finished_after, finished_before => finished_before) s;
   PERFORM weir._lock_to_retry(ids);
   -- Those that are retried first are claimed first: the oldest.
   SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
@@ -11252,6 +11497,30 @@ BEGIN
   RETURN weir._start(start.name, start.queues, coalesce(start.lease, '30 seconds'));
 END
 $$;
+CREATE FUNCTION weir.stop_operation(id bigint, by text DEFAULT NULL::text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
+AS $$
+#variable_conflict use_column
+DECLARE
+  last weir.operation_step;
+BEGIN
+  PERFORM weir._check_isolation('stop_operation', true), weir._hold_briefly();
+  IF length(stop_operation.by) > 200 THEN
+    RAISE EXCEPTION 'weir: by must have up to 200 characters, got %', length(stop_operation.by) USING ERRCODE = '22023';
+  END IF;
+  LOCK TABLE weir.operation_step IN ROW EXCLUSIVE MODE;
+  IF NOT EXISTS (SELECT FROM weir.operation_step s WHERE s.operation = stop_operation.id) THEN
+    RETURN NULL;
+  END IF;
+  PERFORM pg_advisory_xact_lock(1464158562, (stop_operation.id % 2147483648)::integer);
+  SELECT s.* INTO last FROM weir.operation_step s WHERE s.operation = stop_operation.id ORDER BY s.no DESC LIMIT 1;
+  IF last.state = 'running' THEN
+    INSERT INTO weir.operation_step (operation, no, at, state, changed, after, by)
+    VALUES (last.operation, last.no + 1, clock_timestamp(), 'stopped', last.changed, last.after, coalesce(nullif(stop_operation.by, ''), session_user));
+    RETURN 'stopped';
+  END IF;
+  RETURN last.state;
+END
+$$;
 CREATE FUNCTION weir.stop(worker integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -11268,6 +11537,53 @@ BEGIN
     END IF;
   END IF;
   RETURN NOT (SELECT s.more FROM weir._settle(stop.worker) s);
+END
+$$;
+CREATE FUNCTION weir.storage() RETURNS TABLE(log text, segment integer, state text, since timestamp with time zone, opened_at timestamp with time zone, reclaim_at timestamp with time zone, bytes bigint, index_bytes bigint, max_bytes bigint, holders integer[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  LOCK TABLE weir.segment IN ACCESS SHARE MODE;  -- before the snapshot: see look.sql
+  PERFORM weir._refuse_old_snapshot('^segment$', 'weir: the history of segments was compacted after this transaction took its snapshot');
+  -- Scheduled jobs have no retention: their segments wait until the jobs are promoted.
+  RETURN QUERY
+  WITH logs(place, log, tables, retention, max_bytes) AS (
+    SELECT l.place, l.log, l.tables, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name = ANY (l.retention)),
+           coalesce((SELECT s.value::bigint / l.parts FROM weir.setting s WHERE s.name = l.bytes), 67108864)
+    FROM (VALUES (1, 'job', ARRAY['job', 'batch', 'result', 'turn'], ARRAY['completed_retention'], 'retention_bytes', 4),
+                 (2, 'later', ARRAY['later'], ARRAY[]::text[], NULL, 1),
+                 (3, 'failure', ARRAY['failure'], ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16),
+                 (4, 'report', ARRAY['report'], ARRAY['completed_retention', 'failed_retention'], 'retention_bytes', 16),
+                 (5, 'message', ARRAY['message', 'tick'], ARRAY['message_retention'], 'message_retention_bytes', 4)) l(place, log, tables, retention, bytes, parts)
+  ), segments AS (
+    SELECT l.place, l.log, n AS segment, l.max_bytes, e.at, e.opened_at, ARRAY(SELECT format('weir.%s_%s', t, n)::regclass::oid FROM unnest(l.tables) t) AS tables,
+           -- A segment that is not active is closed, whatever its last event: see weir._rotate.
+           CASE WHEN n = pg_sequence_last_value(format('weir.active_%s', l.log)::regclass) THEN 'active' WHEN coalesce(e.event, 'reclaimed') = 'reclaimed' THEN 'free' ELSE 'closed' END AS state,
+           e.at + l.retention AS reclaim_at
+    FROM logs l CROSS JOIN generate_series(1, 4) n
+    LEFT JOIN LATERAL (
+      SELECT s.event, s.at, (SELECT o.at FROM weir.segment o WHERE o.log = l.log AND o.segment = n AND o.event = 'opened' ORDER BY o.no DESC LIMIT 1) AS opened_at
+      FROM weir.segment s WHERE s.log = l.log AND s.segment = n ORDER BY s.no DESC LIMIT 1) e ON true
+  )
+  SELECT s.log, s.segment, s.state, CASE s.state WHEN 'active' THEN s.opened_at ELSE s.at END, CASE WHEN s.state <> 'free' THEN s.opened_at END,
+         CASE s.state WHEN 'closed' THEN s.reclaim_at END, z.bytes, z.index_bytes, s.max_bytes,
+         CASE WHEN s.state = 'closed' AND s.reclaim_at < clock_timestamp() THEN ARRAY(
+           SELECT DISTINCT coalesce(k.pid, 0) FROM pg_locks k LEFT JOIN LATERAL (SELECT a.xact_start FROM pg_stat_get_activity(k.pid) a WHERE k.pid IS NOT NULL) a ON true
+           WHERE k.locktype = 'relation' AND k.granted AND k.relation = ANY (s.tables) AND k.pid IS DISTINCT FROM pg_backend_pid()
+             AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+             AND (a.xact_start IS NULL OR a.xact_start < clock_timestamp() - interval '1 second')  -- every reader holds a lock for a moment
+           ORDER BY 1 LIMIT 10) ELSE '{}' END
+  FROM segments s CROSS JOIN LATERAL (
+    SELECT coalesce(sum(pg_total_relation_size(t)), 0)::bigint AS bytes, coalesce(sum(pg_indexes_size(t)), 0)::bigint AS index_bytes FROM unnest(s.tables) t) z
+  ORDER BY s.place, s.segment;
+  RETURN QUERY
+  SELECT t.log, NULL::integer, NULL::text, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, sum(pg_total_relation_size(t.oid))::bigint, sum(pg_indexes_size(t.oid))::bigint, NULL::bigint, '{}'::integer[]
+  FROM (SELECT c.oid, CASE WHEN c.relname ~ '^(flow|edge|fold|arrival|seen|output)(_|$)' THEN 'flow' ELSE 'control' END AS log
+        FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' AND c.relname !~ '^(job|batch|result|turn|later|failure|report|message|tick)_[1-4]$') t
+  GROUP BY t.log ORDER BY t.log DESC;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
 END
 $$;
 CREATE FUNCTION weir.take(worker integer, queues text[] DEFAULT NULL::text[], limits integer[] DEFAULT NULL::integer[], kinds text[] DEFAULT NULL::text[], held text[] DEFAULT NULL::text[], lost boolean DEFAULT NULL::boolean, wait interval DEFAULT NULL::interval) RETURNS TABLE(event text, token text, id bigint, queue text, priority integer, kind text, args jsonb, meta jsonb, attempt integer, max_attempts integer, enqueued_at timestamp with time zone, key text, flow bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -11528,6 +11844,10 @@ COMMENT ON COLUMN weir.minute.sampled IS 'How many of the attempts that complete
 COMMENT ON COLUMN weir.minute.upto IS 'The ends before this time are counted, here or in earlier rows. NULL: the row says what waited.';
 COMMENT ON COLUMN weir.minute.waiting IS 'How many jobs waited when the minute was over. oldest: for how long the first of them had.';
 COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: pairs of a bucket of weir._bucket and about how many of them fall into it.';
+COMMENT ON COLUMN weir.operation.filter IS 'The conditions, by the names of the arguments of weir.retry_where and the like.';
+COMMENT ON COLUMN weir.operation_step.after IS 'Where the list continues. NULL: at its beginning.';
+COMMENT ON COLUMN weir.operation_step.by IS 'Who has stopped the operation.';
+COMMENT ON COLUMN weir.operation_step.changed IS 'How many jobs the operation has changed so far. NULL: that is not counted.';
 COMMENT ON COLUMN weir.output.flow IS 'The flow of the member; of the job of a task, the flow of which it is a task.';
 COMMENT ON COLUMN weir.promotion.ahead_due IS 'Earlier cursors that reach further in time, with ahead_id and ahead_snapshot: the rows that their snapshots could see are promoted. NULL except after the clock stepped back, or while very many late jobs are being promoted.';
 COMMENT ON COLUMN weir.queue.ageing IS 'For how long a job waits before it may be claimed ahead of those whose priority is one before its own: see weir._reserve. NULL: forever.';
@@ -11604,15 +11924,18 @@ COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses value
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster_once() IS 'As _check_cluster, for functions that are called often: a session never changes its cluster, so it looks once for each cluster that the log names. Errors: WR003. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_counts(bigint,jsonb) IS 'Refuses counters of a flow whose names are too long, or that would be too many. Errors: 22023. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._check_filter(text,text,text[],jsonb,integer,text,text,boolean,text) IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_destination(text,text,integer) IS 'Refuses a queue and a priority to which jobs can''t be moved. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_filter(text,text,text[],jsonb,integer,text,text,boolean,text,text) IS 'Refuses a filter of a bulk operation that is not valid, that has no condition, or one whose value is empty. has_time: a time is a condition. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_isolation(text,boolean) IS 'Raises WR004 unless the transaction is READ COMMITTED, because the caller relies on a new snapshot for each statement. with_others: it belongs into a transaction with other statements.';
 COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Raises 22023 with the offending value if a job is not valid. The sizes of args and meta are those of their texts, which workers receive: a column of another table may hold 50 MB in a few compressed bytes, and 1e100000 takes 12. Callers may skip the check of sizes for values of at most 2000 bytes, whose texts never exceed 16 MB. Keys of meta that begin with weir. are written by Weir''s own functions, and weir.otel by clients that trace. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_new_queue(text) IS 'Raises 22023 if a queue should not be created with this name, because it is easily taken for another. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_operation(text,jsonb,text,integer) IS 'Refuses an operation whose arguments are not valid, and returns its filter as it is stored: without nulls, and with times that mean the same whenever they are read. Errors: 22023; see _conditions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer) IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
+COMMENT ON ROUTINE weir._check_states(text,text[]) IS 'Refuses states whose jobs can''t be retried; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_step(text,text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,boolean) IS 'Refuses a step of a bulk operation whose arguments are not valid. has_end: a time of the end is a condition. Errors: 22023, WR004. Locks: none.';
 COMMENT ON ROUTINE weir._check_types(jsonb) IS 'Raises 22023 with the job''s number and the value if a field of a job for weir.enqueue_many(jsonb) does not have its type. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean,jsonb) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
@@ -11621,8 +11944,10 @@ COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with ti
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on both. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._conditions(jsonb) IS 'The conditions of an operation''s filter; NULL: it has no such condition. Errors: 22P02, 22007 and the like (a value has another type). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._count_minutes(timestamp with time zone) IS 'Once in each minute, notes how many jobs wait, and counts what has ended in the minutes before the last one: in a row for each of the hundred queues with most, and one for all. It reads up to 20,000 results, which the next calls continue, and looks at up to 500 of them for how long their attempts waited and ran. Ends that are committed more than a minute later are not counted. Truncates the next table of minutes ahead of its turn. at: as if it were that time. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 8 (tried); ACCESS SHARE on the log; ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._covered_cancellations(bigint[]) IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
@@ -11758,6 +12083,7 @@ COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s 
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._once_key(bigint,text,text) IS 'The key of jobs that are to be done once in a flow and queue: a hash of 128 bits, which no unique job has. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._open_operations() IS 'The operations that have not ended, oldest first. The caller has locked weir.operation and weir.operation_step, so that its snapshot is not older than their last TRUNCATE. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
@@ -11771,7 +12097,7 @@ COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'Fo
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
-COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
@@ -11799,10 +12125,10 @@ COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._seal(text[],text,text[],jsonb,text,jsonb,bigint) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
+COMMENT ON ROUTINE weir._seal(jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
-COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
+COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[],uuid[],bigint[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
@@ -11818,13 +12144,14 @@ COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zo
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._step_operations(integer) IS 'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to the sums of a cut, and to what was counted before, what is within flows that were cancelled, or are no longer, at any depth: it is cancelled, too, unless it has ended; or no longer. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
@@ -11850,14 +12177,15 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.add_tasks(bigint,jsonb) IS 'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before; up to 100000 in all tasks of a call), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
+COMMENT ON ROUTINE weir.begin_operation(text,jsonb,text,text,integer) IS 'Begins an operation: what is retry, delete, move or cancel, and filter a JSON object with the conditions of weir.retry_where, delete_where, move_where or cancel_where, by the names of their arguments, such as {"queue": "mail", "kinds": ["welcome"]}; at least one is required. A cancellation is done with the commit. The others are done after it, step by step, by the maintenance of workers or by weir.chores, which continue after any crash; they mean the jobs that there were when the operation began, and each job is changed once: one that fails again later is not retried again. by says who has begun it (NULL: the session''s user), and to_queue and to_priority where jobs are moved. Returns the number of the operation, or NULL if the filter names a queue that does not exist. Errors: 22023, and 22P02 or 22007 (a value of the filter has another type); 54000 (100 operations have not ended); of a cancellation also those of weir.cancel_where. Locks: none that others wait for; of a cancellation those of weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
 COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an attempt of the job has reported with weir.progress, for the next attempt to go on from; NULL: there is none. It survives retries, snoozes, releases, lost workers and the move of the log to another cluster, and is kept as long as the job. Errors: none. Locks: none that others wait for, and none that outlast the call. Isolation: READ COMMITTED, to see what was reported before the call.';
-COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, does up to 5 steps of operations, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text,text) IS 'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
-COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -11877,7 +12205,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow, or of one within it: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (upper and lower case are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.keys_in_use() IS 'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started), flow outputs (those of weir.flow_outputs, as long as the flow is kept); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
@@ -11885,6 +12213,7 @@ COMMENT ON ROUTINE weir.newest_tick() IS 'Returns the newest tick. Errors: WR003
 COMMENT ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) IS 'The next due times of a schedule after an instant (NULL: now): count of them, 1 to 10000, or fewer if there are no more. To try an expression before it is set. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.notify(text,text) IS 'Replaces pg_notify, with the same arguments, also in triggers for each row: as weir.publish, but a message of up to 200 bytes that repeats the last one of its transaction is not even logged. Errors: 22023, WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.notify_callers() IS 'Lists what still sends PostgreSQL''s own notifications in this database: functions, with the line that does, triggers that call them, rules and views. It searches their text, and may mistake a string for a call. It can''t find notifications that applications send. It lists only what the caller may see. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir.operations(bigint,integer) IS 'Operations, newest first: up to max_rows (1 to 1000) with numbers below before (NULL: from the newest one on). state is running, done, stopped or failed, with the error; changed is how many jobs it has retried, deleted or moved so far, at changed_at (NULL: a cancellation counts nothing). Kept are those of the last 30 days, but not many more than 1000. Errors: 22023; 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.pause(text) IS 'Pauses a queue: after the commit, no more of its jobs are claimed; running jobs continue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.pause_schedule(text) IS 'Pauses a schedule: after the commit, it enqueues no more jobs until it is resumed, even if it is declared again. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.progress(integer,text) IS 'Stores what running attempts report: up to 1000 at once, as the text of a JSON array of at most 16 MiB. The fields of an entry are token; percent (0 to 100); message (a text, of which 2000 characters are kept); checkpoint (any JSON value of at most 131072 bytes as text, which the next attempt reads with weir.checkpoint; null: it reads none; left out: it stays as it is); and log (an array of up to 200 lines, each an object with text, at most 8000 characters, and optionally level, INFO by default, and at, a time in the form of RFC 3339, by default when it is stored). percent and message replace those of the previous report. Returns a row for each entry that was not stored: lost (the attempt has ended, or another worker has the job) or invalid. Each call writes one row for each entry: report at most once a second. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared); ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
@@ -11902,7 +12231,7 @@ COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was d
 COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a completed, failed or cancelled job, and returns its new state. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: advisory: the job (exclusive); only a second retry of the same job waits, so retry several jobs of one transaction in ascending order of their ids. For a job that weir.cancel_where or weir.cancel_flow means, also its lane (exclusive): until the transaction ends, no job is claimed from it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_flow(bigint,text,integer) IS 'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text,text,timestamp with time zone,timestamp with time zone) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error, or has the shape by which weir.failure_groups groups it, and that reached that state at or after finished_after, or before finished_before (of a job that was cancelled and that no worker has passed, the time when it was enqueued counts). All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.seal(bigint) IS 'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown); WR003 and 40001 as for weir.flow_info. Locks: none that others wait for. Isolation: any.';
@@ -11916,6 +12245,8 @@ COMMENT ON ROUTINE weir.set_weight(text,text,double precision) IS 'Sets how many
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue; of failed_retention, what applies, which is at least completed_retention. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.stop_operation(bigint,text) IS 'Stops an operation: after the commit it changes no more jobs, and what it has done stays done. by says who has stopped it (NULL: the session''s user). Returns stopped; done or failed, if it had ended; NULL: the number is unknown. Errors: 22023, 55P03 (a step did not end within 5 seconds: call again), WR004 (not in READ COMMITTED). Locks: advisory: the operation (exclusive), until the transaction ends; steps of it pass over it meanwhile. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.storage() IS 'What Weir''s tables take on disk. One row for each segment of each log: job (with batches, results and turns), later (scheduled jobs), failure, report, message (with ticks). state is active (new rows go there), closed (it is kept until reclaim_at, at least) or free (emptied, or never used: since is NULL); since is when it came to be so; opened_at is when its oldest rows came, apart from those that were carried into it; bytes include index_bytes and TOAST; from max_bytes on, the next segment is opened, if one is free. holders are the pids of up to 10 transactions that began a second ago or earlier, as far as the schema''s owner may see that, and hold a lock on a closed segment past its reclaim_at (0: a prepared one): they keep it from being reclaimed. Then one row each, without a segment, for the tables of flows (flow) and all others (control). It reads the sizes of files, and no rows but the history of segments. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only, if that was compacted since the snapshot). Locks: none that others wait for, and none that outlast the call; it waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
@@ -11940,6 +12271,8 @@ COMMENT ON SEQUENCE weir.flow_id IS 'Flow ids.';
 COMMENT ON SEQUENCE weir.idle_looked IS 'The greatest queue id that tidying has checked for idle lanes.';
 COMMENT ON SEQUENCE weir.job_id IS 'Job ids. An idle worker compares its last_value with the one of its last poll to find out whether anything was enqueued in between.';
 COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_value with the one of its last poll to find out whether anything was published in between.';
+COMMENT ON SEQUENCE weir.operation_bytes IS 'The size of weir.operation and weir.operation_step when they were compacted last.';
+COMMENT ON SEQUENCE weir.operation_id IS 'Numbers operations.';
 COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
@@ -11967,6 +12300,8 @@ COMMENT ON TABLE weir.last_word IS 'The last words of workers, their liveness re
 COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled, retried, snoozed. Promotion copies them into the log when they are due.';
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.minute IS 'What happened in a minute in a queue: in one kind of rows, how its attempts ended; in another, what waited when it was over. No row: nothing. Several rows of a minute and a queue add up. Insert-only: a ring of four tables for 36 hours each; each is truncated before its turn.';
+COMMENT ON TABLE weir.operation IS 'Bulk operations, as they were begun. Insert-only; old ones are left out when it is compacted by TRUNCATE.';
+COMMENT ON TABLE weir.operation_step IS 'Where operations stand: a row for each step, written in the transaction of what the step does. Insert-only; the newest row of an operation counts, and the others are left out when it is compacted with weir.operation.';
 COMMENT ON TABLE weir.output IS 'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
@@ -12028,10 +12363,12 @@ GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.add_tasks(bigint,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.begin_operation(text,jsonb,text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.cancel(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_flow(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) TO weir_operate;
@@ -12039,7 +12376,7 @@ GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) TO weir_enqueue, weir_operate, weir_work;
@@ -12059,7 +12396,7 @@ GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.keys_in_use() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) TO weir_operate;
@@ -12067,6 +12404,7 @@ GRANT EXECUTE ON ROUTINE weir.newest_tick() TO weir_hub, weir_operate, weir_subs
 GRANT EXECUTE ON ROUTINE weir.next_times(text,text,timestamp with time zone,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.notify(text,text) TO weir_hub, weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.notify_callers() TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.operations(bigint,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.pause(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.pause_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.progress(integer,text) TO weir_operate, weir_work;
@@ -12084,7 +12422,7 @@ GRANT EXECUTE ON ROUTINE weir.resume_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_flow(bigint,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text,text,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.seal(bigint) TO weir_enqueue, weir_operate, weir_work;
@@ -12098,6 +12436,8 @@ GRANT EXECUTE ON ROUTINE weir.set_weight(text,text,double precision) TO weir_ope
 GRANT EXECUTE ON ROUTINE weir.settings() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.stop(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.stop_operation(bigint,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.storage() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.tasks(bigint,bigint,integer) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;

@@ -27,7 +27,7 @@ type Database struct {
 	// Name is part of its pages' addresses and shown where there are several: letters, digits, hyphens, underscores and dots. It may be "" if there is one.
 	Name string
 
-	// Pool connects as a role with weir_operate. The UI uses up to six of its connections at a time.
+	// Pool connects as a role with weir_operate. The UI uses up to six of its connections at a time, and two more while somebody watches messages.
 	Pool *pgxpool.Pool
 
 	Hub    Hub    // the hub of this process; nil: none
@@ -46,6 +46,7 @@ type UI struct {
 	origin    *http.CrossOriginProtection
 	databases []*database
 	secret    map[string]bool // fields that are not shown
+	servers   servers
 }
 
 var databaseName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)

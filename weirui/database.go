@@ -24,6 +24,7 @@ type database struct {
 	client *weir.Client
 	reads  slots
 	acts   slots
+	tails  tails
 
 	mu   sync.Mutex
 	kept map[string]*kept

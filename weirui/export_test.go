@@ -8,7 +8,35 @@ type Endpoint struct {
 	Role         Role
 }
 
-// Endpoints lists all pages and actions.
+// Iterations are those of verifiers.
+func Iterations() int { return iterations }
+
+// Derived counts the keys that a Password access has derived from passwords.
+func Derived(a Access) int64 { return a.(*password).derived.Load() }
+
+// Origin is where guesses from an address are counted.
+func Origin(address string) string { return origin(address) }
+
+// Occupy takes all slots for checking passwords, and returns a function that frees them, and how many may wait.
+func Occupy(a Access) (free func(), wait int) {
+	p := a.(*password)
+	for range cap(p.slots) {
+		p.slots <- struct{}{}
+	}
+	return func() {
+		for range cap(p.slots) {
+			<-p.slots
+		}
+	}, waitAtMost
+}
+
+// GuessesAtOnce is how many passwords may be wrong at once, and GuessEvery how often one may be after that.
+const (
+	GuessesAtOnce = guessesAtOnce
+	GuessEvery    = guessEvery
+)
+
+// Endpoints lists all pages, actions and streams.
 func Endpoints(testing.TB) (all []Endpoint) {
 	for _, e := range (&UI{}).endpoints() {
 		all = append(all, Endpoint{e.method, e.path, e.role})

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"html/template"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -33,12 +35,16 @@ type filter struct {
 	Key   string `json:"key,omitempty"`
 	Meta  string `json:"meta,omitempty"`
 	Flow  int64  `json:"flow,omitempty"`
+	Text  string `json:"text,omitempty"` // part of the args
+
+	From  time.Time `json:"from,omitzero"`  // enqueued then or later
+	Until time.Time `json:"until,omitzero"` // enqueued before
 }
 
 // filterOf reads a filter from a query or a form.
 func filterOf(q url.Values) (filter, error) {
 	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
-	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta")}
+	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta"), Text: text("text")}
 	if f.State != "" && !slices.Contains(weir.States, weir.State(f.State)) {
 		return f, badInput("There is no state %q.", cut(f.State, 50))
 	}
@@ -53,7 +59,44 @@ func filterOf(q url.Values) (filter, error) {
 		}
 		f.Flow = n
 	}
-	return f, nil
+	var err error
+	if f.From, err = timeOf(text("from")); err == nil {
+		f.Until, err = timeOf(text("until"))
+	}
+	if err == nil && !f.From.IsZero() && !f.Until.IsZero() && !f.From.Before(f.Until) {
+		err = badInput("No job was enqueued at %s or later and before %s: the first time must be the earlier one.", f.From.Format(time.RFC3339), f.Until.Format(time.RFC3339))
+	}
+	return f, err
+}
+
+// Forms of times: what fields for a date and a time send, in which clocks show UTC without the script, and times with an offset.
+const (
+	minutes = "2006-01-02T15:04"
+	seconds = "2006-01-02T15:04:05"
+)
+
+// timeOf reads a time in UTC, or with its offset; "" is the zero time.
+func timeOf(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range []string{minutes, seconds, time.DateOnly, time.RFC3339Nano} {
+		if at, err := time.Parse(form, text); err == nil {
+			return at.UTC(), nil
+		}
+	}
+	return time.Time{}, badInput("A time is written as %s, in UTC; got %q.", time.Now().UTC().Format(minutes), cut(text, 50))
+}
+
+// Field is a time as a field for a date and a time has it.
+func (filter) Field(t time.Time) string {
+	switch {
+	case t.IsZero():
+		return ""
+	case t.Second() == 0 && t.Nanosecond() == 0:
+		return t.UTC().Format(minutes)
+	}
+	return t.UTC().Format(seconds)
 }
 
 // Query is the filter as an address has it.
@@ -69,6 +112,9 @@ func (f filter) Query() url.Values {
 	set("kind", f.Kind)
 	set("key", f.Key)
 	set("meta", f.Meta)
+	set("text", f.Text)
+	set("from", f.Field(f.From))
+	set("until", f.Field(f.Until))
 	if f.Flow > 0 {
 		set("flow", strconv.FormatInt(f.Flow, 10))
 	}
@@ -91,8 +137,19 @@ func (f filter) After(cursor string) template.URL {
 // Narrow reports whether it selects by anything but the state.
 func (f filter) Narrow() bool { f.State = ""; return f != filter{} }
 
+// Fields are the parts of the filter, for the forms of actions on all of its jobs.
+func (f filter) Fields() (all []condition) {
+	q := f.Query()
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		all = append(all, condition{name, q.Get(name)})
+	}
+	return all
+}
+
+func (f filter) meta() json.RawMessage { return json.RawMessage(f.Meta) }
+
 func (f filter) params(after string, limit int) weir.JobsParams {
-	p := weir.JobsParams{Queue: f.Queue, Key: f.Key, Flow: f.Flow, After: after, Limit: limit}
+	p := weir.JobsParams{Queue: f.Queue, Key: f.Key, Flow: f.Flow, Text: f.Text, EnqueuedAfter: f.From, EnqueuedBefore: f.Until, After: after, Limit: limit}
 	if f.State != "" {
 		p.States = []weir.State{weir.State(f.State)}
 	} else {
@@ -102,7 +159,7 @@ func (f filter) params(after string, limit int) weir.JobsParams {
 		p.Kinds = []string{f.Kind}
 	}
 	if f.Meta != "" {
-		p.Meta = json.RawMessage(f.Meta)
+		p.Meta = f.meta()
 	}
 	return p
 }

@@ -6,12 +6,17 @@ func overview(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	operations, err := v.operations(0, 5)
+	if err != nil {
+		return nil, err
+	}
 	past, err := v.charts("")
 	if err != nil {
 		return nil, err
 	}
 	return &view{template: "overview", title: "Overview", data: struct {
-		Queues  []queue  `json:"queues"`
-		History *history `json:"-"`
-	}{queues, past}}, nil
+		Queues     []queue     `json:"queues"`
+		Operations []operation `json:"operations"` // the newest
+		History    *history    `json:"-"`
+	}{queues, operations, past}}, nil
 }

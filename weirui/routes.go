@@ -10,8 +10,9 @@ import (
 type endpoint struct {
 	method, path string // below a database
 	role         Role
-	page         func(*visit) (*view, error)           // for GET
-	action       func(*visit) (said string, err error) // for POST; it returns what was done, in a sentence
+	page         func(*visit) (*view, error)             // for GET
+	action       func(*visit) (said string, err error)   // for POST; it returns what was done, in a sentence
+	stream       func(*visit, http.ResponseWriter) error // for GET, instead of a page; an error: nothing has been sent
 }
 
 // endpoints are all pages and actions: those of each part of the UI are beside it.
@@ -19,8 +20,17 @@ func (u *UI) endpoints() []endpoint {
 	return slices.Concat(
 		[]endpoint{page("{$}", overview)},
 		jobEndpoints(),
+		bulkEndpoints(),
+		failureEndpoints(),
+		operationEndpoints(),
 		queueEndpoints(),
 		historyEndpoints(),
+		scheduleEndpoints(),
+		flowEndpoints(),
+		workerEndpoints(),
+		channelEndpoints(),
+		storageEndpoints(),
+		doctorEndpoints(),
 	)
 }
 

@@ -2,6 +2,7 @@ package weirui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -27,6 +28,7 @@ type visit struct {
 	user User
 	db   *database // nil: there is none of this name
 	root string    // from the page to the database's first page: "", "../", and so on
+	to   string    // where an action sends the browser, below the database; "": back
 }
 
 // view is what a page shows.
@@ -68,6 +70,10 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
 	case v.db == nil:
 		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
+	case e.stream != nil:
+		if err := e.stream(v, w); err != nil {
+			v.show(w, v.failed(err))
+		}
 	case e.page != nil:
 		view, err := e.page(v)
 		if err != nil {
@@ -104,11 +110,15 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 	}
 	v.ui.log.Info("weir: an action in the UI", append(attrs, "said", said)...)
 	if v.wantsJSON() {
-		writeJSON(w, http.StatusOK, map[string]string{"said": said})
+		answer := map[string]string{"said": said}
+		if v.to != "" {
+			answer["to"] = v.to
+		}
+		writeJSON(w, http.StatusOK, answer)
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: saidCookie, Value: base64.RawURLEncoding.EncodeToString([]byte(cut(said, 1000))), MaxAge: 60, HttpOnly: true, SameSite: http.SameSiteStrictMode, Path: "/"})
-	redirect(w, v.root+v.back())
+	redirect(w, v.root+cmp.Or(v.to, v.back()))
 }
 
 const saidCookie = "weir_said"

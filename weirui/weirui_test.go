@@ -96,6 +96,8 @@ func TestAllLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.enqueue(note{Text: "hello"}, &weir.Options{Queue: "a/b ?&c", Key: "acme"})
+	r.schedule(weir.Schedule{Name: oddName, Schedule: "@daily", Args: note{}, Options: &weir.Options{Queue: "a/b ?&c"}})
+	r.flow(weir.Flow{Name: "flow", OnDone: newNote("done", "a/b ?&c"), Tasks: []weir.Task{{Name: "first", Job: newNote("1", "a/b ?&c")}, {Name: "second", After: []string{"first"}, Job: newNote("2", "a/b ?&c")}}})
 	next, seen := []string{""}, map[string]bool{"": true}
 	for len(next) > 0 && len(seen) < 500 {
 		at := next[0]

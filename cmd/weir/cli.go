@@ -17,31 +17,32 @@ import (
 type cli struct {
 	Database string `placeholder:"URL" env:"DATABASE_URL" help:"PostgreSQL database to connect to."`
 
-	Dev       devCmd       `cmd:"" help:"Run a private PostgreSQL with Weir, to try it out."`
-	Migrate   migrateCmd   `cmd:"" help:"Install, upgrade or remove Weir's schema."`
-	Enqueue   enqueueCmd   `cmd:"" help:"Enqueue one job, or one for each line of standard input."`
-	Work      workCmd      `cmd:"" help:"Work jobs by running a command for each."`
-	Serve     serveCmd     `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
-	Publish   publishCmd   `cmd:"" help:"Publish a message on a channel."`
-	Listen    listenCmd    `cmd:"" help:"Print messages as they arrive."`
-	Jobs      jobsCmd      `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
-	Queues    queuesCmd    `cmd:"" help:"List, pause and resume queues."`
-	Limits    limitsCmd    `cmd:"" help:"List, set and clear limits of queues."`
-	Flows     flowsCmd     `cmd:"" help:"List, show, create, cancel and retry flows: sets of jobs that call back."`
-	Schedules schedulesCmd `cmd:"" help:"List, set, pause, resume and run schedules (cron)."`
-	Workers   workersCmd   `cmd:"" help:"List workers."`
-	Settings  settingsCmd  `cmd:"" help:"List and change settings."`
-	Hubs      hubsCmd      `cmd:"" help:"List hubs."`
-	Guard     guardCmd     `cmd:"" help:"End transactions that hold back the vacuum horizon, by policy."`
+	Dev        devCmd        `cmd:"" help:"Run a private PostgreSQL with Weir, to try it out."`
+	Migrate    migrateCmd    `cmd:"" help:"Install, upgrade or remove Weir's schema."`
+	Enqueue    enqueueCmd    `cmd:"" help:"Enqueue one job, or one for each line of standard input."`
+	Work       workCmd       `cmd:"" help:"Work jobs by running a command for each."`
+	Serve      serveCmd      `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
+	Publish    publishCmd    `cmd:"" help:"Publish a message on a channel."`
+	Listen     listenCmd     `cmd:"" help:"Print messages as they arrive."`
+	Jobs       jobsCmd       `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
+	Operations operationsCmd `cmd:"" help:"List and stop bulk operations that run in the background."`
+	Queues     queuesCmd     `cmd:"" help:"List, pause and resume queues."`
+	Limits     limitsCmd     `cmd:"" help:"List, set and clear limits of queues."`
+	Flows      flowsCmd      `cmd:"" help:"List, show, create, cancel and retry flows: sets of jobs that call back."`
+	Schedules  schedulesCmd  `cmd:"" help:"List, set, pause, resume and run schedules (cron)."`
+	Workers    workersCmd    `cmd:"" help:"List workers."`
+	Settings   settingsCmd   `cmd:"" help:"List and change settings."`
+	Hubs       hubsCmd       `cmd:"" help:"List hubs."`
+	Storage    storageCmd    `cmd:"" help:"Show what Weir's tables take on disk."`
+	Guard      guardCmd      `cmd:"" help:"End transactions that hold back the vacuum horizon, by policy."`
 
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
 	Doctor     doctorCmd     `cmd:"" help:"Name what slows down a PostgreSQL server, with or without Weir."`
 	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
-	Version    versionCmd    `cmd:"" help:"Print the version of this build."`
-	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
-
+	Version    versionCmd    `cmd:"" hidden:"" help:"Print the version of this build."`
 	UIPassword uiPasswordCmd `cmd:"" name:"ui-password" hidden:"" help:"Print the line of a user of the web UI, for weir serve --ui-users."`
+	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
 }
 
 const description = "Background jobs and messages on PostgreSQL. Start with: weir dev"

@@ -13,7 +13,7 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 		return kong.DefaultHelpPrinter(options, ctx)
 	}
 	w := ctx.Stdout
-	fmt.Fprintf(w, "Usage: weir <command> [flags | --help]. %s\n", description)
+	fmt.Fprintf(w, "Usage: weir <command> [flags | --help | --version]. %s\n", description)
 	for _, command := range ctx.Model.Children {
 		if !command.Hidden {
 			fmt.Fprintf(w, "  %-11s %s\n", command.Name, command.Help)

@@ -40,7 +40,10 @@ type jobsListCmd struct {
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
 	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
 	Flow  int64    `placeholder:"ID" range:"1 or more" help:"Only jobs of this flow, and of the tasks and flows within it."`
-	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same --state, --queue, --kind, --meta, --key and --flow."`
+	Text  string   `help:"Only jobs whose args contain this text, upper and lower case alike. Args are searched as they are shown, encrypted ones not at all."`
+	Since past     `placeholder:"TIME" help:"Only jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z or 2026-01-31, or how long ago, such as 90s, 10m, 24h or 7d."`
+	Until past     `placeholder:"TIME" help:"Only jobs enqueued before that time."`
+	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same flags, but for --limit. Times must be the same, too: not how long ago."`
 	Limit *int     `placeholder:"N" help:"Maximum jobs (100 with --state; otherwise 5 of each state)."`
 	jsonFlag
 }
@@ -54,12 +57,14 @@ Examples:
 
     weir jobs list --state failed --queue files --json
 
-    weir jobs list --state failed --state cancelled --meta '{"tenant": "acme"}'`
+    weir jobs list --state failed --state cancelled --meta '{"tenant": "acme"}'
+
+    weir jobs list --text ada@example.org --since 24h`
 }
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const maxLimit = 10_000
-	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, Flow: c.Flow, After: c.After}
+	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, Flow: c.Flow, Text: c.Text, EnqueuedAfter: c.Since.Time, EnqueuedBefore: c.Until.Time, After: c.After}
 	limit := 100
 	for _, name := range c.State {
 		state := weir.State(name)
@@ -83,6 +88,9 @@ func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 			return usagef("--meta must be a JSON object, got %s", c.Meta)
 		}
 		list.Meta = json.RawMessage(c.Meta)
+	}
+	if !c.Since.IsZero() && !c.Until.IsZero() && !c.Since.Before(c.Until.Time) {
+		return usagef("no job was enqueued after %s and before %s: --since must be the earlier time", when(&c.Since.Time), when(&c.Until.Time))
 	}
 	if c.After != "" && len(c.State) == 0 {
 		return usagef("--after continues a list of chosen states: give the same --state as before")

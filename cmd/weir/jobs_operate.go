@@ -44,7 +44,8 @@ func (c *jobsCancelCmd) Run(ctx context.Context, s *streams, db *database) error
 type jobsRetryCmd struct {
 	IDs []int64 `arg:"" optional:"" name:"id" help:"Ids of jobs. Or select jobs with flags."`
 	whereFlags
-	errorFlag
+	endedFlags
+	backgroundFlag
 	State []string `placeholder:"STATE" help:"failed (the default), cancelled or completed; may be repeated. Only together with other flags."`
 	jsonFlag
 }
@@ -53,18 +54,27 @@ func (jobsRetryCmd) Help() string {
 	return `A job that completed, failed or was cancelled becomes available again; any other stays as it is.
 
 With flags, it retries all failed jobs (or those in --state) that match all of the flags, in small steps. If it is interrupted, run it again: it
-continues with the rest.
+continues with the rest. With --background, workers do it.
 
 Examples:
 
     weir jobs retry 42
 
-    weir jobs retry --queue mail --error 'connection refused'`
+    weir jobs retry --queue mail --error 'connection refused'
+
+    weir jobs retry --kind welcome --shape 'user <n> not found' --finished-after 24h --background`
 }
 
 func (c *jobsRetryCmd) Run(ctx context.Context, s *streams, db *database) error {
-	if len(c.IDs) == 0 || c.isSet() || c.Error != "" || len(c.State) > 0 {
-		return c.steps(ctx, s, db, c.IDs, c.Error, c.State, c.JSON, "retried", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+	if len(c.IDs) == 0 || c.isSet() || c.isSetEnded() || c.Background || len(c.State) > 0 {
+		f, err := c.filter(c.IDs, &c.endedFlags, c.State)
+		if err != nil {
+			return err
+		}
+		if c.Background {
+			return c.begin(ctx, s, db, weir.Operation{What: weir.OperationRetry, Filter: f}, c.DryRun, c.JSON)
+		}
+		return c.steps(ctx, s, db, f, []weir.State{weir.StateFailed}, c.JSON, "retried", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
 			return client.RetryWhere(ctx, f, progress)
 		})
 	}

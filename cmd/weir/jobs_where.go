@@ -24,8 +24,16 @@ type whereFlags struct {
 	DryRun         bool     `help:"Change nothing; show the first jobs that match."`
 }
 
-type errorFlag struct {
-	Error string `placeholder:"TEXT" help:"Jobs whose last error contains this text."`
+// endedFlags select jobs by how and when they have ended.
+type endedFlags struct {
+	Error          string `placeholder:"TEXT" help:"Jobs whose last error contains this text."`
+	Shape          string `placeholder:"TEXT" help:"Jobs whose last error has this shape, as weir jobs failures shows it."`
+	FinishedAfter  past   `placeholder:"TIME" help:"Jobs that ended then or later."`
+	FinishedBefore past   `placeholder:"TIME" help:"Jobs that ended before that time."`
+}
+
+func (e *endedFlags) isSetEnded() bool {
+	return e.Error != "" || e.Shape != "" || !e.FinishedAfter.IsZero() || !e.FinishedBefore.IsZero()
 }
 
 // past is a time, written as such or as a duration before now.
@@ -58,8 +66,9 @@ func (w *whereFlags) selects() bool {
 }
 
 // filter checks the flags.
-func (w *whereFlags) filter(ids []int64, errorText string, states []string) (weir.JobFilter, error) {
-	f := weir.JobFilter{Queue: w.Queue, Kinds: w.Kind, Priority: w.Priority, Key: w.Key, EnqueuedAfter: w.EnqueuedAfter.Time, EnqueuedBefore: w.EnqueuedBefore.Time, Error: errorText}
+func (w *whereFlags) filter(ids []int64, e *endedFlags, states []string) (weir.JobFilter, error) {
+	f := weir.JobFilter{Queue: w.Queue, Kinds: w.Kind, Priority: w.Priority, Key: w.Key, EnqueuedAfter: w.EnqueuedAfter.Time, EnqueuedBefore: w.EnqueuedBefore.Time,
+		Error: e.Error, Shape: e.Shape, FinishedAfter: e.FinishedAfter.Time, FinishedBefore: e.FinishedBefore.Time}
 	if len(ids) > 0 {
 		return f, usagef("give ids or flags that select jobs, not both")
 	}
@@ -79,7 +88,10 @@ func (w *whereFlags) filter(ids []int64, errorText string, states []string) (wei
 	if !w.EnqueuedAfter.IsZero() && !w.EnqueuedBefore.IsZero() && !w.EnqueuedAfter.Before(w.EnqueuedBefore.Time) {
 		return f, usagef("no job was enqueued after %s and before %s: --enqueued-after must be the earlier time", when(&w.EnqueuedAfter.Time), when(&w.EnqueuedBefore.Time))
 	}
-	if !w.selects() && errorText == "" {
+	if !e.FinishedAfter.IsZero() && !e.FinishedBefore.IsZero() && !e.FinishedAfter.Before(e.FinishedBefore.Time) {
+		return f, usagef("no job ended after %s and before %s: --finished-after must be the earlier time", when(&e.FinishedAfter.Time), when(&e.FinishedBefore.Time))
+	}
+	if !w.selects() && !e.isSetEnded() {
 		return f, usagef("give ids, or flags that select jobs, such as --queue; --enqueued-before 0s selects all jobs")
 	}
 	for _, name := range states {
@@ -93,7 +105,7 @@ func (w *whereFlags) filter(ids []int64, errorText string, states []string) (wei
 }
 
 func (w *whereFlags) cancel(ctx context.Context, s *streams, db *database, ids []int64, asJSON bool) error {
-	f, err := w.filter(ids, "", nil)
+	f, err := w.filter(ids, &endedFlags{}, nil)
 	if err != nil {
 		return err
 	}
@@ -120,15 +132,10 @@ func (w *whereFlags) cancel(ctx context.Context, s *streams, db *database, ids [
 
 type stepper func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error)
 
-func (w *whereFlags) steps(ctx context.Context, s *streams, db *database, ids []int64, errorText string, states []string, asJSON bool, done string, do stepper) error {
-	return w.stepsFrom(ctx, s, db, ids, []weir.State{weir.StateFailed}, errorText, states, asJSON, done, do)
-}
-
-// stepsFrom does a bulk operation, or shows what it would change: jobs in one of the states usual, unless states names others.
-func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, ids []int64, usual []weir.State, errorText string, states []string, asJSON bool, done string, do stepper) error {
-	f, err := w.filter(ids, errorText, states)
-	if err != nil {
-		return err
+// steps does a bulk operation, or shows what it would change: jobs in one of the states usual, unless the filter names others.
+func (w *whereFlags) steps(ctx context.Context, s *streams, db *database, f weir.JobFilter, usual []weir.State, asJSON bool, done string, do stepper) error {
+	if w.DryRun && f.Shape != "" {
+		return usagef("--dry-run can't show jobs by --shape, which the database works out: see how many they are with weir jobs failures")
 	}
 	client, closePool, err := db.client(ctx)
 	if err != nil {
@@ -162,7 +169,7 @@ func (w *whereFlags) stepsFrom(ctx context.Context, s *streams, db *database, id
 // preview shows the first jobs that a filter selects.
 func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFilter, states []weir.State, asJSON bool) error {
 	const most, pages = 20, 20
-	list := weir.JobsParams{States: states, Queue: f.Queue, Kinds: f.Kinds, Meta: f.Meta, Key: f.Key, Limit: 200}
+	list := weir.JobsParams{States: states, Queue: f.Queue, Kinds: f.Kinds, Meta: f.Meta, Key: f.Key, EnqueuedAfter: f.EnqueuedAfter, EnqueuedBefore: f.EnqueuedBefore, Limit: 200}
 	found := []weir.JobInfo{}
 	more := false
 	for range pages {
@@ -171,7 +178,11 @@ func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFil
 			return err
 		}
 		for _, j := range page.Jobs {
-			if (f.Priority == 0 || j.Priority == f.Priority) && !j.EnqueuedAt.Before(f.EnqueuedAfter) && (f.EnqueuedBefore.IsZero() || j.EnqueuedAt.Before(f.EnqueuedBefore)) &&
+			ended := j.EnqueuedAt // of a job that was cancelled before it started
+			if j.FinishedAt != nil {
+				ended = *j.FinishedAt
+			}
+			if (f.Priority == 0 || j.Priority == f.Priority) && !ended.Before(f.FinishedAfter) && (f.FinishedBefore.IsZero() || ended.Before(f.FinishedBefore)) &&
 				(f.Error == "" || j.Error != nil && strings.Contains(*j.Error, f.Error)) {
 				found = append(found, j)
 			}
@@ -213,7 +224,8 @@ func preview(ctx context.Context, s *streams, client *weir.Client, f weir.JobFil
 
 type jobsDeleteCmd struct {
 	whereFlags
-	errorFlag
+	endedFlags
+	backgroundFlag
 	jsonFlag
 }
 
@@ -227,7 +239,14 @@ Example:
 }
 
 func (c *jobsDeleteCmd) Run(ctx context.Context, s *streams, db *database) error {
-	return c.steps(ctx, s, db, nil, c.Error, nil, c.JSON, "deleted", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+	f, err := c.filter(nil, &c.endedFlags, nil)
+	if err != nil {
+		return err
+	}
+	if c.Background {
+		return c.begin(ctx, s, db, weir.Operation{What: weir.OperationDelete, Filter: f}, c.DryRun, c.JSON)
+	}
+	return c.steps(ctx, s, db, f, []weir.State{weir.StateFailed}, c.JSON, "deleted", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
 		return client.DeleteWhere(ctx, f, progress)
 	})
 }
@@ -236,6 +255,7 @@ type jobsMoveCmd struct {
 	whereFlags
 	ToQueue    string `placeholder:"QUEUE" help:"The queue to move to."`
 	ToPriority int    `placeholder:"N" range:"1 to 4" help:"The priority to move to, 1 to 4."`
+	backgroundFlag
 	jsonFlag
 }
 
@@ -257,11 +277,19 @@ func (c *jobsMoveCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.ToPriority < 0 || c.ToPriority > 4 {
 		return usagef("--to-priority must be 1 to 4, got %d", c.ToPriority)
 	}
+	f, err := c.filter(nil, &endedFlags{}, nil)
+	if err != nil {
+		return err
+	}
+	to := weir.MoveTo{Queue: c.ToQueue, Priority: c.ToPriority}
+	if c.Background {
+		return c.begin(ctx, s, db, weir.Operation{What: weir.OperationMove, Filter: f, To: to}, c.DryRun, c.JSON)
+	}
 	waiting := []weir.State{weir.StateAvailable, weir.StateScheduled}
 	isNew := false
-	err := c.stepsFrom(ctx, s, db, nil, waiting, "", nil, c.JSON, "moved", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
+	err = c.steps(ctx, s, db, f, waiting, c.JSON, "moved", func(client *weir.Client, f weir.JobFilter, progress func(int64)) (int64, error) {
 		unknown := unknownQueue(ctx, client, c.ToQueue) != nil
-		n, err := client.MoveWhere(ctx, f, weir.MoveTo{Queue: c.ToQueue, Priority: c.ToPriority}, progress)
+		n, err := client.MoveWhere(ctx, f, to, progress)
 		isNew = unknown && n > 0
 		return n, err
 	})

@@ -124,7 +124,11 @@ func holds(above int) (string, error) {
 	for _, m := range all[min(above, len(all)):] {
 		lost = append(lost, "all "+m.Name)
 	}
-	return strings.Join(lost, " and "), nil
+	last := len(lost) - 1
+	if last < 1 {
+		return strings.Join(lost, ""), nil
+	}
+	return strings.Join(lost[:last], ", ") + " and " + lost[last], nil
 }
 
 type migrateStatusCmd struct{ jsonFlag }

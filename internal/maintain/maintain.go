@@ -34,6 +34,8 @@ const (
 	foldEvery    = 100 * time.Millisecond // if there are flows, when not signalled
 	foldIdle     = time.Second            // if there are none
 	foldPause    = 5 * time.Millisecond   // minimum interval; and when another session folds, which may not see what this one was signalled for
+	operateEvery = time.Second            // minimum interval between looks for operations; and if others do the steps of all that have not ended
+	operateIdle  = 10 * time.Second       // if there are none, when not signalled
 	stepGrace    = 5 * time.Second        // for a step that has begun when the maintainer stops
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
@@ -49,6 +51,7 @@ type Maintainer struct {
 	outage  *outage.Log
 	poked   chan struct{}
 	arrived chan struct{}
+	begun   chan struct{}
 	ended   atomic.Bool // members of flows have, since the last fold
 	stirred atomic.Bool // poked since the last round of chores
 	workers atomic.Int32
@@ -56,7 +59,7 @@ type Maintainer struct {
 
 // New returns a Maintainer, which works while Run runs. It reports failures to o, which it shares with its worker.
 func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
-	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1), arrived: make(chan struct{}, 1)}
+	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1), arrived: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
 	m.workers.Store(1)
 	return m
 }
@@ -79,6 +82,14 @@ func (m *Maintainer) Arrived() {
 	}
 }
 
+// Begun signals that a bulk operation may have begun.
+func (m *Maintainer) Begun() {
+	select {
+	case m.begun <- struct{}{}:
+	default:
+	}
+}
+
 // Share sets the number of maintainers.
 func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
@@ -89,6 +100,7 @@ func (m *Maintainer) Run(ctx context.Context) {
 	all.Go(func() { m.rescues(ctx) })
 	all.Go(func() { m.chores(ctx) })
 	all.Go(func() { m.folds(ctx) })
+	all.Go(func() { m.operations(ctx) })
 	all.Wait()
 }
 
@@ -183,6 +195,33 @@ func (m *Maintainer) foldAll(ctx context.Context) (busy, again, used bool, err e
 		}
 	}
 	return busy, again, used, err
+}
+
+// operations does steps of bulk operations: one after another, from when it is signalled that one may have begun. It also looks now and then, because
+// the maintainer that did them may be gone.
+func (m *Maintainer) operations(ctx context.Context) {
+	for wait := m.shared(operateEvery); sleep.Until(ctx, wait, m.begun); {
+		step, done := outlast(ctx)
+		began := time.Now()
+		did, err := m.store.StepOperations(step)
+		done()
+		said := ""
+		if did.Operation > 0 {
+			said = fmt.Sprintf("operation %d, which is %s, has changed %d jobs more", did.Operation, did.State, did.Changed)
+		}
+		m.done(ctx, "step operations", said, err)
+		if err == nil && did.Operation > 0 {
+			wait = time.Since(began) / 8 // for whoever else needs the database, and this worker's connections
+			continue
+		}
+		if !sleep.For(ctx, m.shared(operateEvery)) {
+			return
+		}
+		wait = 0
+		if err == nil && !did.Open {
+			wait = m.shared(operateIdle)
+		}
+	}
 }
 
 // chores does all other chores, in rounds.

@@ -192,3 +192,45 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) error {
 	_, err := pool.Exec(t.Context(), sql, args...)
 	return err
 }
+
+// TestAMaintainerDoesWhatAnotherHasLeft: operations that have not ended are done by whichever maintainer there is, also by one that was not signalled that they
+// began; and a maintainer that is signalled does them at once.
+func TestAMaintainerDoesWhatAnotherHasLeft(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	log := slog.New(slog.DiscardHandler)
+	begin := func() {
+		t.Helper()
+		if err := exec(t, pool, `SELECT weir.begin_operation('move', '{"queue": "q"}', to_queue => 'r') FROM (SELECT weir.enqueue('q', 'k') FROM generate_series(1, 50)) k LIMIT 1`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := func(want int) {
+		t.Helper()
+		pgtest.Eventually(t, func() error {
+			var n int
+			err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.operations() WHERE state = 'done'`).Scan(&n)
+			if err == nil && n < want {
+				err = fmt.Errorf("%d of %d operations are done", n, want)
+			}
+			return err
+		})
+	}
+	begin()
+	if err := exec(t, pool, `SELECT weir._step_operations(10)`); err != nil { // another maintainer, which is gone
+		t.Fatal(err)
+	}
+	m := New(store.New(pool, 1), log, outage.New(log))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		m.operations(ctx)
+	}()
+	done(1)
+	begin()
+	m.Begun()
+	done(2)
+	stop()
+	pgtest.Receive(t, ended, "the maintainer has stopped")
+}

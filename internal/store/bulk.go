@@ -8,8 +8,9 @@ import (
 const (
 	sqlWhere       = `nullif($1, ''), $2::text[], $3::text::jsonb, $4::integer, $5::timestamptz, $6::timestamptz, key => nullif($7, '')`
 	sqlCancelWhere = `SELECT weir.cancel_where(` + sqlWhere + `)`
-	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + `, error => nullif($8, ''), states => $9::text[], after => nullif($10, ''))`
-	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + `, error => nullif($8, ''), after => nullif($9, ''))`
+	sqlEnded       = `, error => nullif($8, ''), shape => nullif($9, ''), finished_after => $10::timestamptz, finished_before => $11::timestamptz, after => nullif($12, '')`
+	sqlRetryWhere  = `SELECT retried, coalesce(next, '') FROM weir.retry_where(` + sqlWhere + sqlEnded + `, states => $13::text[])`
+	sqlDeleteWhere = `SELECT deleted, coalesce(next, '') FROM weir.delete_where(` + sqlWhere + sqlEnded + `)`
 	sqlMoveWhere   = `SELECT moved, coalesce(next, '') FROM weir.move_where(` + sqlWhere + `, to_queue => nullif($8, ''), to_priority => $9::integer, after => nullif($10, ''))`
 )
 
@@ -23,6 +24,9 @@ type Where struct {
 	EnqueuedBefore *time.Time
 	Key            string
 	Error          string
+	Shape          string
+	FinishedAfter  *time.Time
+	FinishedBefore *time.Time
 	States         []string
 	After          string // next of the previous step
 }
@@ -33,6 +37,11 @@ func (w Where) args(more ...any) []any {
 		kinds = w.Kinds
 	}
 	return append([]any{w.Queue, kinds, w.Meta, w.Priority, w.EnqueuedAfter, w.EnqueuedBefore, w.Key}, more...)
+}
+
+// ended are the arguments for jobs that have ended.
+func (w Where) ended(more ...any) []any {
+	return append(w.args(w.Error, w.Shape, w.FinishedAfter, w.FinishedBefore, w.After), more...)
 }
 
 // CancelWhere returns the number of the cancellation; nil: the queue does not exist.
@@ -49,13 +58,13 @@ func CancelWhereTx(ctx context.Context, tx Querier, w Where) (no *int64, err err
 
 // RetryWhere does one step, and returns how many jobs it has retried, and the value of After for the next step; "": there is none.
 func (s *Store) RetryWhere(ctx context.Context, w Where) (retried int64, next string, err error) {
-	err = s.row(ctx, sqlRetryWhere, w.args(w.Error, w.States, w.After), &retried, &next)
+	err = s.row(ctx, sqlRetryWhere, w.ended(w.States), &retried, &next)
 	return retried, next, err
 }
 
 // DeleteWhere does one step, and returns how many jobs it has deleted, and the value of After for the next step; "": there is none.
 func (s *Store) DeleteWhere(ctx context.Context, w Where) (deleted int64, next string, err error) {
-	err = s.row(ctx, sqlDeleteWhere, w.args(w.Error, w.After), &deleted, &next)
+	err = s.row(ctx, sqlDeleteWhere, w.ended(), &deleted, &next)
 	return deleted, next, err
 }
 

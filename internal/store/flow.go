@@ -12,7 +12,9 @@ const (
 	sqlFlow     = `SELECT weir.flow($1, $2::text::jsonb, $3::text::jsonb, $4::timestamptz, nullif($5::bigint, 0), $6::boolean)`
 	sqlSeal     = `SELECT weir.seal($1::bigint)`
 	flowColumns = `id, name, state, generation, jobs, unfinished, completed, failed, cancelled, created_at, deadline, finished_at,
-		coalesce(parent, 0), is_task, coalesce(job, 0), fail_fast, counters`
+		coalesce(parent, 0), is_task, coalesce(job, 0), fail_fast, counters,
+		CASE WHEN on_done IS NOT NULL THEN jsonb_build_object('queue', on_done->>'queue', 'kind', on_done->>'kind') END,
+		CASE WHEN on_success IS NOT NULL THEN jsonb_build_object('queue', on_success->>'queue', 'kind', on_success->>'kind') END`
 	sqlFlowInfo   = `SELECT ` + flowColumns + ` FROM weir.flow_info($1)`
 	sqlRunning    = `SELECT weir.flow_running($1)`
 	sqlFlows      = `SELECT ` + flowColumns + ` FROM weir.flows(nullif($1::bigint, 0), $2::int, nullif($3::bigint, 0))`

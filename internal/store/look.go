@@ -13,12 +13,14 @@ const (
 	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
-	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0))`
+	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0),
+		nullif($9, ''), $10::timestamptz, $11::timestamptz)`
 	sqlQueues   = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers  = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs     = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
 	sqlHistory  = `SELECT at, completed, failed, cancelled, retried, other, waiting, oldest, coalesce(wait_p50, '0'), coalesce(wait_p95, '0'), coalesce(run_p50, '0'), coalesce(run_p95, '0')
 		FROM weir.history(nullif($1, ''), $2, $3)`
+	sqlStorage  = `SELECT log, coalesce(segment, 0), coalesce(state, ''), since, opened_at, reclaim_at, bytes, index_bytes, coalesce(max_bytes, 0), holders FROM weir.storage()`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`
 	sqlRetry    = `SELECT coalesce(weir.retry($1::bigint), '')`
 	sqlPause    = `SELECT weir.pause($1)`
@@ -57,8 +59,11 @@ type List struct {
 	Meta   []byte // a JSON object
 	Key    string
 	Flow   int64
+	Text   string // part of the args
 	After  string // next of the previous page
 	Limit  int
+
+	EnqueuedAfter, EnqueuedBefore time.Time
 }
 
 // Jobs returns a page of jobs as a JSON array, and the value of After for the next page; "": there are no more.
@@ -68,7 +73,7 @@ func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err
 		text := string(l.Meta)
 		meta = &text
 	}
-	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key, l.Flow}, &jobs, &next)
+	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key, l.Flow, l.Text, orNull(l.EnqueuedAfter), orNull(l.EnqueuedBefore)}, &jobs, &next)
 	return jobs, next, err
 }
 
@@ -92,6 +97,11 @@ func Hubs[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlHubs, nil, pgx.RowToStructByPos[T])
 }
 
+// Storage lists the segments of each log, then the other tables.
+func Storage[T any](ctx context.Context, s *Store) ([]T, error) {
+	return rows(ctx, s, sqlStorage, nil, pgx.RowToStructByPos[T])
+}
+
 // Settings lists the settings of the database, then those of queues.
 func Settings[T any](ctx context.Context, s *Store) ([]T, error) {
 	return rows(ctx, s, sqlSettings, nil, pgx.RowToStructByPos[T])
@@ -109,13 +119,15 @@ type FailureGroup struct {
 
 // FailureGroups groups failed jobs. Zero times exclude nothing.
 func FailureGroups(ctx context.Context, s *Store, queue, kind, key string, since, before time.Time, limit int) ([]FailureGroup, error) {
-	orNull := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		return &t
-	}
 	return rows(ctx, s, sqlGroups, []any{queue, kind, orNull(since), orNull(before), limit, key}, pgx.RowToStructByPos[FailureGroup])
+}
+
+// orNull is NULL for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 // RetryRules lists the retry rules, in the order in which they are tried.

@@ -321,10 +321,7 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 		}
 		polled = time.Now()
 		if control {
-			select {
-			case s.heard <- struct{}{}:
-			default:
-			}
+			s.controlMoved()
 		}
 		if changed {
 			return true, nil

@@ -60,10 +60,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 		}
 		h.Outage.Worked("polls for work")
 		if control {
-			select {
-			case h.heard <- struct{}{}:
-			default:
-			}
+			h.controlMoved()
 		}
 		if changed {
 			return true

@@ -56,6 +56,7 @@ func (s *session) keep(ctx context.Context) {
 				watch.store = by
 				_, control, err := watch.poll(brief, 1, hearEvery)
 				if err == nil && control {
+					s.mayHaveBegun()
 					s.hearCancellations(ctx, by)
 				}
 				return err
@@ -92,6 +93,23 @@ func (s *session) running() (ids []int64) {
 		}
 	}
 	return ids
+}
+
+// controlMoved signals that weir.control has moved, or a transaction has ended that may have moved it before: jobs may have been cancelled, and bulk
+// operations begun.
+func (s *session) controlMoved() {
+	select {
+	case s.heard <- struct{}{}:
+	default:
+	}
+	s.mayHaveBegun()
+}
+
+// mayHaveBegun signals the maintainer that a bulk operation may have begun.
+func (s *session) mayHaveBegun() {
+	if s.Maintainer != nil {
+		s.Maintainer.Begun()
+	}
 }
 
 // hearCancellations cancels the contexts of cancelled jobs.

@@ -85,6 +85,8 @@ type Maintainer interface {
 	Poke()
 	// Arrived signals that members of flows have ended.
 	Arrived()
+	// Begun signals that a bulk operation may have begun.
+	Begun()
 	// Share passes the number of workers that do the same chores.
 	Share(workers int)
 }

@@ -5,7 +5,8 @@
 -- with is not in the list any more: so a run that was ended, or runs beside another one, does no harm, and another run does the rest.
 
 CREATE OR REPLACE FUNCTION weir._select_where(states text[], queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamptz, enqueued_before timestamptz,
-                                              key text, error text, after text, max_rows integer, flow bigint DEFAULT NULL, OUT ids bigint[], OUT next text)
+                                              key text, error text, after text, max_rows integer, flow bigint DEFAULT NULL, shape text DEFAULT NULL,
+                                              finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT ids bigint[], OUT next text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -23,7 +24,11 @@ BEGIN
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
-        AND (error IS NULL OR strpos(j.error, error) > 0));
+        AND (error IS NULL OR strpos(j.error, error) > 0)
+        -- A job that was cancelled, and that no worker has passed, has no end yet.
+        AND (finished_after IS NULL OR coalesce(j.finished_at, j.enqueued_at) >= finished_after) AND (finished_before IS NULL OR coalesce(j.finished_at, j.enqueued_at) < finished_before)
+        -- As weir.failure_groups does. In the end, because it takes longer than all of the above.
+        AND CASE WHEN shape IS NULL THEN true ELSE weir._shape_of(concat(left(j.error, 1000), CASE WHEN length(j.error) > 1000 THEN right(j.error, 2000) END)) = shape END);
     next := p.next;
     EXIT WHEN next IS NULL;
   END LOOP;
@@ -35,7 +40,7 @@ $$;
 COMMENT ON FUNCTION weir._select_where IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 
 CREATE OR REPLACE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamptz, enqueued_before timestamptz,
-                                            key text, error text, max_rows integer) RETURNS void
+                                            key text, error text, max_rows integer, shape text DEFAULT NULL, has_end boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -43,51 +48,34 @@ AS $$
 BEGIN
   PERFORM weir._check_isolation(_check_step.what);
   PERFORM weir._check_filter(_check_step.what, _check_step.queue, _check_step.kinds, _check_step.meta, _check_step.priority, _check_step.key, _check_step.error,
-    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0,
-    'Pass a queue, a key, kinds, meta, a priority, a time or a part of the error. To select all jobs, pass enqueued_before => now().');
+    num_nonnulls(_check_step.enqueued_after, _check_step.enqueued_before) > 0 OR _check_step.has_end,
+    'Pass a queue, a key, kinds, meta, a priority, a time, or a part or the shape of the error. To select all jobs, pass enqueued_before => now().', _check_step.shape);
   IF _check_step.max_rows NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: a step looks at 1 to 1000 jobs, got %', _check_step.max_rows USING ERRCODE = '22023', HINT = 'Call it again with after, until next is NULL.';
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._check_step IS 'Refuses a step of a bulk operation whose arguments are not valid. Errors: 22023, WR004. Locks: none.';
+COMMENT ON FUNCTION weir._check_step IS 'Refuses a step of a bulk operation whose arguments are not valid. has_end: a time of the end is a condition. Errors: 22023, WR004. Locks: none.';
+
+CREATE OR REPLACE FUNCTION weir._check_states(what text, states text[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF cardinality(states) = 0 THEN
+    RAISE EXCEPTION 'weir: % got an empty list of states', what USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
+  ELSIF NOT states <@ ARRAY['completed', 'failed', 'cancelled'] THEN
+    RAISE EXCEPTION 'weir: % retries completed, failed and cancelled jobs, got states %', what, states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_states IS 'Refuses states whose jobs can''t be retried; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.retry_where(
   queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
   enqueued_before timestamptz DEFAULT NULL, error text DEFAULT NULL, states text[] DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500, key text DEFAULT NULL,
-  OUT retried integer, OUT next text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
-AS $$
-#variable_conflict use_variable
-DECLARE
-  final CONSTANT text[] := ARRAY['completed', 'failed', 'cancelled'];
-  ids   bigint[];
-BEGIN
-  IF cardinality(states) = 0 THEN
-    RAISE EXCEPTION 'weir: retry_where got an empty list of states' USING ERRCODE = '22023', HINT = 'Pass NULL for failed jobs.';
-  END IF;
-  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
-  states := coalesce(states, ARRAY['failed']);
-  IF NOT states <@ final THEN
-    RAISE EXCEPTION 'weir: retry_where retries completed, failed and cancelled jobs, got states %', states USING ERRCODE = '22023', HINT = 'Jobs in other states are still to run.';
-  END IF;
-  SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
-  PERFORM weir._lock_to_retry(ids);
-  -- Those that are retried first are claimed first: the oldest.
-  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
-  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
-END
-$$;
-COMMENT ON FUNCTION weir.retry_where IS
-  'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error. All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
-
-CREATE OR REPLACE FUNCTION weir.delete_where(
-  queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
-  enqueued_before timestamptz DEFAULT NULL, error text DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500, key text DEFAULT NULL,
-  OUT deleted integer, OUT next text)
+  shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT retried integer, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -96,9 +84,37 @@ AS $$
 DECLARE
   ids bigint[];
 BEGIN
-  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows);
+  PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0),
+          weir._check_states('retry_where', states);
+  states := coalesce(states, ARRAY['failed']);
   SELECT s.ids, s.next INTO ids, next
-  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500)) s;
+  FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
+                          shape => shape, finished_after => finished_after, finished_before => finished_before) s;
+  PERFORM weir._lock_to_retry(ids);
+  -- Those that are retried first are claimed first: the oldest.
+  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+END
+$$;
+COMMENT ON FUNCTION weir.retry_where IS
+  'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error, or has the shape by which weir.failure_groups groups it, and that reached that state at or after finished_after, or before finished_before (of a job that was cancelled and that no worker has passed, the time when it was enqueued counts). All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir.delete_where(
+  queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
+  enqueued_before timestamptz DEFAULT NULL, error text DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500, key text DEFAULT NULL,
+  shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT deleted integer, OUT next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  ids bigint[];
+BEGIN
+  PERFORM weir._check_step('delete_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0);
+  SELECT s.ids, s.next INTO ids, next
+  FROM weir._select_where(ARRAY['failed'], queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
+                          shape => shape, finished_after => finished_after, finished_before => finished_before) s;
   PERFORM weir._lock_to_retry(ids);
   deleted := weir._forget_failures(ids);
 END

@@ -20,7 +20,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._filters_of IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
 
-CREATE OR REPLACE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._check_filter(what text, queue text, kinds text[], meta jsonb, priority integer, key text, error text, has_time boolean, hint text, shape text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -29,7 +29,7 @@ DECLARE
   empty text;  -- a condition that was given, but whose value is empty: from a variable that is not set, for example
 BEGIN
   SELECT c.name INTO empty
-  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = '')) c(name, is_empty)
+  FROM (VALUES ('queue', _check_filter.queue = ''), ('kinds', cardinality(_check_filter.kinds) = 0 OR '' = ANY (_check_filter.kinds)), ('meta', _check_filter.meta = '{}'), ('key', _check_filter.key = ''), ('error', _check_filter.error = ''), ('shape', _check_filter.shape = '')) c(name, is_empty)
   WHERE c.is_empty LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % got a condition whose value is empty: %', _check_filter.what, empty USING ERRCODE = '22023', HINT = 'Pass NULL for no condition.';
@@ -42,7 +42,7 @@ BEGIN
       USING ERRCODE = '22023', HINT = 'It selects the jobs whose meta contains this object, as with @>.';
   ELSIF _check_filter.priority NOT BETWEEN 1 AND 4 THEN
     RAISE EXCEPTION 'weir: priority must be 1 to 4, got %', _check_filter.priority USING ERRCODE = '22023';
-  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error) = 0 THEN
+  ELSIF NOT _check_filter.has_time AND num_nonnulls(_check_filter.queue, _check_filter.kinds, _check_filter.meta, _check_filter.priority, _check_filter.key, _check_filter.error, _check_filter.shape) = 0 THEN
     RAISE EXCEPTION 'weir: % needs a filter', _check_filter.what USING ERRCODE = '22023', HINT = _check_filter.hint;
   END IF;
 END

@@ -416,7 +416,18 @@ BEGIN
     END;
     EXIT WHEN again IS NOT TRUE;
   END LOOP;
+  FOR round IN 1..5 LOOP  -- each takes a while, for which other chores wait
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    BEGIN
+      EXECUTE 'SELECT s.operation IS NOT NULL FROM weir._step_operations() s' INTO again;
+    EXCEPTION WHEN OTHERS THEN
+      RAISE WARNING 'weir: step_operations: %', SQLERRM USING ERRCODE = SQLSTATE;
+      again := false;
+    END;
+    EXIT WHEN again IS NOT TRUE;
+  END LOOP;
 END
 $$;
 COMMENT ON PROCEDURE weir.chores IS
-  'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
+  'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, does up to 5 steps of operations, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';

@@ -38,7 +38,8 @@ $$;
 COMMENT ON FUNCTION weir._next IS
   'Up to most of the next jobs that are, or were, in a state, in some lanes (those of a queue and its ring, or those of a key of it) or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 
-CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL, OUT jobs weir.job_info[], OUT next text)
+CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL,
+                                           args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -49,19 +50,22 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 1 for each kilobyte of args that is searched
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
   at     jsonb;    -- where the previous page stopped: the state's number in the list, the place, and the seal
   nr     integer := 1;
   place  jsonb;
-  step   integer := least(most + 1, 200);  -- more at a time, the more are read in vain
+  widest CONSTANT integer := CASE WHEN args_text IS NULL THEN 500 ELSE 25 END;  -- of a step: args may have 1 MiB each, and the effort is seen after the step
+  step   integer := least(most + 1, 200, widest);  -- more at a time, the more are read in vain
+  wanted text    := lower(args_text);
+  conditions jsonb;
   got    integer;
   hits   integer;  -- how many jobs the page has had before this step
   r      record;
   look   weir.job_info;
-  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow) > 0;
+  has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow, args_text, enqueued_after, enqueued_before) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -78,24 +82,30 @@ BEGIN
   ELSIF jsonb_typeof(meta) <> 'object' OR pg_column_size(meta) > 65536 THEN
     RAISE EXCEPTION 'weir: meta must be a JSON object of at most 64 KiB, got %', left(meta::text, 100) USING ERRCODE = '22023', HINT = 'The list has the jobs whose meta contains this object, as with @>.';
   END IF;
+  IF length(args_text) NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: args_text must have 1 to 1000 characters, got %', length(args_text) USING ERRCODE = '22023', HINT = 'The list has the jobs whose args contain this text; pass NULL for all jobs.';
+  END IF;
   PERFORM weir._check_key(_read_page.key);
   states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
+  -- Times in UTC, so that they read the same in a session with another time zone.
+  conditions := jsonb_build_object('states', states, 'queue', queue, 'kinds', kinds, 'meta', _read_page.meta, 'key', _read_page.key, 'flow', _read_page.flow, 'args_text', args_text,
+    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC');
   IF after <> '' THEN
     BEGIN
       IF length(after) > 65536 THEN
         RAISE data_exception;
       END IF;
       at := convert_from(decode(rpad(translate(after, '-_', '+/'), (length(after) + 3) / 4 * 4, '='), 'base64'), 'UTF8')::jsonb;
-      IF at->>2 IS DISTINCT FROM weir._seal(states, queue, kinds, meta, key, at, _read_page.flow) THEN
+      IF at->>2 IS DISTINCT FROM weir._seal(conditions, at) THEN
         RAISE data_exception;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       RAISE EXCEPTION 'weir: "%" is not a valid cursor for this list', left(after, 100)
-        USING ERRCODE = '22023', HINT = 'Pass what the previous page returned as next, in the same database, with the same states, queue, kinds, meta, key and flow; or NULL for the first page.';
+        USING ERRCODE = '22023', COLUMN = 'after', HINT = 'Pass what the previous page returned as next, in the same database and with the same conditions; or NULL for the first page.';
     END;
     nr := (at->>0)::integer;
-    step := CASE WHEN has_conditions THEN 200 ELSE step END;
+    step := CASE WHEN has_conditions THEN least(200, widest) ELSE step END;
     place := at->1;
   END IF;
   IF queue IS NOT NULL AND key IS NOT NULL THEN
@@ -114,18 +124,25 @@ BEGIN
         WITH n AS MATERIALIZED (
           SELECT k.*, row_number() OVER () AS at_nr FROM weir._next(states[nr], lanes, nullif(place, 'null'), step) k
         ), fit AS MATERIALIZED (
-          -- All rows of a job have the same kind, meta, key and flow. In one query for all of them: one for each would cost many times as much.
-          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR EXISTS (SELECT FROM (
-               (SELECT j.kind, j.meta, j.key, j.flow FROM weir.job j WHERE j.id = n.id LIMIT 1)
-               UNION ALL (SELECT l.kind, l.meta, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
-               UNION ALL (SELECT f.kind, f.meta, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
-             WHERE (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
-               AND (_read_page.flow IS NULL OR k.flow = _read_page.flow OR weir._is_within(k.flow, _read_page.flow)))) AS fits
-          FROM n
+          -- All rows of a job have the same kind, args, meta, time, key and flow. In one query for all of them: one for each would cost many times as much.
+          SELECT n.*, n.id IS NOT NULL AND (NOT has_conditions OR coalesce(k.fits, false)) AS fits, coalesce(k.kilobytes, 0) AS kilobytes
+          FROM n LEFT JOIN LATERAL (
+            SELECT (kinds IS NULL OR k.kind = ANY (kinds)) AND (_read_page.meta IS NULL OR k.meta @> _read_page.meta) AND (_read_page.key IS NULL OR k.key = _read_page.key)
+                   AND (enqueued_after IS NULL OR k.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR k.enqueued_at < enqueued_before)
+                   AND (wanted IS NULL OR strpos(t.text, wanted) > 0)
+                   AND (_read_page.flow IS NULL OR k.flow = _read_page.flow OR weir._is_within(k.flow, _read_page.flow)) AS fits,
+                   octet_length(t.text) / 1000 AS kilobytes
+            FROM (
+              (SELECT j.kind, j.args, j.meta, j.enqueued_at, j.key, j.flow FROM weir.job j WHERE j.id = n.id LIMIT 1)
+              UNION ALL (SELECT l.kind, l.args, l.meta, l.enqueued_at, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
+              UNION ALL (SELECT f.kind, f.args, f.meta, f.enqueued_at, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
+            -- Encrypted args are not the database's to read.
+            CROSS JOIN LATERAL (SELECT CASE WHEN wanted IS NOT NULL AND NOT k.args ? 'weir.encrypted' THEN lower(k.args::text) END AS text OFFSET 0) t
+            WHERE has_conditions) k ON true
         ), gone AS MATERIALIZED (
           SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
         )
-        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 ELSE 0 END AS cost,
+        SELECT CASE WHEN f.fits THEN f.id END AS id, f.ended_at, f.place, f.cost + CASE WHEN has_conditions AND f.id IS NOT NULL THEN 4 + f.kilobytes ELSE 0 END AS cost,
                f.fits AND coalesce(f.id = ANY (gone.ids), false) AS is_gone
         FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
@@ -156,7 +173,7 @@ BEGIN
       END LOOP;
       EXIT WHEN got = 0;
       IF got >= step THEN
-        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END);
+        step := least(2 * step, CASE WHEN cardinality(jobs) = hits THEN 500 ELSE 200 END, widest);
       END IF;
     END LOOP;
     nr := nr + 1;
@@ -164,26 +181,27 @@ BEGIN
   END LOOP;
   IF next IS NOT NULL THEN
     at := next::jsonb;
-    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(states, queue, kinds, meta, key, at, _read_page.flow)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
+    next := rtrim(translate(encode(convert_to((at || to_jsonb(weir._seal(conditions, at)))::text, 'UTF8'), 'base64'), E'+/\n', '-_'), '=');
   END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 
-CREATE OR REPLACE FUNCTION weir._seal(states text[], queue text, kinds text[], meta jsonb, key text, at jsonb, flow bigint DEFAULT NULL) RETURNS text
+CREATE OR REPLACE FUNCTION weir._seal(conditions jsonb, at jsonb) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   -- The number is the version of the places: increase it when their form changes.
-  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 4, states, queue, kinds, meta, key, at->0, at->1, flow)::text, getdatabaseencoding())), 'hex'), 32)
+  SELECT left(encode(sha256(convert_to(jsonb_build_array(s.value, c.system_identifier, d.oid::bigint, 5, conditions, at->0, at->1)::text, getdatabaseencoding())), 'hex'), 32)
   FROM weir.setting s, pg_control_system() c, pg_database d WHERE s.name = 'cursor_secret' AND d.datname = current_database()
 $$;
 COMMENT ON FUNCTION weir._seal IS
   'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
-                                          after text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL, flow bigint DEFAULT NULL, OUT jobs jsonb, OUT next text)
+                                          after text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL, flow bigint DEFAULT NULL,
+                                          args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, OUT jobs jsonb, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -191,14 +209,15 @@ AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
-  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow) p;
+  FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow,
+                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, and are members of this flow, or of one within it: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (upper and lower case are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

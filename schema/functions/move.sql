@@ -5,6 +5,23 @@
 -- Besides carrying, this is the only place where rows of the log are deleted, and an operator asks for it. The dead rows go with their segment. Where all
 -- jobs at the head of a lane were moved, its position is set past them, so that no claim walks over them.
 
+CREATE OR REPLACE FUNCTION weir._check_destination(what text, to_queue text, to_priority integer) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  IF to_queue IS NULL AND to_priority IS NULL THEN
+    RAISE EXCEPTION 'weir: % needs to_queue or to_priority', what USING ERRCODE = '22023';
+  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
+    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
+  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
+    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_destination IS 'Refuses a queue and a priority to which jobs can''t be moved. Errors: 22023. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.move_where(
   queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL, priority integer DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL,
   enqueued_before timestamptz DEFAULT NULL, to_queue text DEFAULT NULL, to_priority integer DEFAULT NULL, after text DEFAULT NULL, max_rows integer DEFAULT 500, key text DEFAULT NULL,
@@ -20,14 +37,9 @@ DECLARE
   lanes bigint[];
   known bigint;  -- the last cancellation by filter, if one has a queue or a priority
 BEGIN
-  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows), weir._hold_briefly();
-  IF to_queue IS NULL AND to_priority IS NULL THEN
-    RAISE EXCEPTION 'weir: move_where needs to_queue or to_priority' USING ERRCODE = '22023';
-  ELSIF length(to_queue) NOT BETWEEN 1 AND 128 THEN
-    RAISE EXCEPTION 'weir: to_queue must have 1 to 128 characters, got %', length(to_queue) USING ERRCODE = '22023';
-  ELSIF to_priority NOT BETWEEN 1 AND 4 THEN
-    RAISE EXCEPTION 'weir: to_priority must be 1 to 4, got %', to_priority USING ERRCODE = '22023';
-  ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+  PERFORM weir._check_step('move_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, NULL, max_rows),
+          weir._check_destination('move_where', to_queue, to_priority), weir._hold_briefly();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
     RAISE EXCEPTION 'weir: move_where needs a transaction of its own, and this one has written'
       USING ERRCODE = 'WR004', HINT = 'Call it in autocommit: its locks on lanes would be held until your commit.';
   END IF;

@@ -18,6 +18,7 @@
 --   1464158559  a queue's turns   (second key: hash of its name)  exclusive: claim, reclaim
 --   1464158560  a place in front of a gate   (second key: its number, and with another bit)  exclusive, tried: claim
 --   1464158561  a place in front of turns    (second key: as of the turns, and with another bit)  exclusive, tried: claim
+--   1464158562  an operation      (second key: its id)  exclusive, tried: a step of it; exclusive: stop_operation
 -- Steps: 0 guards claims against reclaiming and changes of limits (shared: claim; exclusive: reclaim, rebase, set_limit, clear_limit, tidying gates);
 --        1 rotation, reclaiming and rebasing; 2 promotion; 3 tidying; 6 rescue; 7 folding arrivals of flows; 8 counting minutes (see 0003_history.sql).
 

@@ -35,10 +35,12 @@
       const was = now.innerHTML;
       const focused = part.contains(document.activeElement) ? document.activeElement.id || document.activeElement.getAttribute("href") : "";
       const open = [...part.querySelectorAll("details[open][id]")].map((d) => d.id);
+      const scrolled = [...part.querySelectorAll(".wide")].map((w) => w.scrollLeft);
       part.replaceChildren(...now.childNodes);
+      part.querySelectorAll(".wide").forEach((w, i) => (w.scrollLeft = scrolled[i] ?? 0));
       part.dataset.was = was;
       for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-      if (focused) (document.getElementById(focused) ?? part.querySelector(`[href="${CSS.escape(focused)}"]`))?.focus();
+      if (focused) (document.getElementById(focused) ?? part.querySelector(`[href="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
       localize(part);
     }
     return !kept;

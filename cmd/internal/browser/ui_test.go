@@ -105,6 +105,8 @@ func ui(t *testing.T) (address string, client *weir.Client) {
 		}
 		return err
 	})
+	_, err = client.BeginOperation(t.Context(), weir.Operation{What: weir.OperationMove, Filter: weir.JobFilter{Queue: "an unworked queue/with a slash"}, To: weir.MoveTo{Priority: 4}, By: "ada"})
+	must(err)
 	handler, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: weirui.Open(weirui.Admin), Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	mux := http.NewServeMux()
@@ -204,7 +206,7 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 		}
 		pages++
 		do(t, ctx, chromedp.EmulateViewport(1200, 900), scheme("light"), chromedp.Navigate(at), chromedp.WaitVisible(chromedp.CSS("h1")))
-		links, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll("a[href]")].map(a => a.href.replace(/#.*/, ""))`))
+		links, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll("a[href]")].map(a => new URL(a.getAttribute("href"), document.baseURI).href.replace(/#.*/, ""))`))
 		if err != nil {
 			t.Fatal(err)
 		}

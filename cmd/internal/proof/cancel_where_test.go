@@ -148,8 +148,8 @@ func TestAnEmptyConditionIsRefused(t *testing.T) {
 	common := []string{`''`, `'q', kinds => '{}'`, `'q', kinds => ARRAY['']`, `'q', kinds => ARRAY['k', '']`, `'q', meta => '{}'`, `'q', key => ''`}
 	for f, conditions := range map[string][]string{
 		"cancel_where": common,
-		"retry_where":  append([]string{`'q', error => ''`, `'q', states => '{}'`, `states => '{}'`}, common...),
-		"delete_where": append([]string{`'q', error => ''`}, common...),
+		"retry_where":  append([]string{`'q', error => ''`, `'q', shape => ''`, `'q', states => '{}'`, `states => '{}'`}, common...),
+		"delete_where": append([]string{`'q', error => ''`, `'q', shape => ''`}, common...),
 		"move_where":   common,
 	} {
 		for _, args := range conditions {

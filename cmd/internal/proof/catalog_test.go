@@ -55,13 +55,14 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "flow_outputs", "flow_running", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals")
+		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals", "_step_operations")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
 	hub := slices.Concat(publish, subscribe, cut, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, []string{"queues", "history", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "_jobs_after", "keys_in_use"})
-	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow")
+	operate = append(operate, "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow", "begin_operation", "stop_operation", "operations")
+	operate = append(operate, "storage")
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,
 		"weir_publish": publish, "weir_subscribe": subscribe, "weir_hub": hub} {
@@ -105,7 +106,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT weir.enqueue_many('[{"queue": "q", "kind": "k"}]')`, `SELECT weir.enqueue_many(ARRAY['q'], ARRAY['k'], ARRAY['{}']::jsonb[])`)
 	as("weir_enqueue", "", `SELECT weir.seal(weir.flow('f'))`, `SELECT * FROM weir.flow_info(1)`, `SELECT weir.enqueue('q', 'k', flow => weir.flow('g'))`)
 	as("weir_enqueue", denied, `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir.arrival`, `SELECT weir._fold_arrivals()`)
-	as("weir_work", "", `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir._fold_arrivals()`)
+	as("weir_work", "", `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir._fold_arrivals()`, `SELECT * FROM weir._step_operations()`)
 	as("weir_work", denied, `SELECT * FROM weir.retry_flow(1)`, `SELECT weir._arrive(1, 'jobs', 1)`, `SELECT * FROM weir.fold`)
 	as("weir_operate", "", `SELECT * FROM weir.retry_flow(1)`)
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
@@ -125,10 +126,10 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_weight('q', 'a', 2)`, `SELECT * FROM weir.weights()`, `SELECT * FROM weir.report`, `SELECT * FROM weir.schedule`)
 	as("weir_work", "", `SELECT weir.checkpoint(1)`, `SELECT weir.progress(weir.start('v', '{q}'), '[]')`)
 	as("weir_work", denied, `SELECT * FROM weir.schedules()`, `SELECT weir.run_schedule('s')`, `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT weir.cancel_where('q')`, `SELECT weir.retry_where('q')`,
-		`SELECT weir.delete_where('q')`, `SELECT weir.move_where('q', to_priority => 1)`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_retry_rule('r')`, `SELECT * FROM weir.report`, `SELECT weir._fire(NULL, now(), 1)`)
+		`SELECT weir.delete_where('q')`, `SELECT weir.move_where('q', to_priority => 1)`, `SELECT weir.begin_operation('retry', '{"queue": "q"}')`, `SELECT * FROM weir.operations()`, `SELECT weir.stop_operation(1)`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.set_retry_rule('r')`, `SELECT * FROM weir.report`, `SELECT weir._fire(NULL, now(), 1)`)
 	as("weir_operate", "", `SELECT weir.set_schedule('s', '@daily', 'q', 'k')`, `SELECT * FROM weir.schedules()`, `SELECT weir.drop_schedule('s')`, `SELECT * FROM weir.failure_groups()`, `SELECT weir.cancel_where('none')`,
-		`SELECT weir.retry_where('none')`, `SELECT weir.delete_where('none')`, `SELECT weir.move_where('none', to_priority => 1)`, `SELECT weir.set_retry_rule('r', 'retry', kind => 'k')`, `SELECT weir.drop_retry_rule('r')`, `SELECT weir.set_weight('q', 'a', 2)`, `SELECT * FROM weir.weights()`, `SELECT weir.checkpoint(1)`)
-	as("weir_operate", denied, `SELECT * FROM weir.schedule`, `SELECT * FROM weir.report`, `SELECT * FROM weir.keyed`, `DELETE FROM weir.cancellation_where`, `SELECT weir._move('{}', '{}', NULL, NULL, 1, NULL)`)
+		`SELECT weir.retry_where('none')`, `SELECT weir.delete_where('none')`, `SELECT weir.move_where('none', to_priority => 1)`, `SELECT weir.begin_operation('retry', '{"queue": "none"}')`, `SELECT * FROM weir.operations()`, `SELECT weir.stop_operation(1)`, `SELECT weir.set_retry_rule('r', 'retry', kind => 'k')`, `SELECT weir.drop_retry_rule('r')`, `SELECT weir.set_weight('q', 'a', 2)`, `SELECT * FROM weir.weights()`, `SELECT weir.checkpoint(1)`)
+	as("weir_operate", denied, `SELECT * FROM weir.schedule`, `SELECT * FROM weir.report`, `SELECT * FROM weir.keyed`, `INSERT INTO weir.operation_step VALUES (1, 1, now(), 'done')`, `DELETE FROM weir.cancellation_where`, `SELECT weir._move('{}', '{}', NULL, NULL, 1, NULL)`)
 	as("weir_hub", denied, `SELECT weir.checkpoint(1)`, `SELECT * FROM weir.schedules()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.failure_groups()`)
 	as("weir_publish", "", `SELECT weir.publish('c', 'p')`, `SELECT weir.notify('c', 'p')`, `SELECT weir.publish_bytes('c', '\x00')`, `SELECT weir.publish_many(ARRAY['c'], ARRAY['p'])`)
 	as("weir_publish", denied, `SELECT * FROM weir.ticks(0)`, `SELECT * FROM weir.read(1)`, `SELECT * FROM weir.message`, `SELECT * FROM weir._logins()`)
@@ -179,7 +180,7 @@ func TestFiltersAreNoSQL(t *testing.T) {
 			`SELECT coalesce(weir.cancel_where($1), 0)`, `SELECT retried FROM weir.retry_where($1)`, `SELECT retried FROM weir.retry_where(error => $1)`, `SELECT retried FROM weir.retry_where(kinds => ARRAY[$1])`,
 			`SELECT deleted FROM weir.delete_where(error => $1)`, `SELECT deleted FROM weir.delete_where(meta => jsonb_build_object($1::text, $1::text))`,
 			`SELECT moved FROM weir.move_where($1, to_priority => 1)`, `SELECT moved FROM weir.move_where(kinds => ARRAY[$1], to_queue => $1)`, `SELECT count(*) FROM weir.failure_groups(queue => $1)`,
-			`SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(kinds => ARRAY[$1]) p`, `SELECT count(*) FROM weir.schedules($1)`,
+			`SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(kinds => ARRAY[$1]) p`, `SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(args_text => $1) p`, `SELECT retried FROM weir.retry_where(shape => $1)`, `SELECT count(*) FROM weir.schedules($1)`,
 		} {
 			var n int64
 			if err := conn.QueryRow(t.Context(), sql, text).Scan(&n); err != nil || n != 0 {

@@ -86,7 +86,7 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 			}()
 			until(t, "no table has dead rows, according to the statistics of all sessions", count)
 			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where",
-				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut", "edge", "seen_1", "output_1"} {
+				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut", "edge", "seen_1", "output_1", "operation", "operation_step"} {
 				if !slices.Contains(tables, table) {
 					t.Errorf("nothing was ever written into %s", table)
 				}
@@ -145,12 +145,14 @@ func (f *featureLoad) round() {
 		f.work(mustClaim(t, conn, f.worker, queue, 960))
 	}
 	switch f.rounds % 8 {
+	case 2:
+		exec(t, conn, `SELECT weir.begin_operation('retry', '{"kinds": ["k"], "priority": 2}')`)
 	case 4:
 		exec(t, conn, `SELECT weir.retry_where(kinds => '{later}')`)
 	case 6:
 		exec(t, conn, `SELECT weir.delete_where(kinds => '{k}')`)
 	}
-	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_fold_arrivals()`, `_resurvey()`, `_count_minutes()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
+	for _, chore := range []string{`_promote()`, `_rotate()`, `_rotate_history()`, `_rotate_later(65536)`, `_tidy()`, `_fold_arrivals()`, `_resurvey()`, `_count_minutes()`, `_step_operations()`, `_rescue()`, `heartbeat($1)`, `_reconcile($1, '{}', '{}', '{}', '{}')`} {
 		if strings.Contains(chore, "$1") {
 			exec(t, conn, `SELECT weir.`+chore, f.worker)
 		} else {

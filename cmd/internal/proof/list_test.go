@@ -344,6 +344,8 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`meta => 'null'`, "must be a JSON object"},
 		{`key => ''`, "1 to 200 characters, got 0"},
 		{`key => repeat('x', 201)`, "1 to 200 characters, got 201"},
+		{`args_text => ''`, "1 to 1000 characters, got 0"},
+		{`args_text => repeat('x', 1001)`, "1 to 1000 characters, got 1001"},
 		{`max_rows => 0`, "1 to 1000 jobs, got 0"},
 		{`max_rows => 1001`, "1 to 1000 jobs, got 1001"},
 	} {

@@ -36,7 +36,7 @@ func TestCommentsSayWhichLocksAreHeld(t *testing.T) {
 		"enqueue": `('q', 'k')`, "enqueue_unique": `('q', 'k')`, "enqueued": `()`,
 		"progress": fmt.Sprintf(`(%d, '[{"token": %q, "percent": 5}]')`, worker, running.token()), "checkpoint": fmt.Sprint(`(`, running.ID, `)`),
 		"set_checkpoint": fmt.Sprintf(`(%d, '%s', '5')`, worker, running.token()),
-		"settings":       `()`, "pause": `('q')`, "resume": `('q')`,
+		"settings":       `()`, "storage": `()`, "pause": `('q')`, "resume": `('q')`,
 	}
 	// For these tables others wait although nobody locks them strongly: ROW EXCLUSIVE is enough.
 	waitedFor := column[string](t, conn, `SELECT DISTINCT m[1] FROM pg_proc p, regexp_matches(p.prosrc, 'LOCK TABLE weir\.([a-z_]+?)(?:_%s)? IN (?:SHARE|SHARE ROW EXCLUSIVE) MODE(?! NOWAIT)', 'g') m WHERE p.pronamespace = 'weir'::regnamespace`)

@@ -1,0 +1,89 @@
+package weirui
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weir-pg/weir"
+)
+
+// bulkEndpoints are the actions on all jobs that the filter of the list of jobs selects, on all of its pages. Each begins an operation.
+func bulkEndpoints() []endpoint {
+	return []endpoint{
+		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)),
+		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)),
+		action(Operator, "jobs/all/move", bulk(weir.OperationMove)),
+		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)),
+	}
+}
+
+// bulkStates are the states whose jobs an operation changes.
+var bulkStates = map[weir.OperationKind][]weir.State{
+	weir.OperationRetry:  {weir.StateFailed, weir.StateCancelled, weir.StateCompleted},
+	weir.OperationDelete: {weir.StateFailed},
+	weir.OperationMove:   {weir.StateAvailable, weir.StateScheduled},
+	weir.OperationCancel: {weir.StateAvailable, weir.StateScheduled, weir.StateRunning},
+}
+
+func bulk(what weir.OperationKind) func(*visit) (string, error) {
+	return func(v *visit) (string, error) {
+		f, err := filterOf(v.PostForm)
+		if err != nil {
+			return "", err
+		}
+		o := weir.Operation{What: what}
+		if o.Filter, err = f.operation(what); err != nil {
+			return "", err
+		}
+		if what == weir.OperationMove {
+			o.To.Queue = strings.TrimSpace(v.PostForm.Get("to_queue"))
+			if o.To.Priority, err = v.number("to_priority", "The priority"); err != nil {
+				return "", err
+			}
+			if o.To == (weir.MoveTo{}) {
+				return "", badInput("Say where to move these jobs: a queue, a priority or both.")
+			}
+		}
+		return v.begin(o)
+	}
+}
+
+// operation is the filter as an operation takes it.
+func (f filter) operation(what weir.OperationKind) (weir.JobFilter, error) {
+	j := weir.JobFilter{Queue: f.Queue, Key: f.Key, EnqueuedAfter: f.From, EnqueuedBefore: f.Until}
+	switch {
+	case f.Text != "" || f.Flow > 0:
+		return j, badInput("An operation can't select jobs by a text in their arguments, or by their flow: leave that out.")
+	case !f.Narrow():
+		return j, badInput("Select jobs by more than their state: by queue, kind, key, meta or time.")
+	case f.State != "" && !slices.Contains(bulkStates[what], weir.State(f.State)):
+		return j, badInput("Jobs that are %s can't be changed like that.", f.State)
+	}
+	if f.Kind != "" {
+		j.Kinds = []string{f.Kind}
+	}
+	if f.Meta != "" {
+		j.Meta = f.meta()
+	}
+	if what == weir.OperationRetry && f.State != "" {
+		j.States = []weir.State{weir.State(f.State)}
+	}
+	return j, nil
+}
+
+// May reports whether an operation is offered for the jobs of the list.
+func (l jobList) May(what string) bool {
+	_, err := l.Filter.operation(weir.OperationKind(what))
+	return err == nil
+}
+
+// Lacks says why no operation is offered; "": some are.
+func (l jobList) Lacks() string {
+	switch {
+	case !l.Filter.Narrow():
+		return "Narrow the list, by queue, kind, key, meta or time, to act on all of its jobs at once."
+	case l.Filter.Text != "" || l.Filter.Flow > 0:
+		return "There is no action on all jobs of a list that is narrowed by a text or a flow."
+	}
+	return ""
+}

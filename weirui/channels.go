@@ -1,0 +1,84 @@
+package weirui
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/weir-pg/weir"
+)
+
+func channelEndpoints() []endpoint {
+	return []endpoint{
+		page("channels", listChannels),
+		page("channels/tail", showTail),
+		{method: "GET", path: "channels/tail/events", role: Viewer, stream: streamTail},
+		action(Operator, "channels/publish", publish),
+		action(Admin, "channels/disconnect", disconnect),
+	}
+}
+
+const (
+	channelsOnPage = 100
+	clientsOnPage  = 200
+)
+
+// channelList is what the page of channels shows.
+type channelList struct {
+	Hubs     []weir.HubInfo `json:"hubs"`               // of the database
+	Serves   bool           `json:"serves"`             // this process has a hub; the rest is about it
+	Channels []Channel      `json:"channels,omitempty"` // a page of them
+	Next     string         `json:"next,omitempty"`     // ?after= of the next page
+	Clients  []HubClient    `json:"clients,omitempty"`
+	More     int            `json:"more,omitempty"` // clients that are not listed
+	After    string         `json:"-"`
+}
+
+func listChannels(v *visit) (*view, error) {
+	hubs, err := v.hubs()
+	if err != nil {
+		return nil, err
+	}
+	list := channelList{Hubs: hubs, After: v.URL.Query().Get("after")}
+	if h := v.db.Hub; h != nil {
+		list.Serves = true
+		if list.Channels = h.Channels(list.After, channelsOnPage+1); len(list.Channels) > channelsOnPage {
+			list.Channels = list.Channels[:channelsOnPage]
+			list.Next = list.Channels[channelsOnPage-1].Name
+		}
+		if list.Clients = h.Clients(); len(list.Clients) > clientsOnPage {
+			list.More = len(list.Clients) - clientsOnPage
+			list.Clients = list.Clients[:clientsOnPage]
+		}
+	}
+	return &view{template: "channels", title: "Channels", data: list}, nil
+}
+
+// publish publishes the message in the form.
+func publish(v *visit) (string, error) {
+	channel, payload := strings.TrimSpace(v.PostForm.Get("channel")), v.PostForm.Get("payload")
+	switch kind := v.PostForm.Get("as"); {
+	case channel == "":
+		return "", badInput("Name the channel to publish on.")
+	case kind != "json" && kind != "text" && kind != "":
+		return "", badInput("A payload is json or text; got %q.", cut(kind, 50))
+	case kind == "json" && !json.Valid([]byte(payload)):
+		return "", badInput("The payload is not valid JSON. Publish it as text if it is not meant to be.")
+	}
+	return "The message is published on " + channel + ".", v.db.client.Publish(v.Context(), channel, []byte(payload), nil)
+}
+
+// disconnect ends the connection of a client of this process's hub.
+func disconnect(v *visit) (string, error) {
+	id := v.PostForm.Get("id")
+	switch {
+	case v.db.Hub == nil:
+		return "", &problem{http.StatusNotFound, "This process has no hub, and so no clients.", "Disconnect a client at the hub that it is connected to."}
+	case id == "":
+		return "", badInput("Name the client to disconnect.")
+	case !v.db.Hub.End(id):
+		return "", &problem{http.StatusNotFound, fmt.Sprintf("There is no client %q.", cut(id, 100)), "It may have disconnected by itself."}
+	}
+	return "Client " + id + " is disconnected. It may connect again, if its rights allow it.", nil
+}

@@ -1,0 +1,130 @@
+package weirui
+
+import (
+	"context"
+	"html/template"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-pg/weir"
+)
+
+func failureEndpoints() []endpoint {
+	return []endpoint{
+		page("failures", listFailures),
+		action(Operator, "failures/retry", onFailures(weir.OperationRetry)),
+		action(Admin, "failures/delete", onFailures(weir.OperationDelete)),
+	}
+}
+
+// failureFilter selects failed jobs; it is in the address of the page.
+type failureFilter struct {
+	Queue  string    `json:"queue,omitempty"`
+	Kind   string    `json:"kind,omitempty"`
+	Hours  int       `json:"hours,omitempty"` // only those that failed within so many hours; 0: all
+	Before time.Time `json:"before,omitzero"` // only those that failed before; zero: all
+	Shape  string    `json:"shape,omitempty"` // only for actions
+}
+
+// Spans are the numbers of hours that the page offers.
+func (failureFilter) Spans() []int { return []int{1, 6, 24, 72, 168} }
+
+func failureFilterOf(q url.Values) (failureFilter, error) {
+	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
+	f := failureFilter{Queue: text("queue"), Kind: text("kind"), Shape: q.Get("shape")}
+	if hours := text("hours"); hours != "" {
+		n, err := strconv.Atoi(hours)
+		if err != nil || n < 0 || n > 8784 {
+			return f, badInput("The time is a number of hours, up to 8784; got %q.", cut(hours, 50))
+		}
+		f.Hours = n
+	}
+	if before := text("before"); before != "" {
+		at, err := time.Parse(time.RFC3339Nano, before)
+		if err != nil {
+			return f, badInput("The list continues before a time such as %s; got %q.", time.Now().UTC().Format(time.RFC3339), cut(before, 50))
+		}
+		f.Before = at
+	}
+	return f, nil
+}
+
+// Query is the filter as an address has it.
+func (f failureFilter) Query() template.URL {
+	q := url.Values{}
+	for name, value := range map[string]string{"queue": f.Queue, "kind": f.Kind} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if f.Hours > 0 {
+		q.Set("hours", strconv.Itoa(f.Hours))
+	}
+	if !f.Before.IsZero() {
+		q.Set("before", f.Before.UTC().Format(time.RFC3339Nano))
+	}
+	return template.URL(q.Encode()) // encoded
+}
+
+// Newest is the query of the first page.
+func (f failureFilter) Newest() template.URL { f.Before = time.Time{}; return f.Query() }
+
+// Older is the query of the page that continues before a time.
+func (f failureFilter) Older(rest time.Time) template.URL { f.Before = rest; return f.Query() }
+
+// Upto is the time before which the jobs have failed, for forms.
+func (f failureFilter) Upto() string {
+	if f.Before.IsZero() {
+		return ""
+	}
+	return f.Before.UTC().Format(time.RFC3339Nano)
+}
+
+// since is the time from which on jobs have failed.
+func (f failureFilter) since() time.Time {
+	if f.Hours == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(f.Hours) * time.Hour)
+}
+
+// failureList is a page of failures in groups.
+type failureList struct {
+	Filter failureFilter       `json:"filter"`
+	Groups []weir.FailureGroup `json:"groups"`
+	Rest   time.Time           `json:"rest,omitzero"` // ?before= of the next page, with older failures
+}
+
+func listFailures(v *visit) (*view, error) {
+	f, err := failureFilterOf(v.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	found, err := read(v.Context(), v.db, "failures "+string(f.Query()), func(ctx context.Context) (*weir.FailureGroupsPage, error) {
+		return v.db.client.FailureGroups(ctx, weir.FailureGroupsParams{Queue: f.Queue, Kind: f.Kind, Since: f.since(), Before: f.Before})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: found.Groups, Rest: found.Rest}}, nil
+}
+
+// onFailures is an action on all failed jobs that the page's filter selects, or on those of a group.
+func onFailures(what weir.OperationKind) func(*visit) (string, error) {
+	return func(v *visit) (string, error) {
+		f, err := failureFilterOf(v.PostForm)
+		if err != nil {
+			return "", err
+		}
+		o := weir.Operation{What: what, Filter: weir.JobFilter{Queue: f.Queue, Shape: f.Shape, FinishedAfter: f.since(), FinishedBefore: f.Before}}
+		if f.Kind != "" {
+			o.Filter.Kinds = []string{f.Kind}
+		}
+		if o.Filter.FinishedBefore.IsZero() {
+			o.Filter.FinishedBefore = time.Now() // a filter must have a condition
+		}
+		return v.begin(o)
+	}
+}
