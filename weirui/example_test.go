@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -44,7 +45,7 @@ func Example() {
 	ui, err := weirui.New(weirui.Config{
 		Databases: []weirui.Database{{Pool: pool}},
 		Access:    access,
-		Redact:    append(weirui.DefaultRedact, "birthday"),
+		Redact:    slices.Concat(weirui.DefaultRedact, []string{"birthday"}),
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -64,8 +65,8 @@ func (f uiFlags) config(ctx context.Context, database string, client func(*http.
 	c.Logger, c.ReadOnly, c.Redact = log, f.UIReadOnly, slices.Concat(weirui.DefaultRedact, f.UIRedact)
 	for _, text := range f.UIDatabase {
 		name, url, ok := strings.Cut(text, "=")
-		if !ok || name == "" || strings.Contains(name, "/") {
-			return nil, usagef("--ui-database must have the form NAME=URL, as billing=postgres://user:password@host:port/database")
+		if !ok || !databaseName(name) {
+			return nil, usagef("--ui-database must have the form NAME=URL, as billing=postgres://user:password@host:port/database: the name has 1 to 63 letters, digits, hyphens, underscores and dots")
 		}
 		if _, twice := c.Others[name]; twice {
 			return nil, usagef("--ui-database: there are two with the name %s", name)
@@ -106,6 +107,13 @@ func (f uiFlags) config(ctx context.Context, database string, client func(*http.
 	}
 	return ui.New(c)
 }
+
+// databaseName reports whether a database may be shown by this name, which is a part of addresses.
+func databaseName(name string) bool {
+	return isDatabaseName(name) && name != "." && name != ".."
+}
+
+var isDatabaseName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`).MatchString
 
 // check refuses flags that go with others which are not given.
 func (f uiFlags) check() error {

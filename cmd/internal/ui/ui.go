@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,7 +23,7 @@ import (
 
 // Config configures the UI of a server.
 type Config struct {
-	weirui.Config // Databases are set here
+	weirui.Config // Databases are set here, and a Logger is required
 
 	Listen string // an address of its own; "": below /ui/ of the server's HTTP
 
@@ -71,16 +73,22 @@ func New(c Config) (*server.UI, error) {
 			if d.Pool, err = s.Pool(ctx, url, connections, "weir ui"); err != nil {
 				return nil, fmt.Errorf("connect the web UI to the database %s: %w", d.Name, err)
 			}
-			if err := look(ctx, d, config); err != nil {
-				return nil, err
-			}
+		}
+		looked := make([]error, len(config.Databases))
+		var all sync.WaitGroup
+		for i := range config.Databases { // at the same time, so that several that don't answer delay the hub no longer than one
+			all.Go(func() { looked[i] = look(ctx, config.Databases[i], config.Logger) })
+		}
+		all.Wait()
+		if err := errors.Join(looked...); err != nil {
+			return nil, err
 		}
 		return weirui.New(config)
 	}}, nil
 }
 
 // look checks that the UI may do what it has to. A database that can't be reached now may be later.
-func look(ctx context.Context, d *weirui.Database, c weirui.Config) error {
+func look(ctx context.Context, d weirui.Database, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	_, err := weir.NewClient(d.Pool).Settings(ctx)
@@ -92,7 +100,7 @@ func look(ctx context.Context, d *weirui.Database, c weirui.Config) error {
 		user := d.Pool.Config().ConnConfig.User
 		return fmt.Errorf("the web UI may not read the database %s: GRANT weir_operate TO %s, or have the UI connect as another user with --ui-database %s=URL", d.Name, quoted(user), d.Name)
 	}
-	c.Logger.Warn("weir: the web UI can't read a database yet", "database", d.Name, "error", err)
+	log.Warn("weir: the web UI can't read a database yet", "database", d.Name, "error", err)
 	return nil
 }
 

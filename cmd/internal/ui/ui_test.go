@@ -3,12 +3,17 @@ package ui
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -140,6 +145,23 @@ func TestTheHubServesTheUI(t *testing.T) {
 	}
 	if answer, _ := ask(t, "GET", "http://"+apart.HTTPAddr().String()+"/ui/queues"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("the UI is at the hub's address, too: %s", answer.Status)
+	}
+	browser := httptest.NewTLSServer(nil) // for its certificate, which the client trusts
+	defer browser.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(browser.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: browser.TLS.Certificates[0].Certificate[0]}, "key.pem": {Type: "PRIVATE KEY", Bytes: key}}
+	dir := t.TempDir()
+	for name, block := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	encrypted := start(t, server.Config{Database: database, TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}, Config{Open: weirui.Viewer, Listen: "127.0.0.1:0"})
+	if answer, err := browser.Client().Get(encrypted.UIURL() + "queues"); err != nil || answer.StatusCode != http.StatusOK || answer.TLS == nil {
+		t.Errorf("over TLS at %s: %v, %v", encrypted.UIURL(), answer, err)
 	}
 	for _, address := range []string{"0.0.0.0:0", "[::]:0"} {
 		_, err := launch(t, server.Config{Database: database, Web: web.Config{Anonymous: true}}, Config{Open: weirui.Viewer, Listen: address})
