@@ -151,7 +151,18 @@ func TestTenThousandFailuresAreRetriedFromThePage(t *testing.T) {
 	began := time.Now()
 	page := r.begin("failures/retry", url.Values{"hours": {"0"}})
 	r.work("other", func(note) error { return nil })
-	o := r.until(page, weir.OperationDone)
+	var o shownOperation
+	for seen := int64(0); o.State != weir.OperationDone; seen = *o.Changed { // however long that takes, as long as it goes on
+		pgtest.Eventually(t, func() error {
+			if r.data(page, &o); o.State == weir.OperationRunning && *o.Changed == seen {
+				return fmt.Errorf("after %d jobs, the operation does not go on", seen)
+			}
+			return nil
+		})
+		if o.State != weir.OperationDone && o.State != weir.OperationRunning {
+			t.Fatalf("the operation is %s: %s", o.State, o.Error)
+		}
+	}
 	t.Logf("%d jobs were retried in %s", jobs, time.Since(began))
 	if *o.Changed != jobs {
 		t.Errorf("%d of %d jobs were retried", *o.Changed, jobs)

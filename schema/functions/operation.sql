@@ -92,7 +92,7 @@ BEGIN
     RETURN NULL;
   END IF;
   LOCK TABLE weir.operation, weir.operation_step IN ROW EXCLUSIVE MODE;
-  IF (SELECT count(*) FROM weir._open_operations()) >= most THEN
+  IF begin_operation.what <> 'cancel' AND (SELECT count(*) FROM weir._open_operations()) >= most THEN
     RAISE EXCEPTION 'weir: % operations have not ended', most USING ERRCODE = '54000', HINT = 'Let them end, which needs a worker, or stop some: weir.operations() lists them.';
   END IF;
   PERFORM pg_current_xact_id();

@@ -355,6 +355,7 @@ func TestOperationsRefuseWhatTheyCanNotDo(t *testing.T) {
 	exec(t, conn, `SELECT weir.begin_operation('retry', '{"queue": "q"}') FROM generate_series(1, 100)`)
 	_, err = conn.Exec(t.Context(), `SELECT weir.begin_operation('retry', '{"queue": "q"}')`)
 	wantCode(t, "the 101st", err, "54000")
+	beginOperation(t, conn, "cancel", `{"queue": "q"}`, "") // which is done at once
 	stepAll(t, conn, 10)
 	beginOperation(t, conn, "retry", `{"queue": "q"}`, "")
 }
