@@ -39,7 +39,7 @@ type cli struct {
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
 	Doctor     doctorCmd     `cmd:"" help:"Name what slows down a PostgreSQL server, with or without Weir."`
 	Lab        labCmd        `cmd:"" help:"Reproduce known collapses of PostgreSQL, next to their fixes."`
-	Completion completionCmd `cmd:"" help:"Print a completion script for your shell."`
+	Completion completionCmd `cmd:"" hidden:"" help:"Print a completion script for your shell."`
 	Version    versionCmd    `cmd:"" hidden:"" help:"Print the version of this build."`
 	UIPassword uiPasswordCmd `cmd:"" name:"ui-password" hidden:"" help:"Print the line of a user of the web UI, for weir serve --ui-users."`
 	Complete   completeCmd   `cmd:"" name:"__complete" hidden:"" passthrough:""`
