@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -180,12 +181,12 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	shows(t, ctx, "orders.paid=4, between hubs", "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 	states(t, ctx, "open")
 
-	if path := os.Getenv("WEIR_TEST_SCREENSHOT"); path != "" {
+	if into := os.Getenv("WEIR_TEST_SCREENSHOTS"); into != "" {
 		image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, image, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(into, "messages.png"), image, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
