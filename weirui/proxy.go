@@ -12,7 +12,7 @@ import (
 	"github.com/weir-pg/weir/internal/seldom"
 )
 
-// ProxyConfig configures Proxy. Header and From are required, and Roles, unless there is a RoleHeader.
+// ProxyConfig configures Proxy. Header is required, and Roles, unless there is a RoleHeader.
 type ProxyConfig struct {
 	Header string // in which the proxy names the user, such as X-Forwarded-User or Remote-User
 
@@ -20,9 +20,12 @@ type ProxyConfig struct {
 	// decides.
 	RoleHeader string
 
-	Roles  Roles
-	From   []netip.Prefix // addresses of the proxies. What comes through a Unix socket is from a proxy as well: the socket's permissions say who may connect
-	Logger *slog.Logger   // nil: slog.Default()
+	Roles Roles
+
+	// From are the addresses of the proxies. What comes through a Unix socket is from a proxy as well, because the socket's permissions say who may connect; nil: nothing else is.
+	From []netip.Prefix
+
+	Logger *slog.Logger // nil: slog.Default()
 }
 
 // Proxy returns an Access for a server behind a reverse proxy that authenticates users, and says in headers who they are. The proxy must remove these
@@ -31,8 +34,6 @@ func Proxy(c ProxyConfig) (Access, error) {
 	switch {
 	case c.Header == "":
 		return nil, errors.New("weirui: ProxyConfig.Header is empty: name the header in which the proxy names the user, such as X-Forwarded-User")
-	case len(c.From) == 0:
-		return nil, errors.New("weirui: ProxyConfig.From is empty: name the addresses of the proxy, such as 127.0.0.1/32")
 	case c.RoleHeader == "" && len(c.Roles) == 0:
 		return nil, errors.New("weirui: ProxyConfig.Roles is empty: say which users have which role, or name a RoleHeader")
 	}

@@ -44,6 +44,7 @@ func TestAProxySaysWhoTheUserIs(t *testing.T) {
 		{"a user without a role", weirui.ProxyConfig{Roles: users}, here, []string{"Remote-User", "eve"}, http.StatusForbidden, 0},
 		{"a user of the name of a role", weirui.ProxyConfig{Roles: users}, here, []string{"Remote-User", "admin"}, http.StatusForbidden, 0},
 		{"a user of the name of the rest", weirui.ProxyConfig{Roles: users}, here, []string{"Remote-User", "*"}, http.StatusForbidden, 0},
+		{"whoever reaches it over TCP if only a socket is trusted", weirui.ProxyConfig{Roles: users, From: []netip.Prefix{}}, here, []string{"Remote-User", "ada"}, http.StatusForbidden, 0},
 		{"somebody else", weirui.ProxyConfig{Roles: users}, far, []string{"Remote-User", "ada"}, http.StatusForbidden, 0},
 		{"somebody else who is forwarded", weirui.ProxyConfig{Roles: users}, far, []string{"Remote-User", "ada", "X-Forwarded-For", "192.0.2.1"}, http.StatusForbidden, 0},
 		{"without the header", weirui.ProxyConfig{Roles: users}, here, nil, http.StatusUnauthorized, 0},
@@ -58,7 +59,9 @@ func TestAProxySaysWhoTheUserIs(t *testing.T) {
 		{"no role", weirui.ProxyConfig{RoleHeader: "Remote-Role"}, here, []string{"Remote-User", "admin"}, http.StatusForbidden, 0},
 	} {
 		d := &door{T: t, log: &pgtest.Log{}}
-		c.config.Header, c.config.From, c.config.Logger = "Remote-User", from, d.log.Logger()
+		if c.config.Header, c.config.Logger = "Remote-User", d.log.Logger(); c.config.From == nil {
+			c.config.From = from
+		}
 		var err error
 		if d.access, err = weirui.Proxy(c.config); err != nil {
 			t.Fatal(err)
@@ -78,7 +81,6 @@ func TestWhatAProxyLacksIsNamed(t *testing.T) {
 	from, roles := []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, weirui.Roles{"ada": weirui.Admin}
 	for want, c := range map[string]weirui.ProxyConfig{
 		"Header is empty":                {From: from, Roles: roles},
-		"From is empty":                  {Header: "Remote-User", Roles: roles},
 		"Roles is empty":                 {Header: "Remote-User", From: from},
 		"everybody may pass for anybody": {Header: "Remote-User", Roles: roles, From: []netip.Prefix{netip.MustParsePrefix("::/0")}},
 		`"ada" has the role "nobody"`:    {Header: "Remote-User", From: from, Roles: weirui.Roles{"ada": weirui.Nobody}},
@@ -94,16 +96,16 @@ func TestWhatAProxyLacksIsNamed(t *testing.T) {
 func TestTheUIWorksBehindAProxyAtAPath(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
-	access, err := weirui.Proxy(weirui.ProxyConfig{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Roles: weirui.Roles{"ada": weirui.Admin}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ui, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: access})
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := weir.NewClient(pool)
-	for _, network := range []string{"tcp", "unix"} {
+	for network, from := range map[string][]netip.Prefix{"tcp": {netip.MustParsePrefix("127.0.0.1/32")}, "unix": nil} {
+		access, err := weirui.Proxy(weirui.ProxyConfig{Header: "X-Forwarded-User", From: from, Roles: weirui.Roles{"ada": weirui.Admin}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ui, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: access})
+		if err != nil {
+			t.Fatal(err)
+		}
 		job, err := client.Enqueue(t.Context(), note{Text: "hello"}, &weir.Options{Queue: "mail"})
 		if err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ const (
 	verifierForm  = "pbkdf2-sha256"
 )
 
-// iterations are those of new verifiers, and the least that there may be. A variable, because tests with the race detector can't wait for so many.
+// iterations are those of new verifiers, and the least that there may be. A variable, because tests derive many keys.
 var iterations = 600_000
 
 // verifier is what is stored of a password: pbkdf2-sha256$iterations$salt$key, with salt and key in base64 without padding.
