@@ -136,8 +136,7 @@ func versions(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 	return all, err
 }
 
-// dropFunctions drops all views and functions of Weir, except those of triggers, which have no arguments that could change, and on which the
-// application's triggers depend. If other objects depend on them, it fails with an error that names those objects.
+// dropFunctions drops all views and functions of Weir. If other objects depend on them, it fails with an error that names those objects.
 func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 	ours, err := ourFunctions()
 	if err != nil {
@@ -151,7 +150,7 @@ func dropFunctions(ctx context.Context, tx pgx.Tx) error {
 		DECLARE
 		  views     text := (SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class c WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'v'
 		                       AND c.relname = ANY (ARRAY['`+strings.Join(named(createsRelation, text), "', '")+`']));
-		  functions text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND p.prorettype <> 'trigger'::regtype AND `+ours+`);
+		  functions text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace AND `+ours+`);
 		BEGIN
 		  IF views IS NOT NULL THEN
 		    EXECUTE 'DROP VIEW ' || views;
