@@ -185,7 +185,7 @@ type JobsParams struct {
 	Meta   any      // only jobs whose meta contains this, any value that encodes to a JSON object; nil: all jobs
 	Key    string   // "": all keys, and jobs without one. Of one Queue, only the key's own jobs are read
 	Flow   int64    // only jobs of this flow, and of the tasks and flows within it; 0: all jobs
-	Text   string   // only jobs whose args contain this text, up to 1,000 characters, upper and lower case alike; "": all jobs. See Jobs
+	Text   string   // only jobs whose args contain this text, up to 1,000 characters, A to Z and a to z alike; "": all jobs. See Jobs
 	After  string   // JobsPage.Next of the previous page; "": the first page
 	Limit  int      // maximum jobs on a page, 1 to 1,000; 0: 100
 

@@ -1528,6 +1528,28 @@ BEGIN
   RETURN carried;
 END
 $$;
+CREATE FUNCTION weir._channel_for(template text, fields jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  channel text := template;
+  field   text;
+BEGIN
+  FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
+    channel := replace(channel, '{' || field || '}', weir._channel_part(fields ->> field));
+  END LOOP;
+  RETURN channel;
+END
+$$;
+CREATE FUNCTION weir._channel_part(value text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- What has a meaning in channels and templates, and what can't be seen. Of a long value only a hash fits into a channel.
+  SELECT CASE WHEN _channel_part.value IS NULL THEN '%00'
+              WHEN _channel_part.value = '' THEN '%'
+              WHEN octet_length(_channel_part.value) > 60 THEN '%23' || md5(_channel_part.value)
+              WHEN _channel_part.value !~ '[][:space:][:cntrl:].*>%{}]' THEN _channel_part.value
+              ELSE (SELECT string_agg(CASE WHEN c ~ '[][:space:][:cntrl:].*>%{}]' THEN '%' || upper(lpad(to_hex(ascii(c)), 2, '0')) ELSE c END, '' ORDER BY nr)
+                    FROM regexp_split_to_table(_channel_part.value, '') WITH ORDINALITY s(c, nr)) END
+$$;
 CREATE FUNCTION weir._check_array(caller text, name text, given anyarray, is_filled boolean DEFAULT false) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
@@ -3837,6 +3859,10 @@ BEGIN
   END IF;
   RETURN true;
 END
+$$;
+CREATE FUNCTION weir._fields_of(fields jsonb, names text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT jsonb_object_agg(n, _fields_of.fields -> n) FROM unnest(_fields_of.names) n
 $$;
 CREATE FUNCTION weir._filters_of(queue text, priority integer) RETURNS weir.cancellation_where[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -6525,6 +6551,49 @@ BEGIN
   ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
+CREATE FUNCTION weir._publish_changes(table_name text, op text, template text, keys text[], columns text[], olds jsonb[], news jsonb[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most      CONSTANT integer := 1000;   -- changes in a message
+  most_size CONSTANT integer := 65536;  -- and their bytes
+  channels  text[];
+  payloads  text[];
+BEGIN
+  WITH changed AS (
+    SELECT k.nr, k.old, k.new, CASE WHEN k.old IS NOT NULL THEN weir._channel_for(template, k.old) END AS was_in, CASE WHEN k.new IS NOT NULL THEN weir._channel_for(template, k.new) END AS is_in
+    FROM unnest(olds, news) WITH ORDINALITY k(old, new, nr)
+  ), told AS (
+    -- A row that moves to another channel leaves the one, and comes into the other.
+    SELECT c.nr, c.was_in AS channel, 'delete' AS what, c.old AS fields, NULL::text[] AS names FROM changed c WHERE c.old IS NOT NULL AND c.was_in IS DISTINCT FROM c.is_in
+    UNION ALL
+    SELECT c.nr, c.is_in, 'insert', c.new, NULL FROM changed c WHERE c.new IS NOT NULL AND c.is_in IS DISTINCT FROM c.was_in
+    UNION ALL
+    SELECT c.nr, c.is_in, 'update', c.new, d.names
+    FROM changed c
+    CROSS JOIN LATERAL (SELECT array_agg(n ORDER BY n) AS names FROM jsonb_object_keys(c.new) n WHERE c.old -> n IS DISTINCT FROM c.new -> n AND (columns = '{}' OR n = ANY (columns))) d
+    WHERE c.was_in = c.is_in AND d.names IS NOT NULL
+  ), entries AS (
+    SELECT t.channel, t.nr, t.what, weir._fields_of(t.fields, keys) AS key,
+           jsonb_build_object('op', t.what, 'key', weir._fields_of(t.fields, keys)) || CASE WHEN t.names IS NULL THEN '{}' ELSE jsonb_build_object('changed', t.names) END
+           || CASE WHEN columns = '{}' OR t.what = 'delete' THEN '{}' ELSE jsonb_build_object('new', weir._fields_of(t.fields, columns)) END AS entry
+    FROM told t
+  ), sized AS (
+    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text)) OVER w AS size
+    FROM entries e WINDOW w AS (PARTITION BY e.channel ORDER BY e.key, e.what ROWS UNBOUNDED PRECEDING)
+  ), messages AS (
+    SELECT s.channel, min(s.nr) AS nr,
+           jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"), 'rows', count(*),
+             'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
+           || CASE WHEN count(*) FILTER (WHERE s.place <= most AND s.size <= most_size) < count(*) THEN '{"more": true}'::jsonb ELSE '{}' END AS payload
+    FROM sized s GROUP BY s.channel
+  )
+  SELECT array_agg(m.channel ORDER BY m.nr, m.channel), array_agg(m.payload::text ORDER BY m.nr, m.channel) INTO channels, payloads FROM messages m;
+  IF channels IS NOT NULL THEN
+    PERFORM weir.publish_many(channels, payloads, keep => true);
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._publish_drafts(channels text[], payloads bytea[], binaries boolean[], cuts boolean DEFAULT false, OUT tick bigint, OUT epoch bigint, OUT prior bigint, OUT at timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_variable
@@ -6737,7 +6806,7 @@ DECLARE
   place  jsonb;
   widest CONSTANT integer := CASE WHEN args_text IS NULL THEN 500 ELSE 25 END;  -- of a step: args may have 1 MiB each, and the effort is seen after the step
   step   integer := least(most + 1, 200, widest);  -- more at a time, the more are read in vain
-  wanted text    := lower(args_text);
+  wanted text    := lower(args_text COLLATE "C");
   conditions jsonb;
   got    integer;
   hits   integer;  -- how many jobs the page has had before this step
@@ -6815,7 +6884,7 @@ BEGIN
               UNION ALL (SELECT l.kind, l.args, l.meta, l.enqueued_at, l.key, l.flow FROM weir.later l WHERE l.id = n.id LIMIT 1)
               UNION ALL (SELECT f.kind, f.args, f.meta, f.enqueued_at, f.key, f.flow FROM weir.failure f WHERE f.id = n.id AND f.kind IS NOT NULL LIMIT 1) LIMIT 1) k
             -- Encrypted args are not the database's to read.
-            CROSS JOIN LATERAL (SELECT CASE WHEN wanted IS NOT NULL AND NOT k.args ? 'weir.encrypted' THEN lower(k.args::text) END AS text OFFSET 0) t
+            CROSS JOIN LATERAL (SELECT CASE WHEN wanted IS NOT NULL AND NOT k.args ? 'weir.encrypted' THEN lower(k.args::text COLLATE "C") END AS text OFFSET 0) t
             WHERE has_conditions) k ON true
         ), gone AS MATERIALIZED (
           SELECT CASE WHEN has_filters AND states[nr] IN ('available', 'scheduled') THEN weir._cancelled_where_among(ARRAY(SELECT f.id FROM fit f WHERE f.fits)) END AS ids
@@ -11771,6 +11840,104 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
+CREATE FUNCTION weir.unwatch_table(table_name regclass, channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto SET client_min_messages=warning
+AS $$
+DECLARE
+  made text := (SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_class c ON c.relnamespace = p.pronamespace
+                WHERE c.oid = unwatch_table.table_name AND p.pronargs = 0 AND p.proname = 'weir_watch_' || left(md5(unwatch_table.table_name::oid || ' ' || unwatch_table.channel), 12));
+BEGIN
+  IF made IS NOT NULL THEN
+    EXECUTE format('DROP FUNCTION %s CASCADE', made);  -- with its triggers
+  END IF;
+  RETURN made IS NOT NULL;
+END
+$$;
+CREATE FUNCTION weir.watch_table(table_name regclass, channel text, columns text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  keys    text[] := ARRAY(SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                          WHERE i.indrelid = watch_table.table_name AND i.indisprimary ORDER BY k.nr);
+  known   text[] := ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = watch_table.table_name AND a.attnum > 0 AND NOT a.attisdropped);
+  name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
+  its     record;   -- the table
+  made    text;     -- the function
+  call    text;
+  wrong   text;
+  at      record;
+BEGIN
+  SELECT c.relkind AS kind, n.nspname AS schema, c.relname AS name, r.rolname AS owner INTO its
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = watch_table.table_name;
+  IF its.kind IS NULL OR its.kind NOT IN ('r', 'p') THEN
+    RAISE EXCEPTION 'weir: % is not a table', coalesce(watch_table.table_name::text, 'null') USING ERRCODE = '42809', HINT = 'Watch the tables that a view is made of.';
+  ELSIF its.schema = 'weir' THEN
+    RAISE EXCEPTION 'weir: % is a table of Weir itself, and can''t be watched', watch_table.table_name USING ERRCODE = '42809';
+  ELSIF NOT pg_has_role(its.owner, 'USAGE') THEN
+    RAISE EXCEPTION 'weir: only the owner of %, %, may have it watched', watch_table.table_name, its.owner USING ERRCODE = '42501';
+  ELSIF NOT has_function_privilege(its.owner, 'weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[])', 'EXECUTE') THEN
+    RAISE EXCEPTION 'weir: the owner of %, %, may not publish', watch_table.table_name, its.owner USING ERRCODE = '42501', HINT = format('GRANT weir_publish TO %I;', its.owner);
+  ELSIF keys = '{}' THEN
+    RAISE EXCEPTION 'weir: % has no primary key, by which a message could say which rows have changed', watch_table.table_name USING ERRCODE = '55000', HINT = 'Add a primary key.';
+  ELSIF watch_table.channel IS NULL OR octet_length(watch_table.channel) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'weir: the channel has % bytes: it must have 1 to 255', coalesce(octet_length(watch_table.channel)::text, 'no') USING ERRCODE = '22023', HINT = 'For example orders, or orders.{id}.';
+  ELSIF regexp_replace(watch_table.channel, '[{][^{}]+[}]', '', 'g') ~ '[{}*>]' THEN
+    RAISE EXCEPTION 'weir: the channel "%" has a brace without its other one, or is a pattern', watch_table.channel USING ERRCODE = '22023', HINT = 'Put names of columns in braces, as in orders.{id}.';
+  ELSIF array_ndims(watch_table.columns) > 1 THEN
+    RAISE EXCEPTION 'weir: columns must be a list, got %', watch_table.columns USING ERRCODE = '22023';
+  END IF;
+  SELECT c INTO wrong FROM unnest(watch_table.columns || ARRAY(SELECT m[1] FROM regexp_matches(watch_table.channel, '[{]([^{}]+)[}]', 'g') m)) c WHERE c IS NULL OR c <> ALL (known) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
+  END IF;
+  made := format('%I.%I', its.schema, name);
+  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, %L, %L, ', '%I.%I', watch_table.channel, keys, coalesce(watch_table.columns, '{}'));
+  -- Ten thousand rows at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by the key.
+  EXECUTE format($make$
+    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $body$
+    DECLARE
+      k record;
+    BEGIN
+      IF to_regnamespace('weir') IS NULL THEN
+        RETURN NULL;  -- Weir was removed
+      ELSIF TG_OP = 'INSERT' THEN
+        FOR k IN SELECT array_agg(r.new) AS news FROM (SELECT to_jsonb(n) AS new, (row_number() OVER () - 1) / 10000 AS nr FROM new_rows n) r GROUP BY r.nr ORDER BY r.nr LOOP
+          %2$s NULL, k.news);
+        END LOOP;
+      ELSIF TG_OP = 'DELETE' THEN
+        FOR k IN SELECT array_agg(r.old) AS olds FROM (SELECT to_jsonb(o) AS old, (row_number() OVER () - 1) / 10000 AS nr FROM old_rows o) r GROUP BY r.nr ORDER BY r.nr LOOP
+          %2$s k.olds, NULL);
+        END LOOP;
+      ELSE
+        FOR k IN
+          SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
+          FROM (SELECT p.old, p.new, (row_number() OVER () - 1) / 10000 AS nr
+                FROM (SELECT to_jsonb(o) AS old, to_jsonb(n) AS new FROM old_rows o FULL JOIN new_rows n ON %3$s) p
+                WHERE p.old IS DISTINCT FROM p.new) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
+          %2$s k.olds, k.news);
+        END LOOP;
+      END IF;
+      RETURN NULL;
+    END
+    $body$
+  $make$, made, call, (SELECT string_agg(format('o.%1$I = n.%1$I', k), ' AND ') FROM unnest(keys) k));
+  EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
+  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
+  EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
+  FOR at IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows')) k(event, rows) LOOP
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s()', name || '_' || at.event, at.event, watch_table.table_name, at.rows, made);
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir.watched_tables() RETURNS TABLE(table_name regclass, channel text, columns text[]) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+  SELECT t.tgrelid::regclass, d.d ->> 'channel', CASE WHEN jsonb_typeof(d.d -> 'columns') = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(d.d -> 'columns')) END
+  FROM pg_proc p
+  JOIN pg_trigger t ON t.tgfoid = p.oid AND t.tgparentid = 0 AND right(t.tgname, 7) = '_insert'
+  CROSS JOIN LATERAL (SELECT substr(obj_description(p.oid, 'pg_proc'), 18)::jsonb AS d OFFSET 0) d
+  WHERE left(p.proname, 11) = 'weir_watch_' AND left(obj_description(p.oid, 'pg_proc'), 17) = 'weir.watch_table '
+  ORDER BY t.tgrelid::regclass::text, 2
+$$;
 CREATE FUNCTION weir.weights() RETURNS TABLE(queue text, key text, weight double precision) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT w.queue, w.key, w.weight FROM weir.key_weight w ORDER BY w.queue, w.key
@@ -11919,6 +12086,8 @@ COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the 
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
+COMMENT ON ROUTINE weir._channel_for(text,jsonb) IS 'The channel of a row: its template with the row''s values. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._channel_part(text) IS 'A value as a part of a channel: dots, asterisks, greater-than signs, braces, percent signs, blanks and control characters as %XX; NULL as %00, an empty text as %, and one of more than 60 bytes as %23 and its MD5. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_cluster() IS 'Raises WR003 if the log comes from another cluster. Functions that compare transaction ids call it first, every time: behind a pooler a session survives a move to another cluster, and the new counter may have passed the old positions. Locks: none. Isolation: any.';
@@ -11979,6 +12148,7 @@ COMMENT ON ROUTINE weir._epoch_of(bigint) IS 'The epoch of a tick, also after th
 COMMENT ON ROUTINE weir._failed_between(bigint[],timestamp with time zone,timestamp with time zone,integer) IS 'When the newest failures of a time were, up to most; in some lanes of a key, or for NULL in all.';
 COMMENT ON ROUTINE weir._fence(integer,text) IS 'Ends a worker: after the commit it can neither claim nor record. _settle then releases its unfinished attempts; the rescuer calls it too. Returns false, and does nothing, while a transaction of the worker is claiming or recording. Errors: WR001 (the worker is unknown), WR004. Locks: advisory: the worker and its claims (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._fence_silent() IS 'Fences workers that were silent past their lease, and workers that have attended since this server started and whose lock has been free for 3 seconds. Silence is measured by weir.watched, which this function advances, and counts from the first check since this server started at the earliest. After a crash or a failover weir.attendance has no trace of attending workers: then their lease counts, from when they were missed. Returns the workers that it fenced or missed; more is false for those to check again in half a second: after a session has ended, until the 3 seconds are over, for everybody; while a lease decides about a worker that seems to be lost, for the caller that has advanced weir.watched; error is why a worker could not be fenced, for example that a prepared transaction holds it; the others are fenced all the same. The caller holds advisory step 6. Locks: advisory: their last words (exclusive, tried); see _fence. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._fields_of(jsonb,text[]) IS 'Some fields of an object. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filter that may concern jobs of a queue, of one priority or (NULL) of any; NULL: there are none.';
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
@@ -12093,6 +12263,7 @@ COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits fo
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
 COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) IS 'Publishes how some rows have changed, a message for each channel; olds or news are NULL if rows were inserted or deleted. The functions that weir.watch_table has made call it, so it must keep its arguments. Errors: those of weir.publish_many. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
@@ -12205,7 +12376,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (upper and lower case are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (A to Z and a to z are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.keys_in_use() IS 'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started), flow outputs (those of weir.flow_outputs, as long as the flow is kept); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
@@ -12250,6 +12421,9 @@ COMMENT ON ROUTINE weir.storage() IS 'What Weir''s tables take on disk. One row 
 COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) IS 'Returns what a worker must do next, as rows: with event job, an attempt to run, and then to record by its token; with event cancel, an attempt in held whose job was cancelled, to interrupt. Claims up to limits[i] jobs of queues[i], at most 960 of a priority and from at most 200 pairs of queue and priority in one call, priority by priority (NULL: 1 from each of the queues that the worker was started for). Jobs whose kind is not in kinds (NULL: all kinds) are released for workers that have a handler, each time with a longer delay. If there is no work it waits, for at most 1 second (wait; 0 does not wait) and half of statement_timeout, and then returns no row. It also renews the lease once a third of it has passed, so that at least two thirds are left, counted from the call. A few times in a lease, and if lost is true (the answer of a take was lost), it compares what the database has recorded as held by the worker with held, the tokens of all attempts that the worker has not recorded: others get the attempts that are not in held. A call that has written for one of these reasons claims nothing. Call it once at a time for a worker. Errors: WR001 (the worker is unknown or fenced: drop everything and start again), 22023, WR003, WR004, 55000 (the transaction is old: try again). Locks: see _claim and _reconcile. Isolation: READ COMMITTED, in autocommit. While it waits it holds a snapshot, and no lock that others wait for.';
 COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
+COMMENT ON ROUTINE weir.unwatch_table(regclass,text) IS 'Undoes weir.watch_table for this table and channel; false: it was not watched so. Errors: 42501. Locks: ACCESS EXCLUSIVE on the table, to the end of the transaction, as for the end of any trigger. Isolation: any.';
+COMMENT ON ROUTINE weir.watch_table(regclass,text,text[]) IS 'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows publishes a message of each channel for every 10000 of them. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+COMMENT ON ROUTINE weir.watched_tables() IS 'The tables that are watched, each with its channels and columns (NULL: any). Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';
 COMMENT ON SEQUENCE weir.active_arrival IS 'The table that new rows of weir.arrival are written to.';
@@ -12352,6 +12526,7 @@ GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
@@ -12441,6 +12616,9 @@ GRANT EXECUTE ON ROUTINE weir.storage() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.tasks(bigint,bigint,integer) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) TO weir_hub, weir_operate, weir_subscribe;
+GRANT EXECUTE ON ROUTINE weir.unwatch_table(regclass,text) TO weir_operate, weir_publish;
+GRANT EXECUTE ON ROUTINE weir.watch_table(regclass,text,text[]) TO weir_operate, weir_publish;
+GRANT EXECUTE ON ROUTINE weir.watched_tables() TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.weights() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.workers() TO weir_operate;
 GRANT SELECT ON weir.available_jobs TO weir_operate;

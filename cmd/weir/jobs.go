@@ -40,7 +40,7 @@ type jobsListCmd struct {
 	Meta  string   `placeholder:"JSON" help:"Only jobs whose meta contains this JSON object."`
 	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
 	Flow  int64    `placeholder:"ID" range:"1 or more" help:"Only jobs of this flow, and of the tasks and flows within it."`
-	Text  string   `help:"Only jobs whose args contain this text, upper and lower case alike. Args are searched as they are shown, encrypted ones not at all."`
+	Text  string   `help:"Only jobs whose args contain this text, A to Z and a to z alike. Args are searched as they are shown, encrypted ones not at all."`
 	Since past     `placeholder:"TIME" help:"Only jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z or 2026-01-31, or how long ago, such as 90s, 10m, 24h or 7d."`
 	Until past     `placeholder:"TIME" help:"Only jobs enqueued before that time."`
 	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same flags, but for --limit. Times must be the same, too: not how long ago."`

@@ -107,6 +107,16 @@ CREATE TABLE weir.role_channel (
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 
 -- down --
+-- Triggers of watched tables: without Weir they have nothing to do.
+DO $$
+DECLARE
+  made text;
+BEGIN
+  FOR made IN SELECT p.oid::regprocedure FROM pg_proc p WHERE left(p.proname, 11) = 'weir_watch_' AND left(obj_description(p.oid, 'pg_proc'), 17) = 'weir.watch_table ' LOOP
+    EXECUTE 'DROP FUNCTION ' || made || ' CASCADE';
+  END LOOP;
+END
+$$;
 DELETE FROM weir.setting WHERE name LIKE 'message%';
 DELETE FROM weir.segment WHERE log = 'message';
 DROP TABLE weir.role_channel, weir.hub_beat, weir.epoch, weir.tick, weir.message;

@@ -215,14 +215,14 @@ func TestDurationsOfAHistoryAreWithinTwentyPercent(t *testing.T) {
 			if i%10 == 9 {
 				wait, run = 3*time.Minute, 4*time.Second
 			}
-			exec(t, conn, `UPDATE weir.batch SET claimed_at = now() - $3::interval WHERE lane = $1 AND seq = $2`, a[0].Lane, a[0].Seq, run)
-			exec(t, conn, `UPDATE weir.job SET enqueued_at = now() - $2::interval - $3::interval WHERE id = $1`, a[0].ID, run, wait)
-			exec(t, conn, `UPDATE weir.result SET finished_at = now() WHERE lane = $1 AND seq = $2`, a[0].Lane, a[0].Seq)
+			// In one statement, so that now() is the same.
+			exec(t, conn, `WITH b AS (UPDATE weir.batch SET claimed_at = now() - $3::interval WHERE lane = $1 AND seq = $2), j AS (UPDATE weir.job SET enqueued_at = now() - $3::interval - $4::interval WHERE id = $5)
+				UPDATE weir.result SET finished_at = now() WHERE lane = $1 AND seq = $2`, a[0].Lane, a[0].Seq, run, wait, a[0].ID)
 		}
 		// As pass does, but the durations stay as they are.
-		exec(t, conn, `UPDATE weir.job SET enqueued_at = enqueued_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE enqueued_at > now() - interval '5 minutes'`, m.at())
-		exec(t, conn, `UPDATE weir.batch SET claimed_at = claimed_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE claimed_at > now() - interval '5 minutes'`, m.at())
-		exec(t, conn, `UPDATE weir.result SET finished_at = finished_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE finished_at > now() - interval '5 minutes'`, m.at())
+		exec(t, conn, `WITH j AS (UPDATE weir.job SET enqueued_at = enqueued_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE enqueued_at > now() - interval '5 minutes'),
+			b AS (UPDATE weir.batch SET claimed_at = claimed_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE claimed_at > now() - interval '5 minutes')
+			UPDATE weir.result SET finished_at = finished_at - (now() - $1::timestamptz) + interval '20 seconds' WHERE finished_at > now() - interval '5 minutes'`, m.at())
 		m.n++
 		m.count()
 	}

@@ -1,0 +1,216 @@
+-- Changes of an application's rows as messages, by triggers for each statement: a statement that changes a million rows publishes a hundred messages for
+-- each channel, not a million.
+--
+-- A trigger turns rows into JSON, which may call casts of the application's own types. So it does not run as Weir's owner: watch_table makes a function
+-- beside the table, which belongs to the table's owner, and may only publish.
+
+CREATE OR REPLACE FUNCTION weir.watch_table(table_name regclass, channel text, columns text[] DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  keys    text[] := ARRAY(SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                          WHERE i.indrelid = watch_table.table_name AND i.indisprimary ORDER BY k.nr);
+  known   text[] := ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = watch_table.table_name AND a.attnum > 0 AND NOT a.attisdropped);
+  name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
+  its     record;   -- the table
+  made    text;     -- the function
+  call    text;
+  wrong   text;
+  at      record;
+BEGIN
+  SELECT c.relkind AS kind, n.nspname AS schema, c.relname AS name, r.rolname AS owner INTO its
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = watch_table.table_name;
+  IF its.kind IS NULL OR its.kind NOT IN ('r', 'p') THEN
+    RAISE EXCEPTION 'weir: % is not a table', coalesce(watch_table.table_name::text, 'null') USING ERRCODE = '42809', HINT = 'Watch the tables that a view is made of.';
+  ELSIF its.schema = 'weir' THEN
+    RAISE EXCEPTION 'weir: % is a table of Weir itself, and can''t be watched', watch_table.table_name USING ERRCODE = '42809';
+  ELSIF NOT pg_has_role(its.owner, 'USAGE') THEN
+    RAISE EXCEPTION 'weir: only the owner of %, %, may have it watched', watch_table.table_name, its.owner USING ERRCODE = '42501';
+  ELSIF NOT has_function_privilege(its.owner, 'weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[])', 'EXECUTE') THEN
+    RAISE EXCEPTION 'weir: the owner of %, %, may not publish', watch_table.table_name, its.owner USING ERRCODE = '42501', HINT = format('GRANT weir_publish TO %I;', its.owner);
+  ELSIF keys = '{}' THEN
+    RAISE EXCEPTION 'weir: % has no primary key, by which a message could say which rows have changed', watch_table.table_name USING ERRCODE = '55000', HINT = 'Add a primary key.';
+  ELSIF watch_table.channel IS NULL OR octet_length(watch_table.channel) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'weir: the channel has % bytes: it must have 1 to 255', coalesce(octet_length(watch_table.channel)::text, 'no') USING ERRCODE = '22023', HINT = 'For example orders, or orders.{id}.';
+  ELSIF regexp_replace(watch_table.channel, '[{][^{}]+[}]', '', 'g') ~ '[{}*>]' THEN
+    RAISE EXCEPTION 'weir: the channel "%" has a brace without its other one, or is a pattern', watch_table.channel USING ERRCODE = '22023', HINT = 'Put names of columns in braces, as in orders.{id}.';
+  ELSIF array_ndims(watch_table.columns) > 1 THEN
+    RAISE EXCEPTION 'weir: columns must be a list, got %', watch_table.columns USING ERRCODE = '22023';
+  END IF;
+  SELECT c INTO wrong FROM unnest(watch_table.columns || ARRAY(SELECT m[1] FROM regexp_matches(watch_table.channel, '[{]([^{}]+)[}]', 'g') m)) c WHERE c IS NULL OR c <> ALL (known) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
+  END IF;
+  made := format('%I.%I', its.schema, name);
+  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, %L, %L, ', '%I.%I', watch_table.channel, keys, coalesce(watch_table.columns, '{}'));
+  -- Ten thousand rows at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by the key.
+  EXECUTE format($make$
+    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $body$
+    DECLARE
+      k record;
+    BEGIN
+      IF to_regnamespace('weir') IS NULL THEN
+        RETURN NULL;  -- Weir was removed
+      ELSIF TG_OP = 'INSERT' THEN
+        FOR k IN SELECT array_agg(r.new) AS news FROM (SELECT to_jsonb(n) AS new, (row_number() OVER () - 1) / 10000 AS nr FROM new_rows n) r GROUP BY r.nr ORDER BY r.nr LOOP
+          %2$s NULL, k.news);
+        END LOOP;
+      ELSIF TG_OP = 'DELETE' THEN
+        FOR k IN SELECT array_agg(r.old) AS olds FROM (SELECT to_jsonb(o) AS old, (row_number() OVER () - 1) / 10000 AS nr FROM old_rows o) r GROUP BY r.nr ORDER BY r.nr LOOP
+          %2$s k.olds, NULL);
+        END LOOP;
+      ELSE
+        FOR k IN
+          SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
+          FROM (SELECT p.old, p.new, (row_number() OVER () - 1) / 10000 AS nr
+                FROM (SELECT to_jsonb(o) AS old, to_jsonb(n) AS new FROM old_rows o FULL JOIN new_rows n ON %3$s) p
+                WHERE p.old IS DISTINCT FROM p.new) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
+          %2$s k.olds, k.news);
+        END LOOP;
+      END IF;
+      RETURN NULL;
+    END
+    $body$
+  $make$, made, call, (SELECT string_agg(format('o.%1$I = n.%1$I', k), ' AND ') FROM unnest(keys) k));
+  EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
+  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
+  EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
+  FOR at IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows')) k(event, rows) LOOP
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s()', name || '_' || at.event, at.event, watch_table.table_name, at.rows, made);
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir.watch_table IS
+  'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows publishes a message of each channel for every 10000 of them. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.unwatch_table(table_name regclass, channel text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+SET client_min_messages = warning  -- the triggers go with it, as they should
+AS $$
+DECLARE
+  made text := (SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_class c ON c.relnamespace = p.pronamespace
+                WHERE c.oid = unwatch_table.table_name AND p.pronargs = 0 AND p.proname = 'weir_watch_' || left(md5(unwatch_table.table_name::oid || ' ' || unwatch_table.channel), 12));
+BEGIN
+  IF made IS NOT NULL THEN
+    EXECUTE format('DROP FUNCTION %s CASCADE', made);  -- with its triggers
+  END IF;
+  RETURN made IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION weir.unwatch_table IS
+  'Undoes weir.watch_table for this table and channel; false: it was not watched so. Errors: 42501. Locks: ACCESS EXCLUSIVE on the table, to the end of the transaction, as for the end of any trigger. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir.watched_tables() RETURNS TABLE (table_name regclass, channel text, columns text[])
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+  SELECT t.tgrelid::regclass, d.d ->> 'channel', CASE WHEN jsonb_typeof(d.d -> 'columns') = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(d.d -> 'columns')) END
+  FROM pg_proc p
+  JOIN pg_trigger t ON t.tgfoid = p.oid AND t.tgparentid = 0 AND right(t.tgname, 7) = '_insert'
+  CROSS JOIN LATERAL (SELECT substr(obj_description(p.oid, 'pg_proc'), 18)::jsonb AS d OFFSET 0) d
+  WHERE left(p.proname, 11) = 'weir_watch_' AND left(obj_description(p.oid, 'pg_proc'), 17) = 'weir.watch_table '
+  ORDER BY t.tgrelid::regclass::text, 2
+$$;
+COMMENT ON FUNCTION weir.watched_tables IS 'The tables that are watched, each with its channels and columns (NULL: any). Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._publish_changes(table_name text, op text, template text, keys text[], columns text[], olds jsonb[], news jsonb[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most      CONSTANT integer := 1000;   -- changes in a message
+  most_size CONSTANT integer := 65536;  -- and their bytes
+  channels  text[];
+  payloads  text[];
+BEGIN
+  WITH changed AS (
+    SELECT k.nr, k.old, k.new, CASE WHEN k.old IS NOT NULL THEN weir._channel_for(template, k.old) END AS was_in, CASE WHEN k.new IS NOT NULL THEN weir._channel_for(template, k.new) END AS is_in
+    FROM unnest(olds, news) WITH ORDINALITY k(old, new, nr)
+  ), told AS (
+    -- A row that moves to another channel leaves the one, and comes into the other.
+    SELECT c.nr, c.was_in AS channel, 'delete' AS what, c.old AS fields, NULL::text[] AS names FROM changed c WHERE c.old IS NOT NULL AND c.was_in IS DISTINCT FROM c.is_in
+    UNION ALL
+    SELECT c.nr, c.is_in, 'insert', c.new, NULL FROM changed c WHERE c.new IS NOT NULL AND c.is_in IS DISTINCT FROM c.was_in
+    UNION ALL
+    SELECT c.nr, c.is_in, 'update', c.new, d.names
+    FROM changed c
+    CROSS JOIN LATERAL (SELECT array_agg(n ORDER BY n) AS names FROM jsonb_object_keys(c.new) n WHERE c.old -> n IS DISTINCT FROM c.new -> n AND (columns = '{}' OR n = ANY (columns))) d
+    WHERE c.was_in = c.is_in AND d.names IS NOT NULL
+  ), entries AS (
+    SELECT t.channel, t.nr, t.what, weir._fields_of(t.fields, keys) AS key,
+           jsonb_build_object('op', t.what, 'key', weir._fields_of(t.fields, keys)) || CASE WHEN t.names IS NULL THEN '{}' ELSE jsonb_build_object('changed', t.names) END
+           || CASE WHEN columns = '{}' OR t.what = 'delete' THEN '{}' ELSE jsonb_build_object('new', weir._fields_of(t.fields, columns)) END AS entry
+    FROM told t
+  ), sized AS (
+    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text)) OVER w AS size
+    FROM entries e WINDOW w AS (PARTITION BY e.channel ORDER BY e.key, e.what ROWS UNBOUNDED PRECEDING)
+  ), messages AS (
+    SELECT s.channel, min(s.nr) AS nr,
+           jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"), 'rows', count(*),
+             'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
+           || CASE WHEN count(*) FILTER (WHERE s.place <= most AND s.size <= most_size) < count(*) THEN '{"more": true}'::jsonb ELSE '{}' END AS payload
+    FROM sized s GROUP BY s.channel
+  )
+  SELECT array_agg(m.channel ORDER BY m.nr, m.channel), array_agg(m.payload::text ORDER BY m.nr, m.channel) INTO channels, payloads FROM messages m;
+  IF channels IS NOT NULL THEN
+    PERFORM weir.publish_many(channels, payloads, keep => true);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._publish_changes IS
+  'Publishes how some rows have changed, a message for each channel; olds or news are NULL if rows were inserted or deleted. The functions that weir.watch_table has made call it, so it must keep its arguments. Errors: those of weir.publish_many. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._channel_for(template text, fields jsonb) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  channel text := template;
+  field   text;
+BEGIN
+  FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
+    channel := replace(channel, '{' || field || '}', weir._channel_part(fields ->> field));
+  END LOOP;
+  RETURN channel;
+END
+$$;
+COMMENT ON FUNCTION weir._channel_for IS 'The channel of a row: its template with the row''s values. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._channel_part(value text) RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  -- What has a meaning in channels and templates, and what can't be seen. Of a long value only a hash fits into a channel.
+  SELECT CASE WHEN _channel_part.value IS NULL THEN '%00'
+              WHEN _channel_part.value = '' THEN '%'
+              WHEN octet_length(_channel_part.value) > 60 THEN '%23' || md5(_channel_part.value)
+              WHEN _channel_part.value !~ '[][:space:][:cntrl:].*>%{}]' THEN _channel_part.value
+              ELSE (SELECT string_agg(CASE WHEN c ~ '[][:space:][:cntrl:].*>%{}]' THEN '%' || upper(lpad(to_hex(ascii(c)), 2, '0')) ELSE c END, '' ORDER BY nr)
+                    FROM regexp_split_to_table(_channel_part.value, '') WITH ORDINALITY s(c, nr)) END
+$$;
+COMMENT ON FUNCTION weir._channel_part IS
+  'A value as a part of a channel: dots, asterisks, greater-than signs, braces, percent signs, blanks and control characters as %XX; NULL as %00, an empty text as %, and one of more than 60 bytes as %23 and its MD5. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._fields_of(fields jsonb, names text[]) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT jsonb_object_agg(n, _fields_of.fields -> n) FROM unnest(_fields_of.names) n
+$$;
+COMMENT ON FUNCTION weir._fields_of IS 'Some fields of an object. Errors: none. Locks: none. Isolation: any.';
