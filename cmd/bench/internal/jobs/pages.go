@@ -137,7 +137,21 @@ func (p *pages) fill(ctx context.Context, e load.Engine) (err error) {
 			return err
 		}
 	}
+	if err := p.minutes(ctx); err != nil {
+		return err
+	}
 	return client.Fill(ctx, "few", 10)
+}
+
+// minutes makes a history of 72 hours, of ten queues, as if each had been busy all the time, with durations of which the longest is 45 times the shortest.
+func (p *pages) minutes(ctx context.Context) error {
+	_, err := p.pool.Exec(ctx, `INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, sampled, waiting, oldest, waits, runs)
+		SELECT t.at, weir._minute_ring(t.at), q.queue, CASE WHEN k.is_count THEN t.at + interval '1 minute' END, CASE WHEN k.is_count THEN 5000 END, CASE WHEN k.is_count THEN 10 END, CASE WHEN k.is_count THEN 20 END,
+		  CASE WHEN k.is_count THEN 500 END, CASE WHEN NOT k.is_count THEN 100 END, CASE WHEN NOT k.is_count THEN interval '3 s' END, CASE WHEN k.is_count THEN h.h END, CASE WHEN k.is_count THEN h.h END
+		FROM generate_series(date_trunc('minute', now()) - interval '72 hours', date_trunc('minute', now()) - interval '3 minutes', interval '1 minute') t(at)
+		CROSS JOIN (SELECT '' AS queue UNION ALL SELECT 'q' || n FROM generate_series(1, 9) n) q CROSS JOIN (VALUES (true), (false)) k(is_count)
+		CROSS JOIN (SELECT array_agg(ARRAY[b, 200]) AS h FROM generate_series(4, 15) b) h`)
+	return err
 }
 
 // fail makes jobs that fail, in a thousand ways of ten shapes.
