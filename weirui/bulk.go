@@ -27,7 +27,7 @@ var bulkStates = map[weir.OperationKind][]weir.State{
 
 func bulk(what weir.OperationKind) func(*visit) (string, error) {
 	return func(v *visit) (string, error) {
-		f, err := filterOf(v.PostForm)
+		f, err := v.ui.filterOf(v.PostForm)
 		if err != nil {
 			return "", err
 		}

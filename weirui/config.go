@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,7 +19,7 @@ type Config struct {
 	Databases []Database
 	Access    Access       // who may use it, and for what
 	ReadOnly  bool         // nobody may change anything, whatever Access says
-	Redact    []string     // names of fields whose values are never shown, wherever they are in args, meta and checkpoints; nil: DefaultRedact
+	Redact    []string     // names of fields whose values are never shown, wherever they are in args, meta and outputs, besides those in DefaultRedact
 	Logger    *slog.Logger // nil: slog.Default(). Each action is logged, with who did it
 }
 
@@ -34,7 +35,7 @@ type Database struct {
 	Doctor Doctor // nil: none
 }
 
-// DefaultRedact are the fields that are not shown by default. Upper and lower case, hyphens and underscores don't matter.
+// DefaultRedact are the fields that are never shown. Upper and lower case, hyphens and underscores don't matter.
 var DefaultRedact = []string{"password", "passwd", "secret", "token", "access_token", "refresh_token", "api_key", "authorization", "private_key", "credit_card", "card_number", "cvv", "ssn", "iban"}
 
 // UI is the web UI. Create it with New.
@@ -63,11 +64,7 @@ func New(c Config) (*UI, error) {
 	if u.log == nil {
 		u.log = slog.Default()
 	}
-	names := c.Redact
-	if names == nil {
-		names = DefaultRedact
-	}
-	for _, n := range names {
+	for _, n := range slices.Concat(DefaultRedact, c.Redact) {
 		u.secret[plainName(n)] = true
 	}
 	seen := map[string]bool{}

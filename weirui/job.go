@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +50,7 @@ func retryJob(v *visit) (string, error) {
 		return "", err
 	}
 	state, err := v.db.client.RetryJob(v.Context(), id)
-	if err == nil && before.FinishedAt == nil {
+	if err == nil && !isFinal(before) {
 		return fmt.Sprintf("Job %d is %s: only finished jobs are retried.", id, state), nil
 	}
 	return fmt.Sprintf("Job %d is %s again.", id, state), err
@@ -71,6 +73,19 @@ func cancelJob(v *visit) (string, error) {
 	return fmt.Sprintf("Job %d is %s already.", id, state), nil
 }
 
+// isFinal reports whether a job has ended, or was cancelled and only waits to be passed over.
+func isFinal(j *weir.JobInfo) bool {
+	return j.State == weir.StateCompleted || j.State == weir.StateFailed || j.State == weir.StateCancelled
+}
+
+// ran is for how long the last attempt of a finished job ran.
+func ran(j *weir.JobInfo) string {
+	if j.FinishedAt == nil || j.ClaimedAt == nil || j.FinishedAt.Before(*j.ClaimedAt) {
+		return ""
+	}
+	return span(j.FinishedAt.Sub(*j.ClaimedAt))
+}
+
 // draft is a job in the form for a new one.
 type draft struct {
 	Copied      int64  `json:"copied,omitempty"` // the job that it is a copy of; 0: none
@@ -82,6 +97,8 @@ type draft struct {
 	Priority    int    `json:"priority"`
 	MaxAttempts int    `json:"max_attempts"`
 	Lacks       string `json:"lacks,omitempty"` // why its args are not those of the copied job
+	Delay       string `json:"delay,omitempty"`
+	Wrong       string `json:"wrong,omitempty"` // why it was not enqueued
 }
 
 // newJob is the form for a new job, which may be a copy of another.
@@ -96,6 +113,7 @@ func newJob(v *visit) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
+		j.Meta = ownMeta(j.Meta)
 		d = draft{Copied: id, Queue: j.Queue, Kind: j.Kind, Key: j.Key, Priority: j.Priority, MaxAttempts: j.MaxAttempts, Args: v.ui.redacted(j.Args), Meta: v.ui.redacted(j.Meta)}
 		switch {
 		case j.Encrypted != "":
@@ -107,6 +125,26 @@ func newJob(v *visit) (*view, error) {
 	return &view{template: "new", title: "New job", data: d}, nil
 }
 
+// ownMeta is a job's meta without what Weir has added for this job alone, which can't be enqueued.
+func ownMeta(meta json.RawMessage) json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(meta, &fields) != nil {
+		return meta
+	}
+	before := len(fields)
+	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { return strings.HasPrefix(name, "weir.") })
+	if len(fields) == before {
+		return meta
+	} else if len(fields) == 0 {
+		return nil
+	}
+	own, err := json.Marshal(fields)
+	if err != nil {
+		return nil
+	}
+	return own
+}
+
 // rawJob is a job of any kind.
 type rawJob struct {
 	kind string
@@ -116,37 +154,52 @@ type rawJob struct {
 func (j rawJob) Kind() string                 { return j.kind }
 func (j rawJob) MarshalJSON() ([]byte, error) { return j.args, nil }
 
-// enqueueJob enqueues the job in the form.
+// enqueueJob enqueues the job in the form. If that is refused, the form comes back with what was typed, and why.
 func enqueueJob(v *visit) (string, error) {
 	text := func(name string) string { return strings.TrimSpace(v.PostForm.Get(name)) }
-	args := cmp.Or(text("args"), "{}")
-	if !json.Valid([]byte(args)) {
-		return "", badInput("The arguments are not valid JSON.")
+	id, err := v.enqueue(text)
+	if err == nil {
+		v.to = fmt.Sprintf("jobs/%d", id)
+		return fmt.Sprintf("Job %d is enqueued.", id), nil
 	}
+	p := v.problemOf(err)
+	if p.Status != http.StatusBadRequest {
+		return "", err
+	}
+	d := draft{Queue: text("queue"), Kind: text("kind"), Key: text("key"), Args: v.PostForm.Get("args"), Meta: v.PostForm.Get("meta"), Delay: text("delay"), Wrong: strings.TrimSpace(p.Text + " " + p.Hint)}
+	d.Copied, _ = strconv.ParseInt(text("copied"), 10, 64)
+	d.Priority, _ = strconv.Atoi(text("priority"))
+	d.MaxAttempts, _ = strconv.Atoi(text("max_attempts"))
+	return "", &again{p, &view{template: "new", title: "New job", data: d, status: p.Status}}
+}
+
+func (v *visit) enqueue(text func(name string) string) (id int64, err error) {
+	args := cmp.Or(text("args"), "{}")
 	o := weir.Options{Queue: text("queue"), Key: text("key")}
 	if meta := text("meta"); meta != "" {
-		if !json.Valid([]byte(meta)) {
-			return "", badInput("The meta is not valid JSON.")
-		}
 		o.Meta = json.RawMessage(meta)
 	}
-	if strings.Contains(args, `"[redacted]"`) || strings.Contains(text("meta"), `"[redacted]"`) {
-		return "", badInput("Replace each [redacted] by a value: what is not shown can't be copied.")
+	for what, value := range map[string]string{"arguments are": args, "meta is": cmp.Or(text("meta"), "{}")} {
+		var any json.RawMessage
+		if err := json.Unmarshal([]byte(value), &any); err != nil {
+			return 0, badInput("The %s not valid JSON: %s.", what, strings.TrimPrefix(err.Error(), "json: "))
+		} else if strings.Contains(value, `"[redacted]"`) {
+			return 0, badInput("Replace each [redacted] by a value: what is not shown can't be copied.")
+		}
 	}
-	var err error
 	if o.Priority, err = v.number("priority", "The priority"); err != nil {
-		return "", err
+		return 0, err
 	}
 	if o.MaxAttempts, err = v.number("max_attempts", "The number of attempts"); err != nil {
-		return "", err
+		return 0, err
 	}
 	if delay := text("delay"); delay != "" {
 		d, err := time.ParseDuration(delay)
 		if err != nil || d < 0 {
-			return "", badInput("The delay is a duration, as 90s, 15m or 2h; got %q.", cut(delay, 50))
+			return 0, badInput("The delay is a duration, such as 90s, 15m or 2h; got %q.", cut(delay, 50))
 		}
 		o.RunAt = time.Now().Add(d)
 	}
 	made, err := v.db.client.Enqueue(v.Context(), rawJob{text("kind"), json.RawMessage(args)}, &o)
-	return fmt.Sprintf("Job %d is enqueued.", made.ID), err
+	return made.ID, err
 }

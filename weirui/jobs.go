@@ -42,7 +42,7 @@ type filter struct {
 }
 
 // filterOf reads a filter from a query or a form.
-func filterOf(q url.Values) (filter, error) {
+func (u *UI) filterOf(q url.Values) (filter, error) {
 	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
 	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta"), Text: text("text")}
 	if f.State != "" && !slices.Contains(weir.States, weir.State(f.State)) {
@@ -51,6 +51,10 @@ func filterOf(q url.Values) (filter, error) {
 	var object map[string]json.RawMessage
 	if f.Meta != "" && (json.Unmarshal([]byte(f.Meta), &object) != nil || object == nil) {
 		return f, badInput("Meta is a JSON object that the jobs' meta contains, such as {\"tenant\": \"acme\"}; got %s", cut(f.Meta, 100))
+	}
+	var meta any
+	if f.Meta != "" && json.Unmarshal([]byte(f.Meta), &meta) == nil && u.hide(meta) {
+		return f, badInput("Meta can't be searched for a field that is not shown; got %s", cut(f.Meta, 100))
 	}
 	if flow := text("flow"); flow != "" {
 		n, err := strconv.ParseInt(flow, 10, 64)
@@ -174,7 +178,7 @@ type jobList struct {
 }
 
 func listJobs(v *visit) (*view, error) {
-	f, err := filterOf(v.URL.Query())
+	f, err := v.ui.filterOf(v.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -185,11 +189,31 @@ func listJobs(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := jobList{Filter: f, Jobs: slices.Clone(page.Jobs), Next: page.Next, After: after, States: weir.States}
-	for i := range list.Jobs {
-		v.ui.redactJob(&list.Jobs[i])
-	}
+	list := jobList{Filter: f, Jobs: v.ui.shown(page.Jobs, f), Next: page.Next, After: after, States: weir.States}
 	return &view{template: "jobs", title: "Jobs", data: list}, nil
+}
+
+// shown are jobs as they may be shown. A text that only what is hidden contains finds nothing, or secrets could be guessed.
+func (u *UI) shown(jobs []weir.JobInfo, f filter) []weir.JobInfo {
+	all := slices.Clone(jobs)
+	for i := range all {
+		u.redactJob(&all[i])
+	}
+	if f.Text == "" {
+		return all
+	}
+	wanted := plainText(f.Text)
+	return slices.DeleteFunc(all, func(j weir.JobInfo) bool { return !strings.Contains(plainText(string(j.Args)), wanted) })
+}
+
+// plainText is a text without what differs between two ways of writing the same JSON: blanks, and upper and lower case.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == ' ' || r == '\t' || r == '\n' || r == '\r' {
+			return -1
+		}
+		return r
+	}, strings.ToLower(text))
 }
 
 // redactJob hides secret fields in what is shown of a job.

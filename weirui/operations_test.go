@@ -247,7 +247,11 @@ func TestAnOperationIsStoppedFromItsPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.enqueue(note{Text: "hello"}, &weir.Options{Queue: "mail", Meta: map[string]string{"token": "hunter2"}})
-	page := r.begin("jobs/all/move", url.Values{"meta": {`{"token": "hunter2"}`}, "to_queue": {"r"}})
+	id, err := r.client.BeginOperation(t.Context(), weir.Operation{What: weir.OperationMove, Filter: weir.JobFilter{Meta: map[string]string{"token": "hunter2"}}, To: weir.MoveTo{Queue: "r"}, By: "ada"}) // the UI has no such filter
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := fmt.Sprintf("operations/%d", id)
 	r.role = weirui.Viewer
 	if answer, _ := r.ask("POST", page+"/stop", ""); answer.StatusCode != http.StatusForbidden {
 		t.Errorf("a viewer stops it: %s", answer.Status)

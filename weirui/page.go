@@ -110,18 +110,20 @@ func parseTemplates(u *UI) (*template.Template, error) {
 			err := u.templates.ExecuteTemplate(&b, l.View.template, l)
 			return template.HTML(b.String()), err // rendered by a template, which has escaped it
 		},
-		"args":   u.redacted,
-		"ago":    ago,
-		"when":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"clock":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-		"span":   span,
-		"number": number,
-		"path":   url.PathEscape,
-		"query":  query,
-		"pass":   func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
-		"cut":    cut,
-		"deref":  deref,
-		"lower":  strings.ToLower,
+		"args":    u.redacted,
+		"ago":     ago,
+		"when":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"span":    span,
+		"number":  number,
+		"path":    url.PathEscape,
+		"query":   query,
+		"pass":    func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
+		"cut":     cut,
+		"deref":   deref,
+		"isFinal": isFinal,
+		"ran":     ran,
+		"lower":   strings.ToLower,
 	})
 	return t.ParseFS(files, "templates/*.html")
 }

@@ -96,6 +96,10 @@ func (p *password) Identify(w http.ResponseWriter, r *http.Request) (User, bool)
 		return User{}, false
 	}
 	who, known := p.accounts.now()[name]
+	if p.accounts.broken() {
+		refuseLogin(w, http.StatusServiceUnavailable, time.Second, "This server can't read the file of its users: its log says why.")
+		return User{}, false
+	}
 	from := p.ClientAddress(r)
 	err := p.check(r.Context(), from, name, who, known, secret)
 	if err == nil {

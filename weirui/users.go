@@ -73,6 +73,13 @@ func (a *accounts) now() map[string]account {
 	return a.users
 }
 
+// broken reports whether nobody can log in, because the file can't be read.
+func (a *accounts) broken() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bad && a.users == nil
+}
+
 // read reads the file. The caller holds mu, or is the only one.
 func (a *accounts) read() error {
 	f, err := os.Open(a.path)

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -62,12 +64,13 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 		return
 	}
 	switch {
+	case user.Role < e.role && u.config.ReadOnly && user.Role == Viewer:
+		v.show(w, v.failed(&problem{http.StatusForbidden, "This UI is read-only.", ""}))
 	case user.Role < e.role:
-		hint := "Ask who operates this server for the role " + e.role.String() + "."
-		if u.config.ReadOnly {
-			hint = "This UI is read-only."
-		}
+		hint := "Ask whoever operates this server for the role " + e.role.String() + "."
 		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
+	case v.db == nil && r.PathValue("database") == "":
+		v.show(w, v.failed(&problem{http.StatusNotFound, "There is no such page.", fmt.Sprintf("This UI shows several databases: their pages are below db/%s/ and so on.", u.databases[0].Name)}))
 	case v.db == nil:
 		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
 	case e.stream != nil:
@@ -105,6 +108,11 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 	attrs := []any{"user", v.user.Name, "database", v.db.Name, "action", v.URL.Path}
 	if err != nil {
 		v.ui.log.Warn("weir: an action in the UI failed", append(attrs, "error", err)...)
+		var form *again
+		if errors.As(err, &form) && !v.wantsJSON() {
+			v.show(w, form.view)
+			return
+		}
 		v.show(w, v.failed(err))
 		return
 	}
@@ -224,13 +232,29 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Text }
 
+// again is a problem with a form, which is shown again.
+type again struct {
+	*problem
+	view *view
+}
+
+func (a *again) Unwrap() error { return a.problem }
+
 func badInput(format string, args ...any) error {
 	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...), ""}
 }
 
 // failed is the view of an error.
 func (v *visit) failed(err error) *view {
-	var p *problem
+	p := v.problemOf(err)
+	if p.Status >= 500 && !errors.Is(err, context.Canceled) {
+		v.ui.log.Warn("weir: a page of the UI can't be shown", "path", v.URL.Path, "error", err)
+	}
+	return &view{template: "problem", title: http.StatusText(p.Status), data: p, status: p.Status}
+}
+
+// problemOf says what an error means to whoever looks at the page.
+func (v *visit) problemOf(err error) (p *problem) {
 	var server *pgconn.PgError
 	switch {
 	case errors.As(err, &p):
@@ -244,13 +268,20 @@ func (v *visit) failed(err error) *view {
 		p = &problem{http.StatusBadRequest, sentence(strings.TrimPrefix(server.Message, "weir: ")), server.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		p = &problem{http.StatusGatewayTimeout, "The database did not answer in time.", "It may be overloaded: weir doctor says by what."}
+	case v.Method == http.MethodPost && !isUnreachable(err): // refused before it was sent
+		p = &problem{http.StatusBadRequest, sentence(err.Error()), ""}
 	default:
 		p = &problem{http.StatusBadGateway, "The database can't be read: " + cut(err.Error(), 500), ""}
 	}
-	if p.Status >= 500 && !errors.Is(err, context.Canceled) {
-		v.ui.log.Warn("weir: a page of the UI can't be shown", "path", v.URL.Path, "error", err)
-	}
-	return &view{template: "problem", title: http.StatusText(p.Status), data: p, status: p.Status}
+	return p
+}
+
+// isUnreachable reports whether an error is about the way to the database, not about what was asked.
+func isUnreachable(err error) bool {
+	var connect *pgconn.ConnectError
+	var network net.Error
+	var server *pgconn.PgError
+	return errors.As(err, &connect) || errors.As(err, &network) || errors.As(err, &server) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || pgconn.SafeToRetry(err)
 }
 
 func notHere(*visit) (*view, error) {
