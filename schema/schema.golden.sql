@@ -1329,6 +1329,13 @@ AS $$
     WHERE EXISTS (SELECT FROM weir.cancellation c WHERE c.id = i.id)
        OR EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= i.id) AND weir._is_cancelled_where(i.id))
 $$;
+CREATE FUNCTION weir._cancelled_at(job_id bigint, queue text) RETURNS timestamp with time zone LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce((SELECT c.at FROM weir.cancellation c WHERE c.id = _cancelled_at.job_id),
+                  -- Which of the filters has cancelled it is not worth a look: with the last one, none is retried that was cancelled after a time.
+                  (SELECT max(w.at) FROM weir.cancellation_where w WHERE w.upto >= _cancelled_at.job_id AND (w.queue IS NULL OR w.queue = _cancelled_at.queue)),
+                  clock_timestamp())
+$$;
 CREATE FUNCTION weir._cancelled_in(lane bigint, before_time timestamp with time zone, before_id bigint, most integer) RETURNS TABLE(id bigint, finished_at timestamp with time zone) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -8286,8 +8293,8 @@ BEGIN
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
         AND (error IS NULL OR strpos(j.error, error) > 0)
-        -- A job that was cancelled, and that no worker has passed, has no end yet.
-        AND (finished_after IS NULL OR coalesce(j.finished_at, j.enqueued_at) >= finished_after) AND (finished_before IS NULL OR coalesce(j.finished_at, j.enqueued_at) < finished_before)
+        AND (finished_after IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) >= finished_after)
+        AND (finished_before IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) < finished_before)
         -- As weir.failure_groups does. In the end, because it takes longer than all of the above.
         AND CASE WHEN shape IS NULL THEN true ELSE weir._shape_of(concat(left(j.error, 1000), CASE WHEN length(j.error) > 1000 THEN right(j.error, 2000) END)) = shape END);
     next := p.next;
@@ -8614,7 +8621,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=2s
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -8654,7 +8661,9 @@ BEGIN
             _step_operations.max_rows, f.key) r;
       END CASE;
       state := CASE WHEN next IS NULL THEN 'done' ELSE 'running' END;
-    EXCEPTION WHEN OTHERS THEN
+    EXCEPTION WHEN lock_not_available THEN
+      CONTINUE;  -- with the next operation; a later call tries this one again
+    WHEN OTHERS THEN
       IF SQLSTATE ~ '^(08|0A|25|40|53|55|57|58|XX|WR)' THEN
         RAISE;  -- not because of the operation: another call tries again
       END IF;
@@ -9744,6 +9753,8 @@ DECLARE
 BEGIN
   IF length(begin_operation.by) > 200 THEN
     RAISE EXCEPTION 'weir: by must have up to 200 characters, got %', length(begin_operation.by) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(begin_operation.filter -> 'queue') NOT IN ('string', 'null') THEN
+    RAISE EXCEPTION 'weir: queue must be a text, got %', left((begin_operation.filter -> 'queue')::text, 100) USING ERRCODE = '22023';
   ELSIF f.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = f.queue) THEN
     RETURN NULL;
   END IF;
@@ -12077,6 +12088,7 @@ COMMENT ON ROUTINE weir._cancel_late(weir.fold[],bigint[]) IS 'Cancels what was 
 COMMENT ON ROUTINE weir._cancel_members(bigint) IS 'Cancels what weir.cancel_flow says, however many cancellations there are: what fails fast has no limit. Errors: none. Locks: see weir.cancel_flow.';
 COMMENT ON ROUTINE weir._cancellation_of(bigint) IS 'The last cancellation of a flow, or of one around it, that this transaction can see, for who retries it: one that it does not see counts all the same, whichever commits first. Locks: ACCESS SHARE on weir.flow, to the end of the transaction. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_among(bigint[]) IS 'The ids whose jobs were cancelled: a worker calls it for its running jobs when weir.control has changed.';
+COMMENT ON ROUTINE weir._cancelled_at(bigint,text) IS 'When a job was cancelled that has no end yet, because no worker has passed it: at the latest. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cancelled_in(bigint,timestamp with time zone,bigint,integer) IS 'Jobs of a lane that have ended as cancelled, newest first, before a place.';
 COMMENT ON ROUTINE weir._cancelled_of(weir.cancellation_where[],bigint[],integer[],text[],jsonb[],timestamp with time zone[],text[],integer[],bigint[]) IS 'Which of some rows of the log are cancelled by one of these filters, in their order. The caller has chosen filters by queue, and by priority, unless it passes priorities. keys: NULL, if none of them has one.';
 COMMENT ON ROUTINE weir._cancelled_where_among(bigint[]) IS 'Those of some jobs that are not finished that are cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -12371,7 +12383,7 @@ COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs
 COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
-COMMENT ON ROUTINE weir.history(text,timestamp with time zone,interval) IS 'What happened in a queue, or in all (NULL), in the last 72 hours: a row for each step since a time (by default, an hour before the last), up to 500: at, its beginning; how many attempts completed, failed for good, were cancelled, were retried (or lost with their worker), and how many ended otherwise (snoozed or released); the most jobs that waited when a minute of the step was over, and the longest that the oldest of them had; and for how long half (p50) and 95 % (p95) of the attempts that completed, failed or were retried had waited and ran, NULL if there were none. The step is 1 minute for up to 6 hours, 5 for 24 hours and 10 above, unless another is passed: a number of minutes. The last row is that of the last whole step that ended at least a minute ago. Counts are exact, but for ends that were committed more than a minute after they happened; durations are estimates, within 20 %, from a sample. Of more than a hundred queues in a minute, only those with most are counted on their own. A queue that does not exist has had nothing. Errors: 22023 (a step that is not such a number, or more than 500 points). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.history(text,timestamp with time zone,interval) IS 'What happened in a queue, or in all (NULL), in the last 72 hours: a row for each step since a time (by default, an hour before the last), up to 500: at, its beginning; how many attempts completed, failed for good, were cancelled, were retried (or lost with their worker), and how many ended otherwise (snoozed or released); the most jobs that waited when a minute of the step was over, and the longest that the oldest of them had; and for how long half (p50) and 95 % (p95) of the attempts that completed, failed or were retried had waited and ran, NULL if there were none. The step is 1 minute for up to 6 hours, 5 for 24 hours and 10 above, unless another is passed: a number of minutes. The last row is that of the last whole step that ended at least a minute ago. Counts are exact, but for ends that were committed more than a minute after they happened, and for those whose segment was emptied before that, where the log is filled within a few minutes; durations are estimates, within 20 %, from a sample. Of more than a hundred queues in a minute, only those with most are counted on their own. A queue that does not exist has had nothing. Errors: 22023 (a step that is not such a number, or more than 500 points). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

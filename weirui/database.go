@@ -15,7 +15,7 @@ const (
 	readAtOnce = 4                // reads of a database at a time
 	actAtOnce  = 2                // actions
 	actFor     = time.Minute      // how long an action may take
-	keptAtMost = 512              // results of reads
+	keptAtMost = 128              // results of reads
 )
 
 // database is a database with what was last read from it.
@@ -57,6 +57,7 @@ func readAged[T any](ctx context.Context, d *database, key string, age time.Dura
 		k = &kept{done: make(chan struct{}), age: age}
 		d.forget()
 		d.kept[key] = k
+		time.AfterFunc(readFor+age, func() { d.drop(key, k) }) // when nobody looks any more
 		// The others that wait for it may stay when the first has left.
 		go func(ctx context.Context) { // ends with its read
 			ctx, cancel := context.WithTimeout(ctx, readFor)
@@ -89,6 +90,15 @@ func (k *kept) isOld() bool {
 		return time.Since(k.at) > k.age
 	default:
 		return false
+	}
+}
+
+// drop forgets a result, unless there is a newer one.
+func (d *database) drop(key string, k *kept) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kept[key] == k {
+		delete(d.kept, key)
 	}
 }
 

@@ -43,3 +43,12 @@ func Endpoints(testing.TB) (all []Endpoint) {
 	}
 	return all
 }
+
+// Redact is what is shown of a text.
+func Redact(text string) string {
+	u := &UI{secret: map[string]bool{}}
+	for _, n := range DefaultRedact {
+		u.secret[plainName(n)] = true
+	}
+	return string(u.redact([]byte(text)))
+}

@@ -1,7 +1,6 @@
 package weirui
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -118,7 +117,7 @@ func newJob(v *visit) (*view, error) {
 		switch {
 		case j.Encrypted != "":
 			d.Args, d.Lacks = "", "Its arguments are encrypted, so they are not copied. Type them in, or retry the job instead."
-		case !bytes.Equal(v.ui.redact(j.Args), j.Args) || !bytes.Equal(v.ui.redact(j.Meta), j.Meta):
+		case strings.Contains(d.Args+d.Meta, `"`+hidden+`"`):
 			d.Lacks = "Some of its values are not shown, and so not copied: replace each [redacted], or retry the job instead."
 		}
 	}
@@ -183,7 +182,7 @@ func (v *visit) enqueue(text func(name string) string) (id int64, err error) {
 		var any json.RawMessage
 		if err := json.Unmarshal([]byte(value), &any); err != nil {
 			return 0, badInput("The %s not valid JSON: %s.", what, strings.TrimPrefix(err.Error(), "json: "))
-		} else if strings.Contains(value, `"[redacted]"`) {
+		} else if strings.Contains(value, `"`+hidden+`"`) {
 			return 0, badInput("Replace each [redacted] by a value: what is not shown can't be copied.")
 		}
 	}

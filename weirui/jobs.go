@@ -53,7 +53,7 @@ func (u *UI) filterOf(q url.Values) (filter, error) {
 		return f, badInput("Meta is a JSON object that the jobs' meta contains, such as {\"tenant\": \"acme\"}; got %s", cut(f.Meta, 100))
 	}
 	var meta any
-	if f.Meta != "" && json.Unmarshal([]byte(f.Meta), &meta) == nil && u.hide(meta) {
+	if f.Meta != "" && json.Unmarshal([]byte(f.Meta), &meta) == nil && u.hides(meta) {
 		return f, badInput("Meta can't be searched for a field that is not shown; got %s", cut(f.Meta, 100))
 	}
 	if flow := text("flow"); flow != "" {
@@ -204,6 +204,12 @@ func (u *UI) shown(jobs []weir.JobInfo, f filter) []weir.JobInfo {
 	}
 	wanted := plainText(f.Text)
 	return slices.DeleteFunc(all, func(j weir.JobInfo) bool { return !strings.Contains(plainText(string(j.Args)), wanted) })
+}
+
+// hides reports whether something of a value is not shown.
+func (u *UI) hides(v any) bool {
+	_, found := u.hide(v)
+	return found
 }
 
 // plainText is a text without what differs between two ways of writing the same JSON: blanks, and upper and lower case.

@@ -73,14 +73,20 @@ func (p *proxy) Identify(w http.ResponseWriter, r *http.Request) (User, bool) {
 	user := User{Name: cut(strings.TrimSpace(names[0]), 200)}
 	values := []string{user.Name}
 	if p.RoleHeader != "" {
-		values = strings.Split(strings.Join(r.Header.Values(p.RoleHeader), ","), ",")
+		groups := r.Header.Values(p.RoleHeader)
+		if len(groups) > 1 {
+			p.strange.Warn(p.Logger, "weir: the proxy of the UI passes on a header that a client has sent: have it set this header, in the place of what clients send", "header", p.RoleHeader, "times", len(groups), "address", r.RemoteAddr)
+			http.Error(w, fmt.Sprintf("The proxy must set the header %s at most once, and has set it %d times.", p.RoleHeader, len(groups)), http.StatusUnauthorized)
+			return User{}, false
+		}
+		values = strings.Split(strings.Join(groups, ","), ",")
 		for i := range values {
 			values[i] = strings.TrimSpace(values[i])
 		}
 	}
 	if user.Role = p.Roles.Of(values...); user.Role == Nobody {
 		p.nobodies.Warn(p.Logger, "weir: a user of the proxy has no role in the UI: give one to the user, or to a group", "user", user.Name, "address", r.RemoteAddr)
-		http.Error(w, fmt.Sprintf("%s has no role here: ask who operates this server for one.", user.Name), http.StatusForbidden)
+		http.Error(w, fmt.Sprintf("%s has no role here: ask whoever operates this server for one.", user.Name), http.StatusForbidden)
 		return User{}, false
 	}
 	return user, true

@@ -3,7 +3,6 @@ package weirui
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 func queueEndpoints() []endpoint {
@@ -122,39 +122,35 @@ func resumeQueue(v *visit) (string, error) {
 	return "Queue " + name + " is worked again.", v.db.client.ResumeQueue(v.Context(), name)
 }
 
-// limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are.
+// limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are, and the burst, if
+// the rate does.
 func limitQueue(v *visit) (string, error) {
 	name := v.PathValue("name")
 	running, err := v.number("running", "The number of jobs that may run at a time")
 	if err != nil {
 		return "", err
 	}
-	starts, err := v.number("starts", "The number of jobs that may start")
-	if err != nil {
-		return "", err
-	}
-	limit := weir.Limit{Running: running, Rate: weir.Rate{Starts: float64(starts)}}
-	if starts > 0 {
-		if limit.Rate.Per, err = time.ParseDuration(cmp.Or(v.PostForm.Get("per"), "1s")); err != nil {
-			return "", badInput("The time in which so many jobs may start is a duration, as 1s, 1m or 1h; got %q.", cut(v.PostForm.Get("per"), 50))
+	limit := weir.Limit{Running: running}
+	if text := strings.TrimSpace(v.PostForm.Get("starts")); text != "" {
+		if limit.Rate.Starts, err = strconv.ParseFloat(text, 64); err != nil || !(limit.Rate.Starts > 0) {
+			return "", badInput("The number of jobs that may start is a number above 0, or empty for any; got %q.", cut(text, 50))
+		}
+		if limit.Rate.Per, err = time.ParseDuration(cmp.Or(strings.TrimSpace(v.PostForm.Get("per")), "1s")); err != nil {
+			return "", badInput("The time in which so many jobs may start is a duration, such as 1s, 1m or 1h; got %q.", cut(v.PostForm.Get("per"), 50))
 		}
 	}
-	if running > 0 || starts > 0 {
-		return "Queue " + name + " has new limits.", v.db.client.SetLimit(v.Context(), name, limit)
+	if limit == (weir.Limit{}) {
+		_, err := store.New(v.db.Pool, 0).ClearLimit(v.Context(), name, new(false)) // that of the queue alone, in one step
+		return "Queue " + name + " has no queue-wide limits.", err
 	}
 	limits, err := v.db.client.Limits(v.Context())
 	if err != nil {
 		return "", err
 	}
-	keys := limitOf(limits, name, true)
-	err = v.db.client.ClearLimit(v.Context(), name)
-	if errors.Is(err, weir.ErrNotFound) {
-		err = nil // it had none
+	if was := limitOf(limits, name, false); was != nil && was.Rate.Starts == limit.Rate.Starts && cmp.Or(was.Rate.Per, time.Second) == limit.Rate.Per {
+		limit.Rate.Burst = was.Rate.Burst
 	}
-	if err == nil && keys != nil {
-		err = v.db.client.SetLimit(v.Context(), name, keys.Limit)
-	}
-	return "Queue " + name + " has no limits as a whole.", err
+	return "Queue " + name + " has new limits.", v.db.client.SetLimit(v.Context(), name, limit)
 }
 
 // number reads a number from the form; 0: the field is empty.

@@ -48,8 +48,10 @@ const databasePath = "db/{database}/"
 func (u *UI) routes() {
 	u.mux.Handle("GET /static/", staticFiles())
 	prefix := "/"
+	below := func(w http.ResponseWriter, r *http.Request) { redirect(w, lastPart(r.URL.EscapedPath())+"/") } // relative, unlike those of the mux
 	if len(u.databases) > 1 {
 		prefix += databasePath
+		u.mux.HandleFunc("GET "+strings.TrimSuffix(prefix, "/"), below)
 		u.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 			redirect(w, "db/"+u.databases[0].Name+"/")
 		})

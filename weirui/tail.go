@@ -86,6 +86,7 @@ func streamTail(v *visit, w http.ResponseWriter) error {
 
 	s := newEventStream(w)
 	s.event("ready", after, map[string]string{"channel": name})
+	s.allowed = func() bool { return v.mayStill(Viewer) }
 	s.follow(v.Context(), ending, v.ui, t, sub.Position)
 	return nil
 }
@@ -105,6 +106,9 @@ func (s *eventStream) follow(ctx context.Context, ending <-chan struct{}, u *UI,
 		case <-pause:
 			woken, pause = t.woken, nil
 		case <-beat.C:
+			if s.allowed != nil && !s.allowed() {
+				return
+			}
 			at := position()
 			if s.add(u, t); s.buffer.Len() == 0 { // what comes after at may have been gathered since, but nothing before it is left
 				s.mark(at)
@@ -248,6 +252,7 @@ type eventStream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	buffer  bytes.Buffer // what is sent next
+	allowed func() bool  // whether the client may still have it, which is asked now and then; nil: it may
 }
 
 func newEventStream(w http.ResponseWriter) *eventStream {

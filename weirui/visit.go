@@ -15,13 +15,17 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir"
 )
 
-const maxForm = 1 << 20 // bytes of an action's form: a job's args, above all
+const (
+	maxForm  = 1 << 20          // bytes of an action's form: a job's args, above all
+	writeFor = 30 * time.Second // how long a client may take to read a page
+)
 
 // visit is a request for a page or an action.
 type visit struct {
@@ -59,7 +63,8 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept")
-	if err := u.origin.Check(r); err != nil {
+	// Another site may lead here, but not have its pages read from here: each costs the database something.
+	if err := u.origin.Check(r); err != nil || r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
 		v.show(w, v.failed(&problem{http.StatusForbidden, "This request comes from another site.", "Open the page here, and try again."}))
 		return
 	}
@@ -91,6 +96,14 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 // act does what was asked for, and sends the browser back to where it came from.
 func (v *visit) act(w http.ResponseWriter, e endpoint) {
 	v.Body = http.MaxBytesReader(w, v.Body, maxForm)
+	// What can't be read here would be no condition, and mean more than was meant.
+	if form := v.Header.Get("Content-Type"); form != "" && !strings.HasPrefix(form, "application/x-www-form-urlencoded") {
+		v.show(w, v.failed(&problem{http.StatusUnsupportedMediaType, fmt.Sprintf("Fields of actions are sent as application/x-www-form-urlencoded, not as %s.", cut(form, 100)), "With curl: -d name=value, or --data-urlencode."}))
+		return
+	} else if v.URL.RawQuery != "" {
+		v.show(w, v.failed(&problem{http.StatusBadRequest, "Fields of actions are sent in the body, not in the address.", "With curl: -d name=value, or --data-urlencode."}))
+		return
+	}
 	if err := v.ParseForm(); err != nil {
 		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
 		return
@@ -134,7 +147,7 @@ const saidCookie = "weir_said"
 // back is where the form wants to go after it, below the database: never to another site.
 func (v *visit) back() string {
 	to, err := url.Parse(v.PostForm.Get("back"))
-	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.EscapedPath(), "/") || strings.Contains(to.EscapedPath(), "..") || strings.Contains(to.Path, `\`) {
+	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.EscapedPath(), "/") || strings.Contains(to.Path, "..") || strings.Contains(to.Path, `\`) {
 		return ""
 	}
 	return to.String()
@@ -163,6 +176,7 @@ func rootOf(path string, several bool) string {
 
 // show renders a view: as JSON, as a page, or only as the page's content, which the script puts in place of the earlier one.
 func (v *visit) show(w http.ResponseWriter, view *view) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeFor)) // a client that doesn't read keeps the page in memory
 	status := view.status
 	if status == 0 {
 		status = http.StatusOK
@@ -275,6 +289,19 @@ func (v *visit) problemOf(err error) (p *problem) {
 	}
 	return p
 }
+
+// mayStill reports whether who sent the request may still do what it was for. It is for answers that take long.
+func (v *visit) mayStill(role Role) bool {
+	user, ok := v.ui.config.Access.Identify(&unheard{http.Header{}}, v.Request)
+	return ok && user.Role >= role
+}
+
+// unheard is an answer that nobody hears.
+type unheard struct{ header http.Header }
+
+func (u *unheard) Header() http.Header          { return u.header }
+func (*unheard) Write(text []byte) (int, error) { return len(text), nil }
+func (*unheard) WriteHeader(int)                {}
 
 // isUnreachable reports whether an error is about the way to the database, not about what was asked.
 func isUnreachable(err error) bool {

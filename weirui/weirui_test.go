@@ -298,3 +298,59 @@ func TestManyTabsCostWhatOneDoes(t *testing.T) {
 		t.Errorf("%d pages used the database %d times, at most %d expected", tabs*looks, n, most)
 	}
 }
+
+func TestAnActionThatCannotBeReadDoesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue(note{Text: "hello"}, &weir.Options{Queue: "mail"})
+	if err := r.client.SetLimit(t.Context(), "mail", weir.Limit{Running: 3, Rate: weir.Rate{Starts: 2.5, Per: time.Minute, Burst: 200}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ path, body, kind string }{
+		{"queues/mail/limit", `{"running": 5}`, "application/json"}, {"queues/mail/limit", "running=5", "text/plain"}, {"queues/mail/limit", "--x\r\n", "multipart/form-data; boundary=x"}, {"queues/mail/limit?running=5", "", ""},
+	} {
+		if answer, text := r.ask("POST", c.path, c.body, "Content-Type", c.kind); answer.StatusCode != http.StatusUnsupportedMediaType && answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s as %q: %s: %s", c.path, c.kind, answer.Status, text)
+		}
+	}
+	limit := func() weir.Limit {
+		limits, err := r.client.Limits(t.Context())
+		if err != nil || len(limits) != 1 {
+			t.Fatalf("%+v, %v", limits, err)
+		}
+		return limits[0].Limit
+	}
+	r.do("queues/mail/limit", url.Values{"running": {"4"}, "starts": {"2.5"}, "per": {"1m0s"}})
+	if l := limit(); l.Running != 4 || l.Rate.Burst != 200 || l.Rate.Starts != 2.5 {
+		t.Errorf("the limit is %+v: the burst stays with the rate", l)
+	}
+}
+
+func TestAnotherSiteCannotHavePagesRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for mode, want := range map[string]int{"no-cors": http.StatusForbidden, "cors": http.StatusForbidden, "navigate": http.StatusOK} {
+		if answer, _ := r.ask("GET", "jobs", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", mode); answer.StatusCode != want {
+			t.Errorf("%s: %s", mode, answer.Status)
+		}
+	}
+	if answer, _ := r.ask("GET", "static/", ""); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("the list of static files: %s", answer.Status)
+	}
+}
+
+func TestSecretsInTextsThatAreNoJSONAreHidden(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"password": "hunter2"}` + "\n" + `{"password": "hunter2"}`, `{"x": {"password": "hunter2"}, "x": 1}`, `{"inner": "{\"api_key\": \"hunter2\"}"}`, `{"password": "hunter2"`, `result: {"token": ["hunter2", "hunter2"]}`, "\ufeff" + `{"secret": "hunter2"}`,
+	} {
+		if got := weirui.Redact(text); strings.Contains(got, "hunter2") {
+			t.Errorf("%s is shown as %s", text, got)
+		}
+	}
+	for _, text := range []string{`sent to "ada": ok`, `{"note": "the password: none"}`, "plain"} {
+		if got := weirui.Redact(text); strings.Contains(got, "redacted") {
+			t.Errorf("%s is shown as %s", text, got)
+		}
+	}
+}

@@ -25,8 +25,8 @@ BEGIN
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
         AND (error IS NULL OR strpos(j.error, error) > 0)
-        -- A job that was cancelled, and that no worker has passed, has no end yet.
-        AND (finished_after IS NULL OR coalesce(j.finished_at, j.enqueued_at) >= finished_after) AND (finished_before IS NULL OR coalesce(j.finished_at, j.enqueued_at) < finished_before)
+        AND (finished_after IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) >= finished_after)
+        AND (finished_before IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) < finished_before)
         -- As weir.failure_groups does. In the end, because it takes longer than all of the above.
         AND CASE WHEN shape IS NULL THEN true ELSE weir._shape_of(concat(left(j.error, 1000), CASE WHEN length(j.error) > 1000 THEN right(j.error, 2000) END)) = shape END);
     next := p.next;
@@ -38,6 +38,19 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir._select_where IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
+
+CREATE OR REPLACE FUNCTION weir._cancelled_at(job_id bigint, queue text) RETURNS timestamptz
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce((SELECT c.at FROM weir.cancellation c WHERE c.id = _cancelled_at.job_id),
+                  -- Which of the filters has cancelled it is not worth a look: with the last one, none is retried that was cancelled after a time.
+                  (SELECT max(w.at) FROM weir.cancellation_where w WHERE w.upto >= _cancelled_at.job_id AND (w.queue IS NULL OR w.queue = _cancelled_at.queue)),
+                  clock_timestamp())
+$$;
+COMMENT ON FUNCTION weir._cancelled_at IS
+  'When a job was cancelled that has no end yet, because no worker has passed it: at the latest. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._check_step(what text, queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamptz, enqueued_before timestamptz,
                                             key text, error text, max_rows integer, shape text DEFAULT NULL, has_end boolean DEFAULT false) RETURNS void

@@ -88,6 +88,8 @@ DECLARE
 BEGIN
   IF length(begin_operation.by) > 200 THEN
     RAISE EXCEPTION 'weir: by must have up to 200 characters, got %', length(begin_operation.by) USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(begin_operation.filter -> 'queue') NOT IN ('string', 'null') THEN
+    RAISE EXCEPTION 'weir: queue must be a text, got %', left((begin_operation.filter -> 'queue')::text, 100) USING ERRCODE = '22023';
   ELSIF f.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = f.queue) THEN
     RETURN NULL;
   END IF;
@@ -115,6 +117,7 @@ CREATE OR REPLACE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, O
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET lock_timeout = '2s'  -- somebody's open transaction may hold jobs of an operation: others go on meanwhile
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -154,7 +157,9 @@ BEGIN
             _step_operations.max_rows, f.key) r;
       END CASE;
       state := CASE WHEN next IS NULL THEN 'done' ELSE 'running' END;
-    EXCEPTION WHEN OTHERS THEN
+    EXCEPTION WHEN lock_not_available THEN
+      CONTINUE;  -- with the next operation; a later call tries this one again
+    WHEN OTHERS THEN
       IF SQLSTATE ~ '^(08|0A|25|40|53|55|57|58|XX|WR)' THEN
         RAISE;  -- not because of the operation: another call tries again
       END IF;

@@ -299,9 +299,9 @@ func TestAnOperationFailsBecauseOfItselfAlone(t *testing.T) {
 	exec(t, holder, `SELECT pg_advisory_lock(1464158546, -1 - (i % 1000000)::integer) FROM unnest($1::bigint[]) i`, ids)
 	stepOperation(t, conn, 10) // begins again
 	wantOperation(t, conn, next, "running 0")
-	exec(t, conn, `SET lock_timeout = '50ms'`)
-	_, err := conn.Exec(t.Context(), `SELECT weir._step_operations()`)
-	wantCode(t, "a step without a lock", err, "55P03")
+	if operation, n := stepOperation(t, conn, 10); operation != 0 || n != 0 {
+		t.Errorf("a step without a lock has changed %d jobs of operation %d", n, operation)
+	}
 	wantOperation(t, conn, next, "running 0")
 	exec(t, holder, `SELECT pg_advisory_unlock_all()`)
 	stepAll(t, conn, 10)
@@ -457,4 +457,40 @@ func TestAnOperationGoesOnAfterAMoveToAnotherCluster(t *testing.T) {
 	if n := value[int](t, conn, `SELECT count(*) FROM weir.job WHERE attempt = 2`); n != 50 {
 		t.Errorf("%d second attempts were logged, want 50", n)
 	}
+}
+
+// TestAnOperationTakesBackNoCancellationFromAfterItBegan: neither one of a job, nor one by filter.
+func TestAnOperationTakesBackNoCancellationFromAfterItBegan(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	ids := enqueueN(t, conn, "q", 4)
+	exec(t, conn, `SELECT weir.cancel($1)`, ids[0])
+	beginOperation(t, conn, "retry", `{"queue": "q", "states": ["cancelled"]}`, "")
+	exec(t, conn, `SELECT weir.cancel($1)`, ids[1])
+	exec(t, conn, `SELECT weir.cancel_where(queue => 'q')`)
+	if n := stepAll(t, conn, 500); n > 1 {
+		t.Errorf("%d jobs were retried, of which one had been cancelled before", n)
+	}
+	wantState(t, conn, ids[1], "cancelled")
+	wantState(t, conn, ids[2], "cancelled")
+}
+
+// TestAnOperationThatIsHeldUpHoldsUpNoOther: a transaction that stays open has retried one of its jobs.
+func TestAnOperationThatIsHeldUpHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "a", "b")
+	held, other := deadLetters(t, conn, worker, "a", 1, "no")[0], deadLetters(t, conn, worker, "b", 1, "no")[0]
+	first, second := beginOperation(t, conn, "retry", `{"queue": "a"}`, ""), beginOperation(t, conn, "retry", `{"queue": "b"}`, "")
+	exec(t, holder, `BEGIN`)
+	exec(t, holder, `SELECT weir.retry($1)`, held)
+	if operation, n := stepOperation(t, conn, 500); operation != second || n != 1 {
+		t.Errorf("a step of operation %d has changed %d jobs, want one of operation %d", operation, n, second)
+	}
+	wantState(t, conn, other, "available")
+	if got := value[string](t, conn, `SELECT weir.stop_operation($1, 'ada')`, first); got != "stopped" {
+		t.Errorf("stopping the one that is held up says %q", got)
+	}
+	exec(t, holder, `ROLLBACK`)
 }

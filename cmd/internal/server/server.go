@@ -337,7 +337,7 @@ func (s *Server) serve(inner context.Context) {
 		s.serveHTTP(s.http, s.bounded(s.httpListener), "serve HTTP")
 	}
 	if s.uiListener != nil {
-		s.serveHTTP(s.ui, s.uiListener, "serve the web UI")
+		s.serveHTTP(s.ui, s.bounded(s.uiListener), "serve the web UI")
 	}
 }
 
