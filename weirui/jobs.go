@@ -23,7 +23,7 @@ func jobEndpoints() []endpoint {
 		page("jobs/{id}", showJob),
 		action(Operator, "jobs", enqueueJob),
 		action(Operator, "jobs/{id}/retry", retryJob),
-		action(Operator, "jobs/{id}/cancel", cancelJob),
+		action(Operator, "jobs/{id}/cancel", cancelJob).asks(askID("Cancel job %s?", "id")),
 	}
 }
 
@@ -39,12 +39,19 @@ type filter struct {
 
 	From  time.Time `json:"from,omitzero"`  // enqueued then or later
 	Until time.Time `json:"until,omitzero"` // enqueued before
+
+	Shape      string    `json:"shape,omitempty"`      // of the error of failed jobs
+	EndedFrom  time.Time `json:"ended_from,omitzero"`  // ended then or later
+	EndedUntil time.Time `json:"ended_until,omitzero"` // ended before
 }
 
 // filterOf reads a filter from a query or a form.
 func filterOf(q url.Values) (filter, error) {
 	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
-	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta"), Text: text("text")}
+	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta"), Text: text("text"), Shape: text("shape")}
+	if f.Shape != "" && f.State == "" {
+		f.State = string(weir.StateFailed) // no others have a shape
+	}
 	if f.State != "" && !slices.Contains(weir.States, weir.State(f.State)) {
 		return f, badInput("There is no state %q.", cut(f.State, 50))
 	}
@@ -66,8 +73,25 @@ func filterOf(q url.Values) (filter, error) {
 	if err == nil && !f.From.IsZero() && !f.Until.IsZero() && !f.From.Before(f.Until) {
 		err = badInput("No job was enqueued at %s or later and before %s: the first time must be the earlier one.", f.From.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	}
+	if err == nil {
+		f.EndedFrom, err = timeOf(text("ended_from"))
+	}
+	if err == nil {
+		f.EndedUntil, err = timeOf(text("ended_until"))
+	}
+	if err == nil && !f.EndedFrom.IsZero() && !f.EndedUntil.IsZero() && !f.EndedFrom.Before(f.EndedUntil) {
+		err = badInput("No job ended at %s or later and before %s: the first time must be the earlier one.", f.EndedFrom.Format(time.RFC3339), f.EndedUntil.Format(time.RFC3339))
+	}
 	return f, err
 }
+
+// Ends reports whether all jobs that it selects may have ended.
+func (f filter) Ends() bool {
+	return f.State == "" || slices.Contains([]weir.State{weir.StateFailed, weir.StateCompleted, weir.StateCancelled}, weir.State(f.State))
+}
+
+// IsFailed reports whether it selects failed jobs only.
+func (f filter) IsFailed() bool { return f.State == string(weir.StateFailed) }
 
 // Forms of times: what fields for a date and a time send, in which clocks show UTC without the script, and times with an offset.
 const (
@@ -99,6 +123,14 @@ func (filter) Field(t time.Time) string {
 	return t.UTC().Format(seconds)
 }
 
+// exact is a time without loss; "": it is zero.
+func exact(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
 // Query is the filter as an address has it.
 func (f filter) Query() url.Values {
 	q := url.Values{}
@@ -115,6 +147,9 @@ func (f filter) Query() url.Values {
 	set("text", f.Text)
 	set("from", f.Field(f.From))
 	set("until", f.Field(f.Until))
+	set("shape", f.Shape)
+	set("ended_from", exact(f.EndedFrom))
+	set("ended_until", exact(f.EndedUntil))
 	if f.Flow > 0 {
 		set("flow", strconv.FormatInt(f.Flow, 10))
 	}
@@ -124,6 +159,13 @@ func (f filter) Query() url.Values {
 // In is the filter's query for another state.
 func (f filter) In(state string) template.URL {
 	f.State = state
+	// What only jobs of other states have selects none of this one.
+	if !f.IsFailed() {
+		f.Shape = ""
+	}
+	if !f.Ends() {
+		f.EndedFrom, f.EndedUntil = time.Time{}, time.Time{}
+	}
 	return template.URL(f.Query().Encode()) // encoded
 }
 
@@ -149,11 +191,12 @@ func (f filter) Fields() (all []condition) {
 func (f filter) meta() json.RawMessage { return json.RawMessage(f.Meta) }
 
 func (f filter) params(after string, limit int) weir.JobsParams {
-	p := weir.JobsParams{Queue: f.Queue, Key: f.Key, Flow: f.Flow, Text: f.Text, EnqueuedAfter: f.From, EnqueuedBefore: f.Until, After: after, Limit: limit}
+	p := weir.JobsParams{Queue: f.Queue, Key: f.Key, Flow: f.Flow, Text: f.Text, EnqueuedAfter: f.From, EnqueuedBefore: f.Until, After: after, Limit: limit,
+		Shape: f.Shape, FinishedAfter: f.EndedFrom, FinishedBefore: f.EndedUntil}
 	if f.State != "" {
 		p.States = []weir.State{weir.State(f.State)}
 	} else {
-		p.States = []weir.State{weir.StateRunning, weir.StateAvailable, weir.StateScheduled, weir.StateFailed, weir.StateCancelled, weir.StateCompleted}
+		p.States = shownStates
 	}
 	if f.Kind != "" {
 		p.Kinds = []string{f.Kind}
@@ -163,6 +206,9 @@ func (f filter) params(after string, limit int) weir.JobsParams {
 	}
 	return p
 }
+
+// shownStates are the states in the order in which an operator looks at them: what runs now, what is wrong, what comes next, and what is over.
+var shownStates = []weir.State{weir.StateRunning, weir.StateFailed, weir.StateAvailable, weir.StateScheduled, weir.StateCancelled, weir.StateCompleted}
 
 // jobList is a page of jobs.
 type jobList struct {
@@ -180,17 +226,37 @@ func listJobs(v *visit) (*view, error) {
 	}
 	after := v.URL.Query().Get("after")
 	page, err := read(v.Context(), v.db, "jobs "+f.Query().Encode()+" after "+after, func(ctx context.Context) (*weir.JobsPage, error) {
-		return v.db.client.Jobs(ctx, f.params(after, jobsOnPage))
+		return v.db.find(ctx, f.params(after, jobsOnPage), v.ui.patience)
 	})
 	if err != nil {
 		return nil, err
 	}
-	list := jobList{Filter: f, Jobs: slices.Clone(page.Jobs), Next: page.Next, After: after, States: weir.States}
+	list := jobList{Filter: f, Jobs: slices.Clone(page.Jobs), Next: page.Next, After: after, States: shownStates}
 	for i := range list.Jobs {
 		v.ui.redactJob(&list.Jobs[i])
 	}
 	return &view{template: "jobs", title: "Jobs", data: list}, nil
 }
+
+// find looks for jobs until it has as many as are wanted, there are no more, or it has looked for so long. One call looks at a limited number of jobs.
+func (d *database) find(ctx context.Context, p weir.JobsParams, patience time.Duration) (*weir.JobsPage, error) {
+	began, all := time.Now(), &weir.JobsPage{Jobs: []weir.JobInfo{}}
+	for {
+		page, err := d.client.Jobs(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		all.Jobs, all.Next = append(all.Jobs, page.Jobs...), page.Next
+		p.Limit -= len(page.Jobs)
+		p.After = page.Next
+		if p.Limit == 0 || page.Next == "" || time.Since(began) >= patience {
+			return all, nil
+		}
+	}
+}
+
+// Partly reports whether the page has fewer jobs than it could have, because it took too long to look for more.
+func (l jobList) Partly() bool { return l.Next != "" && len(l.Jobs) < jobsOnPage }
 
 // redactJob hides secret fields in what is shown of a job.
 func (u *UI) redactJob(j *weir.JobInfo) {
