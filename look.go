@@ -191,6 +191,10 @@ type JobsParams struct {
 
 	EnqueuedAfter  time.Time // only jobs enqueued then or later; zero: all jobs
 	EnqueuedBefore time.Time // only jobs enqueued before; zero: all jobs
+
+	Shape          string    // only jobs whose error has this shape, as FailureGroup.Shape; States must be StateFailed alone. "": all jobs
+	FinishedAfter  time.Time // only jobs that ended then or later; zero: all jobs
+	FinishedBefore time.Time // only jobs that ended before; zero: all jobs
 }
 
 // JobsPage is one page of a list of jobs.
@@ -208,14 +212,15 @@ type JobsPage struct {
 // Text is compared with the args as PostgreSQL writes them: {"path": "a.txt", "size": 3}, with a space behind each colon and comma, fields in an order of
 // their own, and quotes within texts as \". Encrypted args match no text.
 //
-// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key, Flow, Text or the times match few of them, a page may hold fewer jobs than Limit, even
+// Jobs examines a limited number of jobs for each page. If Kinds, Meta, Key, Flow, Text, Shape or the times match few of them, a page may hold fewer jobs than Limit, even
 // none, and still have a Next: continue until Next is "".
 func (c *Client) Jobs(ctx context.Context, p JobsParams) (*JobsPage, error) {
 	const what, role = "list jobs", "weir_work"
 	if p.Limit == 0 {
 		p.Limit = 100
 	}
-	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, Text: p.Text, After: p.After, Limit: p.Limit, EnqueuedAfter: p.EnqueuedAfter, EnqueuedBefore: p.EnqueuedBefore}
+	list := store.List{Queue: p.Queue, Kinds: p.Kinds, Key: p.Key, Flow: p.Flow, Text: p.Text, After: p.After, Limit: p.Limit, EnqueuedAfter: p.EnqueuedAfter, EnqueuedBefore: p.EnqueuedBefore,
+		Shape: p.Shape, FinishedAfter: p.FinishedAfter, FinishedBefore: p.FinishedBefore}
 	for _, s := range p.States {
 		list.States = append(list.States, string(s))
 	}

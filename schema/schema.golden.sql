@@ -6799,12 +6799,12 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 1 for each kilobyte of args that is searched
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 20 if its error has another shape, 1 for each kilobyte of args that is searched
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
@@ -6820,6 +6820,7 @@ DECLARE
   r      record;
   look   weir.job_info;
   has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow, args_text, enqueued_after, enqueued_before) > 0;
+  has_end boolean := num_nonnulls(finished_after, finished_before) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -6839,12 +6840,19 @@ BEGIN
   IF length(args_text) NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: args_text must have 1 to 1000 characters, got %', length(args_text) USING ERRCODE = '22023', HINT = 'The list has the jobs whose args contain this text; pass NULL for all jobs.';
   END IF;
+  IF length(shape) NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a shape has 1 to 1000 characters, got %', length(shape) USING ERRCODE = '22023', HINT = 'Pass a shape that weir.failure_groups has returned; or NULL for all jobs.';
+  ELSIF shape IS NOT NULL AND (coalesce(cardinality(states), 0) = 0 OR 'failed' <> ANY (states)) THEN
+    RAISE EXCEPTION 'weir: only failed jobs are listed by the shape of their error' USING ERRCODE = '22023', HINT = 'Pass the states ''{failed}''.';
+  END IF;
   PERFORM weir._check_key(_read_page.key);
-  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
+  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr)
+                  WHERE NOT has_end OR u.s IN ('completed', 'failed', 'cancelled') GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
   -- Times in UTC, so that they read the same in a session with another time zone.
   conditions := jsonb_build_object('states', states, 'queue', queue, 'kinds', kinds, 'meta', _read_page.meta, 'key', _read_page.key, 'flow', _read_page.flow, 'args_text', args_text,
-    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC');
+    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC',
+    'shape', shape, 'finished_after', finished_after AT TIME ZONE 'UTC', 'finished_before', finished_before AT TIME ZONE 'UTC');
   IF after <> '' THEN
     BEGIN
       IF length(after) > 65536 THEN
@@ -6871,6 +6879,10 @@ BEGIN
   jobs := '{}';
   <<states>>
   WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
+    IF states[nr] = 'failed' AND finished_before IS NOT NULL THEN
+      place := coalesce(nullif(place, 'null'), jsonb_build_array(finished_before, 0));  -- failed jobs are in the order of their end: what is later is not read
+    END IF;
+    <<steps>>
     LOOP
       got := 0;
       hits := cardinality(jobs);
@@ -6901,6 +6913,7 @@ BEGIN
         FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
         got := got + 1;
+        EXIT steps WHEN states[nr] = 'failed' AND (r.place->>0)::timestamptz < finished_after;  -- nor what is earlier
         effort := effort + r.cost;
         IF r.is_gone THEN
           effort := effort + 9;
@@ -6909,14 +6922,20 @@ BEGIN
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
           -- A job that was retried by hand is in another state now, or has ended again since.
-          IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
+          IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
+             -- A job that was cancelled, and that no worker has passed, has no end yet.
+             OR coalesce(look.finished_at, look.enqueued_at) < finished_after OR coalesce(look.finished_at, look.enqueued_at) >= finished_before THEN
+            effort := effort + 50;
+          -- As weir.failure_groups does.
+          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false
+                     ELSE weir._shape_of(concat(left(look.error, 1000), CASE WHEN length(look.error) > 1000 THEN right(look.error, 2000) END)) <> _read_page.shape END) THEN
+            effort := effort + 20;
+          ELSE
             IF cardinality(jobs) = most THEN
               next := jsonb_build_array(nr, place);
               EXIT states;
             END IF;
             jobs := jobs || look;
-          ELSE
-            effort := effort + 50;
           END IF;
         END IF;
         place := r.place;
@@ -10421,13 +10440,13 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.jobs_page(states text[] DEFAULT NULL::text[], queue text DEFAULT NULL::text, kinds text[] DEFAULT NULL::text[], meta jsonb DEFAULT NULL::jsonb, after text DEFAULT NULL::text, max_rows integer DEFAULT 100, key text DEFAULT NULL::text, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs jsonb, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
   FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow,
-                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before) p;
+                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before, jobs_page.shape, jobs_page.finished_after, jobs_page.finished_before) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
@@ -12280,7 +12299,7 @@ COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'Fo
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
-COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
@@ -12388,7 +12407,7 @@ COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five mi
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
-COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (A to Z and a to z are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+COMMENT ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone) IS 'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (A to Z and a to z are the same; encrypted args match no text), that were enqueued at or after enqueued_after, or before enqueued_before, whose error has the shape by which weir.failure_groups groups it (states must be {failed}), and that ended at or after finished_after, or before finished_before, which no unfinished job did (of a job that was cancelled and that no worker has passed, the time when it was enqueued counts): a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.keys_in_use() IS 'The keys with which something is encrypted that will be read, or may be: key is the id, n how many there are in this place. Places: jobs (args of jobs that wait, run, or are scheduled or to be tried again), failed jobs and cancelled jobs (args; they can be retried), schedules (args), flows (callbacks that may still come, also once more after weir.retry_flow), tasks (args of those that have not started), flow outputs (those of weir.flow_outputs, as long as the flow is kept); and of the jobs named here, checkpoints (the last), messages (the last), log lines, and errors and outputs (of the last attempt); there n counts jobs. It does not look at completed jobs, and does not see what open transactions have written. It reads all schedules, flows and jobs but completed ones, about 3,000 jobs a second, in one snapshot, and holds off the reclaiming of segments meanwhile: call it when you rotate keys, not to monitor. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed or flows were compacted after the transaction took its snapshot; 57014, if statement_timeout is too short. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied or flows are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.limits() IS 'The limits of queues, in the order of their names, and what they count: running_now attempts run; room more may start at this moment, and if none may because of the rate, the next may at next_at. A queue that nothing was claimed from since it has limits counts nothing yet. A row with per_key is about the limits of each key of the queue, and counts nothing; in_order is as in weir.set_limit. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only: the transaction''s snapshot is too old; run it again). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) IS 'One step of moving all available and scheduled jobs that match a filter to another queue (to_queue, which is created if the name is new), to another priority, or both; for the filter see weir.cancel_where. A moved job keeps its id, attempt, arguments and time, and comes behind the jobs that wait there; the others keep their order. A job that has started is not moved, and one that was cancelled stays cancelled; earlier cancellations of the jobs in its new place do not mean it. A step looks at max_rows jobs (1 to 1000) from after on, and returns how many it has moved, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A run that is ended has moved what it has returned, and a new run does the rest. Errors: 22023, 40001, 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004 (not in READ COMMITTED autocommit). Locks, to the end of the call: advisory: claims (shared), promotion and the lanes (exclusive); SHARE on weir.cancellation_where, for which cancellations by filter wait. Isolation: READ COMMITTED, in autocommit.';
@@ -12583,7 +12602,7 @@ GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.increment(bigint,text,bigint) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.job_info(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.jobs(text,text,integer,text) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.jobs_page(text[],text,text[],jsonb,text,integer,text,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.keys_in_use() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.limits() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.move_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,integer,text,integer,text) TO weir_operate;

@@ -1,6 +1,7 @@
 package weirui
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -10,10 +11,32 @@ import (
 // bulkEndpoints are the actions on all jobs that the filter of the list of jobs selects, on all of its pages. Each begins an operation.
 func bulkEndpoints() []endpoint {
 	return []endpoint{
-		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)),
-		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)),
-		action(Operator, "jobs/all/move", bulk(weir.OperationMove)),
-		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)),
+		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)).asks(askBulk("Retry all {state} jobs", "")),
+		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)).asks(askBulk("Cancel every unfinished job (available, scheduled or running)", "")),
+		action(Operator, "jobs/all/move", bulk(weir.OperationMove)).asks(askBulk("Move all available and scheduled jobs", "")),
+		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)).asks(askBulk("Delete all failed jobs", " They can't be retried afterwards.")),
+	}
+}
+
+// askBulk is a question about all jobs that a filter selects.
+func askBulk(what, warning string) func(*visit) string {
+	return func(v *visit) string {
+		f, err := v.ui.filterOf(v.PostForm)
+		if err != nil {
+			return "These jobs can't be selected: " + err.Error() // which the action says, too
+		}
+		q := strings.ReplaceAll(what, "{state}", cmp.Or(f.State, string(weir.StateFailed))) + " that match"
+		f.State = ""
+		if f.Narrow() {
+			q += ": " + words(f.Fields(), "failed")
+		}
+		if to := strings.TrimSpace(v.PostForm.Get("to_queue")); to != "" {
+			q += "; to queue " + cut(to, 200)
+		}
+		if to := strings.TrimSpace(v.PostForm.Get("to_priority")); to != "" {
+			q += "; to priority " + cut(to, 10)
+		}
+		return q + "?" + warning
 	}
 }
 
@@ -50,7 +73,8 @@ func bulk(what weir.OperationKind) func(*visit) (string, error) {
 
 // operation is the filter as an operation takes it.
 func (f filter) operation(what weir.OperationKind) (weir.JobFilter, error) {
-	j := weir.JobFilter{Queue: f.Queue, Key: f.Key, EnqueuedAfter: f.From, EnqueuedBefore: f.Until}
+	j := weir.JobFilter{Queue: f.Queue, Key: f.Key, EnqueuedAfter: f.From, EnqueuedBefore: f.Until, Shape: f.Shape, FinishedAfter: f.EndedFrom, FinishedBefore: f.EndedUntil}
+	hasEnded := f.Shape != "" || !f.EndedFrom.IsZero() || !f.EndedUntil.IsZero()
 	switch {
 	case f.Text != "" || f.Flow > 0:
 		return j, badInput("An operation can't select jobs by a text in their arguments, or by their flow: leave that out.")
@@ -58,6 +82,8 @@ func (f filter) operation(what weir.OperationKind) (weir.JobFilter, error) {
 		return j, badInput("Select jobs by more than their state: by queue, kind, key, meta or time.")
 	case f.State != "" && !slices.Contains(bulkStates[what], weir.State(f.State)):
 		return j, badInput("Jobs that are %s can't be changed like that.", f.State)
+	case hasEnded && (what == weir.OperationMove || what == weir.OperationCancel):
+		return j, badInput("Jobs that have ended can't be changed like that.")
 	}
 	if f.Kind != "" {
 		j.Kinds = []string{f.Kind}

@@ -15,7 +15,7 @@ func channelEndpoints() []endpoint {
 		page("channels/tail", showTail),
 		{method: "GET", path: "channels/tail/events", role: Viewer, stream: streamTail},
 		action(Operator, "channels/publish", publish),
-		action(Admin, "channels/disconnect", disconnect),
+		action(Admin, "channels/disconnect", disconnect).asks(func(v *visit) string { return "Disconnect client " + cut(v.PostForm.Get("id"), 100) + "?" }),
 	}
 }
 

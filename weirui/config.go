@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -46,8 +47,10 @@ type UI struct {
 	mux       *http.ServeMux
 	origin    *http.CrossOriginProtection
 	databases []*database
-	secret    map[string]bool // fields that are not shown
+	secret    map[string]bool                // fields that are not shown
+	asks      map[string]func(*visit) string // by the path of the action
 	servers   servers
+	patience  time.Duration // how long a page looks for jobs that are rare
 }
 
 var databaseName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
@@ -60,7 +63,7 @@ func New(c Config) (*UI, error) {
 	case c.Access == nil:
 		return nil, errors.New("weirui: Config.Access is nil: say who may use the UI, for example with Password; for everybody, Open")
 	}
-	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}}
+	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]func(*visit) string{}, patience: 250 * time.Millisecond}
 	if u.log == nil {
 		u.log = slog.Default()
 	}

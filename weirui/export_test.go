@@ -6,6 +6,7 @@ import "testing"
 type Endpoint struct {
 	Method, Path string
 	Role         Role
+	Asks         bool
 }
 
 // Iterations are those of verifiers.
@@ -39,7 +40,7 @@ const (
 // Endpoints lists all pages, actions and streams.
 func Endpoints(testing.TB) (all []Endpoint) {
 	for _, e := range (&UI{}).endpoints() {
-		all = append(all, Endpoint{e.method, e.path, e.role})
+		all = append(all, Endpoint{e.method, e.path, e.role, e.ask != nil})
 	}
 	return all
 }

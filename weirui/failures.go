@@ -4,6 +4,7 @@ import (
 	"context"
 	"html/template"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +15,8 @@ import (
 func failureEndpoints() []endpoint {
 	return []endpoint{
 		page("failures", listFailures),
-		action(Operator, "failures/retry", onFailures(weir.OperationRetry)),
-		action(Admin, "failures/delete", onFailures(weir.OperationDelete)),
+		action(Operator, "failures/retry", onFailures(weir.OperationRetry)).asks(askFailures("Retry", "")),
+		action(Admin, "failures/delete", onFailures(weir.OperationDelete)).asks(askFailures("Delete", " They can't be retried afterwards.")),
 	}
 }
 
@@ -82,6 +83,24 @@ func (f failureFilter) Upto() string {
 	return f.Before.UTC().Format(time.RFC3339Nano)
 }
 
+// Jobs is the query of the list of a group's jobs.
+func (f failureFilter) Jobs(g weir.FailureGroup) template.URL {
+	jobs := filter{State: string(weir.StateFailed), Queue: f.Queue, Kind: g.Kind, Shape: g.Shape, EndedUntil: f.Before}
+	if f.Hours > 0 {
+		jobs.EndedFrom = f.since().Truncate(time.Minute) // the page need not change each second
+	}
+	return template.URL(jobs.Query().Encode()) // encoded
+}
+
+// conditions are the parts of the filter, for forms and questions.
+func (f failureFilter) conditions() []condition {
+	all := []condition{{"queue", f.Queue}, {"kind", f.Kind}, {"shape", f.Shape}, {"hours", ""}, {"before", f.Upto()}}
+	if f.Hours > 0 {
+		all[3].Value = strconv.Itoa(f.Hours)
+	}
+	return slices.DeleteFunc(all, func(c condition) bool { return c.Value == "" })
+}
+
 // since is the time from which on jobs have failed.
 func (f failureFilter) since() time.Time {
 	if f.Hours == 0 {
@@ -111,12 +130,54 @@ func listFailures(v *visit) (*view, error) {
 	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: found.Groups, Rest: found.Rest}}, nil
 }
 
+// askFailures is a question about failed jobs.
+func askFailures(verb, warning string) func(*visit) string {
+	return func(v *visit) string {
+		f, err := failureFilterOf(v.PostForm)
+		if err != nil {
+			return "These jobs can't be selected: " + err.Error() // which the action says, too
+		}
+		if some := f.conditions(); len(some) > 0 {
+			return verb + " all failed jobs that match: " + words(some, "failed") + "?" + warning
+		}
+		return verb + " all failed jobs of the database, whatever their error?" + warning
+	}
+}
+
+// FormFailures begins the form of an action on all failed jobs that the page's filter selects.
+func (l layout) FormFailures(path string) (template.HTML, error) {
+	list, _ := l.Data().(failureList)
+	return l.formFailures(path, list.Filter)
+}
+
+// FormGroup begins the form of an action on a group of them.
+func (l layout) FormGroup(path string, g weir.FailureGroup) (template.HTML, error) {
+	list, _ := l.Data().(failureList)
+	f := list.Filter
+	f.Kind, f.Shape = g.Kind, g.Shape
+	return l.formFailures(path, f)
+}
+
+func (l layout) formFailures(path string, f failureFilter) (template.HTML, error) {
+	fields := []any{}
+	for _, c := range f.conditions() {
+		fields = append(fields, c.Name, c.Value)
+	}
+	if len(fields) == 0 {
+		fields = []any{"all", "yes"}
+	}
+	return l.Form(path, fields...)
+}
+
 // onFailures is an action on all failed jobs that the page's filter selects, or on those of a group.
 func onFailures(what weir.OperationKind) func(*visit) (string, error) {
 	return func(v *visit) (string, error) {
 		f, err := failureFilterOf(v.PostForm)
 		if err != nil {
 			return "", err
+		}
+		if len(f.conditions()) == 0 && v.PostForm.Get("all") != "yes" {
+			return "", badInput("Select failed jobs by queue, kind, error or time; or say all=yes.")
 		}
 		o := weir.Operation{What: what, Filter: weir.JobFilter{Queue: f.Queue, Shape: f.Shape, FinishedAfter: f.since(), FinishedBefore: f.Before}}
 		if f.Kind != "" {

@@ -15,8 +15,8 @@ func flowEndpoints() []endpoint {
 	return []endpoint{
 		page("flows", listFlows),
 		page("flows/{id}", showFlow),
-		action(Operator, "flows/{id}/cancel", cancelFlow),
-		action(Operator, "flows/{id}/retry", retryFlow),
+		action(Operator, "flows/{id}/cancel", cancelFlow).asks(askID("Cancel flow %s, with its unfinished members and all that is within them?", "id")),
+		action(Operator, "flows/{id}/retry", retryFlow).asks(askID("Retry the failed and cancelled members of flow %s?", "id")),
 	}
 }
 

@@ -19,7 +19,7 @@ func operationEndpoints() []endpoint {
 	return []endpoint{
 		page("operations", listOperations),
 		page("operations/{id}", showOperation),
-		action(Operator, "operations/{id}/stop", stopOperation),
+		action(Operator, "operations/{id}/stop", stopOperation).asks(askID("Stop operation %s? What it has done stays done.", "id")),
 	}
 }
 
@@ -75,6 +75,20 @@ func (o operation) Conditions() (all []condition) {
 	}
 	return all
 }
+
+// Says is what its filter selects, in words.
+func (o operation) Says() string {
+	all, end := o.Conditions(), "failed"
+	for _, c := range all {
+		if c.Name == "states" && c.Value != `["failed"]` {
+			end = "ended"
+		}
+	}
+	return words(all, end)
+}
+
+// Found reports whether it has changed a job, or has not counted.
+func (o operation) Found() bool { return o.Changed == nil || *o.Changed > 0 }
 
 // shownOperation is an operation without secret values.
 func (u *UI) shownOperation(o weir.OperationInfo) operation {

@@ -53,6 +53,7 @@ type shownOperation struct {
 // begin does an action that begins an operation, and returns the operation's page.
 func (r *rig) begin(path string, form url.Values) string {
 	r.Helper()
+	form.Set("sure", "yes")
 	answer, text := r.ask("POST", path, form.Encode())
 	to := regexp.MustCompile(`operations/[0-9]+$`).FindString(answer.Header.Get("Location"))
 	if answer.StatusCode != http.StatusSeeOther || to == "" {
@@ -95,7 +96,7 @@ func TestFailuresAreGroupedAndRetriedByTheGroup(t *testing.T) {
 		t.Fatalf("the largest group is %+v", group)
 	}
 	text := r.page("failures?queue=mail&hours=6")
-	for _, want := range []string{"user &lt;n&gt; not found", "jobs?kind=note&amp;queue=mail&amp;state=failed", fmt.Sprintf("jobs/%d", group.JobID), "Delete all that match", "&lt;b&gt;&#34;"} {
+	for _, want := range []string{"user &lt;n&gt; not found", "&amp;kind=note&amp;queue=mail&amp;shape=user+%3Cn%3E+not+found&amp;state=failed", fmt.Sprintf("jobs/%d", group.JobID), "Delete all that match", "&lt;b&gt;&#34;"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}
@@ -149,7 +150,7 @@ func TestTenThousandFailuresAreRetriedFromThePage(t *testing.T) {
 	}
 	r.fail("mail", func(note) error { return errors.New("no route") })
 	began := time.Now()
-	page := r.begin("failures/retry", url.Values{"hours": {"0"}})
+	page := r.begin("failures/retry", url.Values{"all": {"yes"}})
 	r.work("other", func(note) error { return nil })
 	var o shownOperation
 	for seen := int64(0); o.State != weir.OperationDone; seen = *o.Changed { // however long that takes, as long as it goes on

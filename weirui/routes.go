@@ -12,6 +12,7 @@ type endpoint struct {
 	role         Role
 	page         func(*visit) (*view, error)             // for GET
 	action       func(*visit) (said string, err error)   // for POST; it returns what was done, in a sentence
+	ask          func(*visit) string                     // for an action: what it asks before it acts; nil: it does not
 	stream       func(*visit, http.ResponseWriter) error // for GET, instead of a page; an error: nothing has been sent
 }
 
@@ -57,6 +58,9 @@ func (u *UI) routes() {
 		})
 	}
 	for _, e := range u.endpoints() {
+		if e.ask != nil {
+			u.asks[e.path] = e.ask
+		}
 		u.mux.HandleFunc(e.method+" "+prefix+e.path, func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, e) })
 	}
 	u.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, endpoint{role: Viewer, page: notHere}) })

@@ -16,8 +16,8 @@ func scheduleEndpoints() []endpoint {
 		page("schedules/{name}", showSchedule),
 		action(Operator, "schedules/{name}/pause", pauseSchedule),
 		action(Operator, "schedules/{name}/resume", resumeSchedule),
-		action(Operator, "schedules/{name}/run", runSchedule),
-		action(Admin, "schedules/{name}/drop", dropSchedule),
+		action(Operator, "schedules/{name}/run", runSchedule).asks(askID("Enqueue a job of schedule %s now?", "name")),
+		action(Admin, "schedules/{name}/drop", dropSchedule).asks(askID("Drop schedule %s? It enqueues no more jobs.", "name")),
 	}
 }
 

@@ -108,6 +108,10 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
 		return
 	}
+	if !v.isSure(e) {
+		v.show(w, v.question(e))
+		return
+	}
 	ctx, cancel := context.WithTimeout(v.Context(), actFor)
 	defer cancel()
 	v.Request = v.WithContext(ctx)

@@ -83,7 +83,7 @@ func TestAFormComesBackToItsOwnSite(t *testing.T) {
 		"jobs?state=failed": "../../jobs?state=failed", "": "../../", "//evil.example/": "../../", "https://evil.example": "../../", "/etc": "../../", "../../x": "../../", `\\evil.example`: "../../",
 		"javascript:alert(1)": "../../",
 	} {
-		answer, _ := r.ask("POST", fmt.Sprintf("jobs/%d/cancel", id), url.Values{"back": {back}}.Encode())
+		answer, _ := r.ask("POST", fmt.Sprintf("jobs/%d/cancel", id), url.Values{"back": {back}, "sure": {"yes"}}.Encode())
 		if got := answer.Header.Get("Location"); answer.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("back to %q: %s, %q, want %q", back, answer.Status, got, want)
 		}

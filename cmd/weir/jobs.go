@@ -41,6 +41,7 @@ type jobsListCmd struct {
 	Key   string   `help:"Only jobs with this key. With --queue, only the key's own jobs are read."`
 	Flow  int64    `placeholder:"ID" range:"1 or more" help:"Only jobs of this flow, and of the tasks and flows within it."`
 	Text  string   `help:"Only jobs whose args contain this text, A to Z and a to z alike. Args are searched as they are shown, encrypted ones not at all."`
+	Shape string   `help:"Only failed jobs whose error has this shape, as weir jobs failures shows it."`
 	Since past     `placeholder:"TIME" help:"Only jobs enqueued then or later: a time such as 2026-01-31T12:00:00Z or 2026-01-31, or how long ago, such as 90s, 10m, 24h or 7d."`
 	Until past     `placeholder:"TIME" help:"Only jobs enqueued before that time."`
 	After string   `placeholder:"CURSOR" help:"Continue after a previous list, with the cursor that it printed and the same flags, but for --limit. Times must be the same, too: not how long ago."`
@@ -59,13 +60,22 @@ Examples:
 
     weir jobs list --state failed --state cancelled --meta '{"tenant": "acme"}'
 
+    weir jobs list --shape 'user <n> not found' --kind welcome
+
     weir jobs list --text ada@example.org --since 24h`
 }
 
 func (c *jobsListCmd) Run(ctx context.Context, s *streams, db *database) error {
 	const maxLimit = 10_000
-	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, Flow: c.Flow, Text: c.Text, EnqueuedAfter: c.Since.Time, EnqueuedBefore: c.Until.Time, After: c.After}
+	list := weir.JobsParams{Queue: c.Queue, Kinds: c.Kind, Key: c.Key, Flow: c.Flow, Text: c.Text, Shape: c.Shape, EnqueuedAfter: c.Since.Time, EnqueuedBefore: c.Until.Time, After: c.After}
 	limit := 100
+	if c.Shape != "" {
+		if len(c.State) == 0 {
+			c.State = []string{string(weir.StateFailed)}
+		} else if slices.ContainsFunc(c.State, func(name string) bool { return name != string(weir.StateFailed) }) {
+			return usagef("--shape selects failed jobs: leave out --state, or name failed alone")
+		}
+	}
 	for _, name := range c.State {
 		state := weir.State(name)
 		if !slices.Contains(weir.States, state) {

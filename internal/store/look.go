@@ -14,7 +14,7 @@ const (
 	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
 	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0),
-		nullif($9, ''), $10::timestamptz, $11::timestamptz)`
+		nullif($9, ''), $10::timestamptz, $11::timestamptz, nullif($12, ''), $13::timestamptz, $14::timestamptz)`
 	sqlQueues  = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
 	sqlHubs    = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
@@ -64,6 +64,9 @@ type List struct {
 	Limit  int
 
 	EnqueuedAfter, EnqueuedBefore time.Time
+
+	Shape                         string // of the error
+	FinishedAfter, FinishedBefore time.Time
 }
 
 // Jobs returns a page of jobs as a JSON array, and the value of After for the next page; "": there are no more.
@@ -73,7 +76,8 @@ func (s *Store) Jobs(ctx context.Context, l List) (jobs []byte, next string, err
 		text := string(l.Meta)
 		meta = &text
 	}
-	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key, l.Flow, l.Text, orNull(l.EnqueuedAfter), orNull(l.EnqueuedBefore)}, &jobs, &next)
+	err = s.row(ctx, sqlJobs, []any{l.States, l.Queue, l.Kinds, meta, l.After, l.Limit, l.Key, l.Flow, l.Text, orNull(l.EnqueuedAfter), orNull(l.EnqueuedBefore),
+		l.Shape, orNull(l.FinishedAfter), orNull(l.FinishedBefore)}, &jobs, &next)
 	return jobs, next, err
 }
 

@@ -39,7 +39,8 @@ COMMENT ON FUNCTION weir._next IS
   'Up to most of the next jobs that are, or were, in a state, in some lanes (those of a queue and its ring, or those of a key of it) or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 
 CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL,
-                                           args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, OUT jobs weir.job_info[], OUT next text)
+                                           args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL,
+                                           shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -50,7 +51,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   every  CONSTANT text[] := ARRAY['available', 'running', 'scheduled', 'completed', 'failed', 'cancelled'];
-  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 1 for each kilobyte of args that is searched
+  bound  CONSTANT integer := 10000;  -- of a page's effort: 1 for a row or a batch, 12 for a lane, 5 for a job that is compared, 10 for one that a filter has cancelled, 50 for one that is read in vain, 20 if its error has another shape, 1 for each kilobyte of args that is searched
   effort integer := 0;
   lanes  bigint[];
   wrong  text;
@@ -66,6 +67,7 @@ DECLARE
   r      record;
   look   weir.job_info;
   has_conditions boolean := num_nonnulls(nullif(kinds, '{}'), _read_page.meta, _read_page.key, _read_page.flow, args_text, enqueued_after, enqueued_before) > 0;
+  has_end boolean := num_nonnulls(finished_after, finished_before) > 0;
   has_filters boolean := EXISTS (SELECT FROM weir.cancellation_where w WHERE _read_page.queue IS NULL OR w.queue IS NULL OR w.queue = _read_page.queue);
 BEGIN
   IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
@@ -85,12 +87,19 @@ BEGIN
   IF length(args_text) NOT BETWEEN 1 AND 1000 THEN
     RAISE EXCEPTION 'weir: args_text must have 1 to 1000 characters, got %', length(args_text) USING ERRCODE = '22023', HINT = 'The list has the jobs whose args contain this text; pass NULL for all jobs.';
   END IF;
+  IF length(shape) NOT BETWEEN 1 AND 1000 THEN
+    RAISE EXCEPTION 'weir: a shape has 1 to 1000 characters, got %', length(shape) USING ERRCODE = '22023', HINT = 'Pass a shape that weir.failure_groups has returned; or NULL for all jobs.';
+  ELSIF shape IS NOT NULL AND (coalesce(cardinality(states), 0) = 0 OR 'failed' <> ANY (states)) THEN
+    RAISE EXCEPTION 'weir: only failed jobs are listed by the shape of their error' USING ERRCODE = '22023', HINT = 'Pass the states ''{failed}''.';
+  END IF;
   PERFORM weir._check_key(_read_page.key);
-  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr) GROUP BY u.s ORDER BY min(u.nr));
+  states := ARRAY(SELECT u.s FROM unnest(CASE WHEN cardinality(states) > 0 THEN states ELSE every END) WITH ORDINALITY u(s, nr)
+                  WHERE NOT has_end OR u.s IN ('completed', 'failed', 'cancelled') GROUP BY u.s ORDER BY min(u.nr));
   kinds := CASE WHEN cardinality(kinds) > 0 THEN kinds END;
   -- Times in UTC, so that they read the same in a session with another time zone.
   conditions := jsonb_build_object('states', states, 'queue', queue, 'kinds', kinds, 'meta', _read_page.meta, 'key', _read_page.key, 'flow', _read_page.flow, 'args_text', args_text,
-    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC');
+    'enqueued_after', enqueued_after AT TIME ZONE 'UTC', 'enqueued_before', enqueued_before AT TIME ZONE 'UTC',
+    'shape', shape, 'finished_after', finished_after AT TIME ZONE 'UTC', 'finished_before', finished_before AT TIME ZONE 'UTC');
   IF after <> '' THEN
     BEGIN
       IF length(after) > 65536 THEN
@@ -117,6 +126,10 @@ BEGIN
   jobs := '{}';
   <<states>>
   WHILE nr <= cardinality(states) AND lanes IS DISTINCT FROM '{}' LOOP
+    IF states[nr] = 'failed' AND finished_before IS NOT NULL THEN
+      place := coalesce(nullif(place, 'null'), jsonb_build_array(finished_before, 0));  -- failed jobs are in the order of their end: what is later is not read
+    END IF;
+    <<steps>>
     LOOP
       got := 0;
       hits := cardinality(jobs);
@@ -147,6 +160,7 @@ BEGIN
         FROM fit f CROSS JOIN gone ORDER BY f.at_nr
       LOOP
         got := got + 1;
+        EXIT steps WHEN states[nr] = 'failed' AND (r.place->>0)::timestamptz < finished_after;  -- nor what is earlier
         effort := effort + r.cost;
         IF r.is_gone THEN
           effort := effort + 9;
@@ -155,14 +169,20 @@ BEGIN
         IF r.id IS NOT NULL THEN
           SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
           -- A job that was retried by hand is in another state now, or has ended again since.
-          IF look.state = states[nr] AND (_read_page.queue IS NULL OR look.queue = _read_page.queue) AND (r.ended_at IS NULL OR look.finished_at = r.ended_at) THEN
+          IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
+             -- A job that was cancelled, and that no worker has passed, has no end yet.
+             OR coalesce(look.finished_at, look.enqueued_at) < finished_after OR coalesce(look.finished_at, look.enqueued_at) >= finished_before THEN
+            effort := effort + 50;
+          -- As weir.failure_groups does.
+          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false
+                     ELSE weir._shape_of(concat(left(look.error, 1000), CASE WHEN length(look.error) > 1000 THEN right(look.error, 2000) END)) <> _read_page.shape END) THEN
+            effort := effort + 20;
+          ELSE
             IF cardinality(jobs) = most THEN
               next := jsonb_build_array(nr, place);
               EXIT states;
             END IF;
             jobs := jobs || look;
-          ELSE
-            effort := effort + 50;
           END IF;
         END IF;
         place := r.place;
@@ -201,7 +221,8 @@ COMMENT ON FUNCTION weir._seal IS
 
 CREATE OR REPLACE FUNCTION weir.jobs_page(states text[] DEFAULT NULL, queue text DEFAULT NULL, kinds text[] DEFAULT NULL, meta jsonb DEFAULT NULL,
                                           after text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL, flow bigint DEFAULT NULL,
-                                          args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL, OUT jobs jsonb, OUT next text)
+                                          args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL,
+                                          shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT jobs jsonb, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -210,14 +231,14 @@ BEGIN
   PERFORM weir._lock_log();
   SELECT to_jsonb(p.jobs), p.next INTO jobs, next
   FROM weir._read_page(jobs_page.states, jobs_page.queue, jobs_page.kinds, jobs_page.meta, jobs_page.key, jobs_page.after, coalesce(jobs_page.max_rows, 100), jobs_page.flow,
-                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before) p;
+                       jobs_page.args_text, jobs_page.enqueued_after, jobs_page.enqueued_before, jobs_page.shape, jobs_page.finished_after, jobs_page.finished_before) p;
   RAISE SQLSTATE 'WR099';  -- releases the tables
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
 COMMENT ON FUNCTION weir.jobs_page IS
-  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (A to Z and a to z are the same; encrypted args match no text), and that were enqueued at or after enqueued_after, or before enqueued_before: a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+  'A page of the list of jobs that are in some states (NULL: all), in a queue, of some kinds, whose meta contains meta, that have this key, are members of this flow, or of one within it, whose args, as text, contain args_text (A to Z and a to z are the same; encrypted args match no text), that were enqueued at or after enqueued_after, or before enqueued_before, whose error has the shape by which weir.failure_groups groups it (states must be {failed}), and that ended at or after finished_after, or before finished_before, which no unfinished job did (of a job that was cancelled and that no worker has passed, the time when it was enqueued counts): a JSON array of up to max_rows jobs (1 to 1000), as weir.job_info shows them; and next, to be passed as after to get the next page, NULL if there is none. The states follow one another in the order in which they are named: available jobs in the order in which they will be claimed (of more than 500 lanes, 500 at a time), scheduled jobs by run_at, the others newest first (completed ones approximately, as they were recorded; of cancelled ones, first those that weir.cancel cancelled, by id, then those that weir.cancel_where cancelled and that no worker has passed yet). A job that stays in its state while pages are read is on exactly one of them; a job that enters a state in the meantime may be on none. Three exceptions: a cancelled job is on a second page if, between the two, it has ended and the record that weir.cancel wrote is tidied away, or a worker has passed a job that weir.cancel_where cancelled; a job that was cancelled while weir.move_where moved it may be in the list of its queue only once it has ended; and failed jobs are listed while their copies are kept, which is less than failed_retention if they need more than a quarter of retention_bytes, although weir.job_info finds some of them in the log for longer. A page may have fewer jobs than max_rows, or none, and still a next: what one page reads is bounded, however little a filter finds and however many queues there are. Errors: 22023; 40001 as for weir.job_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.jobs(state text, queue text DEFAULT NULL, max_rows integer DEFAULT 100, key text DEFAULT NULL) RETURNS SETOF weir.job_info
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

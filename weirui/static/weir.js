@@ -82,6 +82,12 @@
       event.preventDefault();
       return;
     }
+    // Who has answered here is not asked again by the server.
+    if (ask && !event.target.elements.sure) {
+      const sure = document.createElement("input");
+      Object.assign(sure, { type: "hidden", name: "sure", value: "yes" });
+      event.target.append(sure);
+    }
     // Empty fields of a search don't belong in its address.
     if (event.target.method === "get") for (const field of event.target.elements) if (!field.value) field.disabled = true;
     // Twice the same is not meant twice.

@@ -346,6 +346,11 @@ func TestListsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 		{`key => repeat('x', 201)`, "1 to 200 characters, got 201"},
 		{`args_text => ''`, "1 to 1000 characters, got 0"},
 		{`args_text => repeat('x', 1001)`, "1 to 1000 characters, got 1001"},
+		{`'{failed}', shape => ''`, "1 to 1000 characters, got 0"},
+		{`'{failed}', shape => repeat('x', 1001)`, "1 to 1000 characters, got 1001"},
+		{`shape => 'x'`, "only failed jobs"},
+		{`'{}', shape => 'x'`, "only failed jobs"},
+		{`'{failed,cancelled}', shape => 'x'`, "only failed jobs"},
 		{`max_rows => 0`, "1 to 1000 jobs, got 0"},
 		{`max_rows => 1001`, "1 to 1000 jobs, got 1001"},
 	} {
