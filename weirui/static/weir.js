@@ -10,7 +10,11 @@
 
   // Times are in UTC without the script.
   const localize = (root) => {
-    for (const t of root.querySelectorAll("time[datetime]")) t.title = new Date(t.dateTime).toLocaleString();
+    for (const t of root.querySelectorAll("time[datetime]")) {
+      const text = weirTimes.full(new Date(t.dateTime));
+      if ("clock" in t.dataset) t.textContent = text;
+      else t.title = text;
+    }
   };
 
   // What somebody is working in is not replaced under their hands.
@@ -89,6 +93,7 @@
   });
   addEventListener("pageshow", () => document.querySelectorAll("form :disabled").forEach((f) => (f.disabled = false)));
 
+  document.getElementById("zone").textContent = "Times in " + weirTimes.zone;
   localize(document);
   loop();
 })();
