@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,7 +23,24 @@ func showJob(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{template: "job", title: fmt.Sprintf("Job %d", id), data: found}, nil
+	shown := jobPage{JobInfo: *found}
+	if found.Flow != 0 {
+		f, err := read(v.Context(), v.db, "flow "+strconv.FormatInt(found.Flow, 10), func(ctx context.Context) (*weir.FlowInfo, error) { return v.db.client.FlowInfo(ctx, found.Flow) })
+		if err != nil && !errors.Is(err, weir.ErrNotFound) {
+			return nil, err
+		}
+		if err == nil && f.IsTask {
+			shown.Task, shown.TaskOf = f.Name, f.Parent
+		}
+	}
+	return &view{template: "job", title: fmt.Sprintf("Job %d", id), data: shown}, nil
+}
+
+// jobPage is what the page of a job shows.
+type jobPage struct {
+	weir.JobInfo
+	Task   string `json:"task,omitempty"`    // the task that it belongs to
+	TaskOf int64  `json:"task_of,omitempty"` // the task's flow
 }
 
 // job looks up a job, as it may be shown.
