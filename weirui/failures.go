@@ -108,7 +108,7 @@ func listFailures(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: found.Groups, Rest: found.Rest}}, nil
+	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: listed(found.Groups), Rest: found.Rest}}, nil
 }
 
 // onFailures is an action on all failed jobs that the page's filter selects, or on those of a group.

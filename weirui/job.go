@@ -86,7 +86,15 @@ func cancelJob(v *visit) (string, error) {
 	case state == weir.StateCancelled:
 		return fmt.Sprintf("Job %d is cancelled.", id), nil
 	}
-	return fmt.Sprintf("Job %d is %s already.", id, state), nil
+	return fmt.Sprintf("Job %d has already %s.", id, ended(state)), nil
+}
+
+// ended is what a job has done that has ended, after "has".
+func ended(state weir.State) string {
+	if state == weir.StateCancelled {
+		return "been cancelled"
+	}
+	return string(state)
 }
 
 // draft is a job in the form for a new one.
@@ -161,7 +169,7 @@ func enqueueJob(v *visit) (string, error) {
 	if delay := text("delay"); delay != "" {
 		d, err := time.ParseDuration(delay)
 		if err != nil || d < 0 {
-			return "", badInput("The delay is a duration, as 90s, 15m or 2h; got %q.", cut(delay, 50))
+			return "", badInput("The delay is a duration such as 90s, 15m or 2h; got %q.", cut(delay, 50))
 		}
 		o.RunAt = time.Now().Add(d)
 	}

@@ -185,7 +185,7 @@ func listJobs(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := jobList{Filter: f, Jobs: slices.Clone(page.Jobs), Next: page.Next, After: after, States: weir.States}
+	list := jobList{Filter: f, Jobs: listed(slices.Clone(page.Jobs)), Next: page.Next, After: after, States: weir.States}
 	for i := range list.Jobs {
 		v.ui.redactJob(&list.Jobs[i])
 	}

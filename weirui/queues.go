@@ -26,8 +26,8 @@ func queueEndpoints() []endpoint {
 // queue is a queue with its limits.
 type queue struct {
 	weir.QueueInfo
-	Limit *weir.QueueLimit `json:"limit,omitempty"`   // of the queue as a whole; nil: none
-	Keys  *weir.QueueLimit `json:"per_key,omitempty"` // of each of its keys
+	Limit *queueLimit `json:"limit,omitempty"`   // of the queue as a whole; nil: none
+	Keys  *queueLimit `json:"per_key,omitempty"` // of each of its keys
 }
 
 // queues lists all queues.
@@ -51,10 +51,10 @@ func (v *visit) queues() ([]queue, error) {
 }
 
 // limitOf finds the limit of a queue, or of its keys.
-func limitOf(limits []weir.QueueLimit, name string, perKey bool) *weir.QueueLimit {
+func limitOf(limits []weir.QueueLimit, name string, perKey bool) *queueLimit {
 	for i, l := range limits {
 		if l.Queue == name && l.PerKey == perKey {
-			return &limits[i]
+			return &queueLimit{limits[i]}
 		}
 	}
 	return nil
@@ -94,7 +94,7 @@ func showQueue(v *visit) (*view, error) {
 	}
 	at := slices.IndexFunc(queues, func(q queue) bool { return q.Name == name })
 	if at < 0 {
-		return nil, &problem{404, fmt.Sprintf("There is no queue %q.", cut(name, 200)), "A queue comes into being with its first job or its first worker."}
+		return nil, noQueue(name)
 	}
 	settings, err := read(v.Context(), v.db, "settings", v.db.client.Settings)
 	if err != nil {
@@ -109,17 +109,29 @@ func showQueue(v *visit) (*view, error) {
 		Queue    queue          `json:"queue"`
 		Settings []weir.Setting `json:"settings"`
 		History  *history       `json:"-"`
-	}{queues[at], settings, past}}, nil
+	}{queues[at], listed(settings), past}}, nil
+}
+
+func noQueue(name string) error {
+	return &problem{404, fmt.Sprintf("There is no queue %q.", cut(name, 200)), "A queue comes into being with its first job or its first worker."}
 }
 
 func pauseQueue(v *visit) (string, error) {
 	name := v.PathValue("name")
-	return "Queue " + name + " is paused. Running jobs continue.", v.db.client.PauseQueue(v.Context(), name)
+	err := v.db.client.PauseQueue(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = noQueue(name)
+	}
+	return "Queue " + name + " is paused. Running jobs continue.", err
 }
 
 func resumeQueue(v *visit) (string, error) {
 	name := v.PathValue("name")
-	return "Queue " + name + " is worked again.", v.db.client.ResumeQueue(v.Context(), name)
+	err := v.db.client.ResumeQueue(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = noQueue(name)
+	}
+	return "Queue " + name + " is resumed.", err
 }
 
 // limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are.
@@ -136,7 +148,7 @@ func limitQueue(v *visit) (string, error) {
 	limit := weir.Limit{Running: running, Rate: weir.Rate{Starts: float64(starts)}}
 	if starts > 0 {
 		if limit.Rate.Per, err = time.ParseDuration(cmp.Or(v.PostForm.Get("per"), "1s")); err != nil {
-			return "", badInput("The time in which so many jobs may start is a duration, as 1s, 1m or 1h; got %q.", cut(v.PostForm.Get("per"), 50))
+			return "", badInput("The time in which so many jobs may start is a duration such as 1s, 1m or 1h; got %q.", cut(v.PostForm.Get("per"), 50))
 		}
 	}
 	if running > 0 || starts > 0 {
@@ -152,9 +164,9 @@ func limitQueue(v *visit) (string, error) {
 		err = nil // it had none
 	}
 	if err == nil && keys != nil {
-		err = v.db.client.SetLimit(v.Context(), name, keys.Limit)
+		err = v.db.client.SetLimit(v.Context(), name, keys.QueueLimit.Limit)
 	}
-	return "Queue " + name + " has no limits as a whole.", err
+	return "Queue " + name + " has no queue-wide limits.", err
 }
 
 // number reads a number from the form; 0: the field is empty.

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -63,7 +65,7 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 	}
 	switch {
 	case user.Role < e.role:
-		hint := "Ask who operates this server for the role " + e.role.String() + "."
+		hint := "Ask whoever operates this server for the role " + e.role.String() + "."
 		if u.config.ReadOnly {
 			hint = "This UI is read-only."
 		}
@@ -232,6 +234,7 @@ func badInput(format string, args ...any) error {
 func (v *visit) failed(err error) *view {
 	var p *problem
 	var server *pgconn.PgError
+	var title string
 	switch {
 	case errors.As(err, &p):
 	case errors.Is(err, weir.ErrNotFound):
@@ -244,13 +247,28 @@ func (v *visit) failed(err error) *view {
 		p = &problem{http.StatusBadRequest, sentence(strings.TrimPrefix(server.Message, "weir: ")), server.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		p = &problem{http.StatusGatewayTimeout, "The database did not answer in time.", "It may be overloaded: weir doctor says by what."}
+	case isUnreachable(err):
+		title = "The database can't be reached"
+		p = &problem{http.StatusBadGateway, title + ": " + cut(err.Error(), 500), ""}
 	default:
 		p = &problem{http.StatusBadGateway, "The database can't be read: " + cut(err.Error(), 500), ""}
 	}
 	if p.Status >= 500 && !errors.Is(err, context.Canceled) {
 		v.ui.log.Warn("weir: a page of the UI can't be shown", "path", v.URL.Path, "error", err)
 	}
-	return &view{template: "problem", title: http.StatusText(p.Status), data: p, status: p.Status}
+	return &view{template: "problem", title: cmp.Or(title, http.StatusText(p.Status)), data: p, status: p.Status}
+}
+
+// isUnreachable reports whether an error is one of the connection to the database: none could be made, or it broke, or the server ended it.
+func isUnreachable(err error) bool {
+	var connect *pgconn.ConnectError
+	var network *net.OpError
+	var server *pgconn.PgError
+	switch {
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	}
+	return errors.As(err, &server) && strings.HasPrefix(server.Code, "57P")
 }
 
 func notHere(*visit) (*view, error) {
