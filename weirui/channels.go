@@ -26,11 +26,11 @@ const (
 
 // channelList is what the page of channels shows.
 type channelList struct {
-	Hubs     []weir.HubInfo `json:"hubs"`               // of the database
-	Serves   bool           `json:"serves"`             // this process has a hub; the rest is about it
-	Channels []Channel      `json:"channels,omitempty"` // a page of them
-	Next     string         `json:"next,omitempty"`     // ?after= of the next page
-	Clients  []HubClient    `json:"clients,omitempty"`
+	Hubs     []weir.HubInfo `json:"hubs"`           // of the database
+	Serves   bool           `json:"serves"`         // this process has a hub; the rest is about it
+	Channels []Channel      `json:"channels"`       // a page of them
+	Next     string         `json:"next,omitempty"` // ?after= of the next page
+	Clients  []HubClient    `json:"clients"`
 	More     int            `json:"more,omitempty"` // clients that are not listed
 	After    string         `json:"-"`
 }
@@ -40,14 +40,14 @@ func listChannels(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := channelList{Hubs: hubs, After: v.URL.Query().Get("after")}
+	list := channelList{Hubs: listed(hubs), Channels: []Channel{}, Clients: []HubClient{}, After: v.URL.Query().Get("after")}
 	if h := v.db.Hub; h != nil {
 		list.Serves = true
-		if list.Channels = h.Channels(list.After, channelsOnPage+1); len(list.Channels) > channelsOnPage {
+		if list.Channels = listed(h.Channels(list.After, channelsOnPage+1)); len(list.Channels) > channelsOnPage {
 			list.Channels = list.Channels[:channelsOnPage]
 			list.Next = list.Channels[channelsOnPage-1].Name
 		}
-		if list.Clients = h.Clients(); len(list.Clients) > clientsOnPage {
+		if list.Clients = listed(h.Clients()); len(list.Clients) > clientsOnPage {
 			list.More = len(list.Clients) - clientsOnPage
 			list.Clients = list.Clients[:clientsOnPage]
 		}
@@ -66,7 +66,14 @@ func publish(v *visit) (string, error) {
 	case kind == "json" && !json.Valid([]byte(payload)):
 		return "", badInput("The payload is not valid JSON. Publish it as text if it is not meant to be.")
 	}
-	return "The message is published on " + channel + ".", v.db.client.Publish(v.Context(), channel, []byte(payload), nil)
+	said := "The message is published on " + channel + "."
+	for word := range strings.SplitSeq(channel, ".") {
+		if word == "*" || word == ">" {
+			said += fmt.Sprintf(" That is the literal name of a channel: %s is a wildcard only in subscriptions.", word)
+			break
+		}
+	}
+	return said, v.db.client.Publish(v.Context(), channel, []byte(payload), nil)
 }
 
 // disconnect ends the connection of a client of this process's hub.

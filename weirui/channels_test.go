@@ -95,6 +95,11 @@ func TestWithoutAHubThePageSaysWhatToDo(t *testing.T) {
 			t.Errorf("%q: %s without %q: %s", form, answer.Status, want, text)
 		}
 	}
+	for channel, warns := range map[string]bool{"orders.>": true, "*.created": true, "orders.created": false, "a>b": false} {
+		if said := r.do("channels/publish", url.Values{"channel": {channel}, "payload": {"{}"}}); strings.Contains(said, "is a wildcard only in subscriptions") != warns {
+			t.Errorf("%s: says %q", channel, said)
+		}
+	}
 	if answer, text := r.ask("POST", "channels/publish", url.Values{"channel": {strings.Repeat("x", 300)}, "payload": {"{}"}}.Encode()); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a channel's name that is too long: %s: %s", answer.Status, text)
 	}

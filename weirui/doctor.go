@@ -13,5 +13,6 @@ func listFindings(v *visit) (*view, error) {
 			return nil, err
 		}
 	}
+	list.Findings = listed(list.Findings)
 	return &view{template: "doctor", title: "Doctor", data: list}, nil
 }

@@ -127,7 +127,7 @@ func listFailures(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: found.Groups, Rest: found.Rest}}, nil
+	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: listed(found.Groups), Rest: found.Rest}}, nil
 }
 
 // askFailures is a question about failed jobs.

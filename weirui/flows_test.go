@@ -60,6 +60,9 @@ func TestAFlowIsShownWithItsTasksAsAGraph(t *testing.T) {
 	if f.Flow.Jobs != 6 || len(f.Tasks) != 4 || len(f.Within.Flows) != 1 || f.Within.Flows[0].ID != child || f.Flow.OnDone == nil || f.Flow.OnDone.Queue != "reports" || f.Flow.OnSuccess != nil {
 		t.Errorf("shows %+v", f)
 	}
+	if f.Tasks[0].State != "waiting" || f.Tasks[3].State != weir.FlowBlocked {
+		t.Errorf("the tasks are %+v", f.Tasks)
+	}
 	if waits := strings.Join(f.Waits, " "); len(f.Waits) != 2 || !strings.Contains(waits, "No worker runs") || !strings.Contains(waits, "queue mail, which no worker works") {
 		t.Errorf("it is said to be held up by %q", f.Waits)
 	}
@@ -67,7 +70,7 @@ func TestAFlowIsShownWithItsTasksAsAGraph(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, "<load>") {
 		t.Errorf("the page is not escaped: %s", text)
 	}
-	for want, n := range map[string]int{`<path class="edge"`: 3, `<path class="edge lenient"`: 1, `<a class="task `: 4, "merge: blocked, comes after left, right, waits for left, right": 1, "When all have ended": 1, fmt.Sprintf(`href="../jobs/%d"><title>`, f.Tasks[0].Job): 1} {
+	for want, n := range map[string]int{`<path class="edge"`: 3, `<path class="edge lenient"`: 1, `<a class="task `: 4, "merge: blocked, comes after left, right, waits for left, right": 1, "When all have ended": 1, `<span class="tag waiting">`: 1, ">waiting</text>": 1, fmt.Sprintf(`href="../jobs/%d"><title>`, f.Tasks[0].Job): 1} {
 		if got := strings.Count(text, want); got != n {
 			t.Errorf("the page has %q %d times, want %d: %s", want, got, n, text)
 		}
@@ -75,8 +78,11 @@ func TestAFlowIsShownWithItsTasksAsAGraph(t *testing.T) {
 	if text := r.page("flows"); !strings.Contains(text, "import &lt;b&gt;") || strings.Contains(text, "child") || !strings.Contains(text, "6 unfinished") {
 		t.Errorf("the list is %s", text)
 	}
-	if text := r.page(fmt.Sprintf("flows/%d", f.Tasks[0].ID)); !strings.Contains(text, "Task of") || !strings.Contains(text, fmt.Sprintf("flow %d</a>", id)) {
+	if text := r.page(fmt.Sprintf("flows/%d", f.Tasks[0].ID)); !strings.Contains(text, "Task of") || !strings.Contains(text, `<span class="tag waiting">`) || !strings.Contains(text, fmt.Sprintf("flow %d</a>", id)) {
 		t.Errorf("the page of a task is %s", text)
+	}
+	if text := r.page(fmt.Sprintf("jobs/%d", f.Tasks[0].Job)); !strings.Contains(text, fmt.Sprintf(`task &lt;load&gt; &amp; &#34;x&#34;</a> of <a href="../flows/%d">flow %d</a>`, id, id)) {
+		t.Errorf("the page of a task's job is %s", text)
 	}
 	if text := r.page(fmt.Sprintf("flows/%d", child)); !strings.Contains(text, "It is open") {
 		t.Errorf("the page of an open flow is %s", text)

@@ -274,7 +274,7 @@ type layer struct {
 // Says counts the layer's tasks by state: what needs attention first.
 func (l layer) Says() string {
 	var parts []string
-	for _, s := range []weir.FlowState{weir.FlowFailed, weir.FlowAbandoned, weir.FlowCancelled, weir.FlowCancelling, weir.FlowRunning, weir.FlowOpen, weir.FlowBlocked, weir.FlowSucceeded} {
+	for _, s := range []weir.FlowState{weir.FlowFailed, weir.FlowAbandoned, weir.FlowCancelled, weir.FlowCancelling, weir.FlowRunning, taskStarted, taskWaiting, taskScheduled, weir.FlowOpen, weir.FlowBlocked, weir.FlowSucceeded} {
 		if n := l.States[s]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", number(n), s))
 		}

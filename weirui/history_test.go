@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weir-pg/weir"
 )
@@ -19,8 +18,12 @@ import (
 type history struct {
 	Queue  string
 	Hours  int
-	Step   time.Duration
-	Points []weir.HistoryPoint
+	Step   float64 // seconds
+	Points []struct {
+		Failed int64
+		Oldest float64
+		RunP95 float64 `json:"run_p95"`
+	}
 }
 
 func (h history) failed() (n int64) {
@@ -51,11 +54,11 @@ func TestTheHistoryOfQueuesIsShown(t *testing.T) {
 	r.countMinutes()
 	for query, want := range map[string]struct {
 		failed int64
-		step   time.Duration
+		step   float64
 		points int
 	}{
-		"": {3, time.Minute, 360}, "hours=1": {3, time.Minute, 60}, "hours=24": {3, 5 * time.Minute, 288}, "hours=72": {3, 10 * time.Minute, 432},
-		"hours=1&queue=mail": {3, time.Minute, 60}, "hours=1&queue=a/b%20%3F%26c": {0, time.Minute, 60}, "hours=1&queue=none": {0, time.Minute, 60},
+		"": {3, 60, 60}, "hours=6": {3, 60, 360}, "hours=24": {3, 300, 288}, "hours=72": {3, 600, 432},
+		"hours=1&queue=mail": {3, 60, 60}, "hours=1&queue=a/b%20%3F%26c": {0, 60, 60}, "hours=1&queue=none": {0, 60, 60},
 	} {
 		var h history
 		r.data("history?"+query, &h)
@@ -77,8 +80,38 @@ func TestTheHistoryOfQueuesIsShown(t *testing.T) {
 			t.Errorf("%s: what is refreshed every two seconds contains the table of the history", path)
 		}
 	}
-	if text := r.page("history?hours=1&queue=mail"); !strings.Contains(text, "History of queue mail") || !strings.Contains(text, `<td class="n">3</td>`) {
+	if text := r.page("history?hours=1&queue=mail"); !strings.Contains(text, "History of queue mail") || !strings.Contains(text, `<td>3</td>`) {
 		t.Errorf("the page of the history is %s", text)
+	}
+}
+
+// TestTheOverviewIsSmall: it has the newest minutes in which something happened, whatever the range, and a link to the others.
+func TestTheOverviewIsSmall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue(note{Text: "hello"}, &weir.Options{Queue: "mail"})
+	for _, sql := range []string{
+		`SELECT weir._count_minutes()`,
+		`INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, cancelled, other, waits, runs)
+			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', CASE WHEN n % 2 = 0 THEN 100000 + n ELSE 0 END, 0, 0, 0, 0, ARRAY[[10, 800], [16, 100]], ARRAY[[18, 60]]
+			FROM generate_series(1, 350) n CROSS JOIN LATERAL (SELECT date_trunc('minute', now()) - n * interval '1 minute' AS at) m`,
+	} {
+		if _, err := r.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := r.page("?hours=6")
+	if n := strings.Count(text, `<tr>
+<th scope="row"><time`); len(text) > 30_000 || n != 50 {
+		t.Errorf("the overview has %d bytes, and %d rows of the history", len(text), n)
+	}
+	if n := strings.Count(r.page("history?hours=6"), `<th scope="row"><time`); n < 340 {
+		t.Errorf("the page of the history has only %d rows", n)
+	}
+	var h history
+	r.data("history?hours=1", &h)
+	if at := h.Points[len(h.Points)-5]; at.RunP95 < 0.001 || at.RunP95 > 100 {
+		t.Errorf("durations are not in seconds: %+v", at)
 	}
 }
 

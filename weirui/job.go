@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -23,7 +24,24 @@ func showJob(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &view{template: "job", title: fmt.Sprintf("Job %d", id), data: found}, nil
+	shown := jobPage{JobInfo: *found}
+	if found.Flow != 0 {
+		f, err := read(v.Context(), v.db, "flow "+strconv.FormatInt(found.Flow, 10), func(ctx context.Context) (*weir.FlowInfo, error) { return v.db.client.FlowInfo(ctx, found.Flow) })
+		if err != nil && !errors.Is(err, weir.ErrNotFound) {
+			return nil, err
+		}
+		if err == nil && f.IsTask {
+			shown.Task, shown.TaskOf = f.Name, f.Parent
+		}
+	}
+	return &view{template: "job", title: fmt.Sprintf("Job %d", id), data: shown}, nil
+}
+
+// jobPage is what the page of a job shows.
+type jobPage struct {
+	weir.JobInfo
+	Task   string `json:"task,omitempty"`    // the task that it belongs to
+	TaskOf int64  `json:"task_of,omitempty"` // the task's flow
 }
 
 // job looks up a job, as it may be shown.
@@ -49,7 +67,7 @@ func retryJob(v *visit) (string, error) {
 		return "", err
 	}
 	state, err := v.db.client.RetryJob(v.Context(), id)
-	if err == nil && !isFinal(before) {
+	if err == nil && !isFinal(*before) {
 		return fmt.Sprintf("Job %d is %s: only finished jobs are retried.", id, state), nil
 	}
 	return fmt.Sprintf("Job %d is %s again.", id, state), err
@@ -69,16 +87,24 @@ func cancelJob(v *visit) (string, error) {
 	case state == weir.StateCancelled:
 		return fmt.Sprintf("Job %d is cancelled.", id), nil
 	}
-	return fmt.Sprintf("Job %d is %s already.", id, state), nil
+	return fmt.Sprintf("Job %d has already %s.", id, ended(state)), nil
+}
+
+// ended is what a job has done that has ended, after "has".
+func ended(state weir.State) string {
+	if state == weir.StateCancelled {
+		return "been cancelled"
+	}
+	return string(state)
 }
 
 // isFinal reports whether a job has ended, or was cancelled and only waits to be passed over.
-func isFinal(j *weir.JobInfo) bool {
+func isFinal(j weir.JobInfo) bool {
 	return j.State == weir.StateCompleted || j.State == weir.StateFailed || j.State == weir.StateCancelled
 }
 
 // ran is for how long the last attempt of a finished job ran.
-func ran(j *weir.JobInfo) string {
+func ran(j weir.JobInfo) string {
 	if j.FinishedAt == nil || j.ClaimedAt == nil || j.FinishedAt.Before(*j.ClaimedAt) {
 		return ""
 	}

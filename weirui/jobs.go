@@ -248,7 +248,7 @@ func listJobs(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := jobList{Filter: f, Jobs: page.Jobs, Next: page.Next, After: after, States: shownStates}
+	list := jobList{Filter: f, Jobs: listed(slices.Clone(page.Jobs)), Next: page.Next, After: after, States: shownStates}
 	return &view{template: "jobs", title: "Jobs", data: list}, nil
 }
 

@@ -171,7 +171,7 @@ func stopOperation(v *visit) (string, error) {
 	}
 	state, err := v.db.client.StopOperation(v.Context(), id, v.by())
 	if err == nil && state != weir.OperationStopped {
-		return fmt.Sprintf("Operation %d is %s already.", id, state), nil
+		return fmt.Sprintf("Operation %d has already ended: %s.", id, state), nil
 	}
 	return fmt.Sprintf("Operation %d is stopped. What it has done stays done.", id), err
 }

@@ -3,6 +3,7 @@ package weirui
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,8 +27,8 @@ func queueEndpoints() []endpoint {
 // queue is a queue with its limits.
 type queue struct {
 	weir.QueueInfo
-	Limit *weir.QueueLimit `json:"limit,omitempty"`   // of the queue as a whole; nil: none
-	Keys  *weir.QueueLimit `json:"per_key,omitempty"` // of each of its keys
+	Limit *queueLimit `json:"limit,omitempty"`   // of the queue as a whole; nil: none
+	Keys  *queueLimit `json:"per_key,omitempty"` // of each of its keys
 }
 
 // queues lists all queues.
@@ -51,10 +52,10 @@ func (v *visit) queues() ([]queue, error) {
 }
 
 // limitOf finds the limit of a queue, or of its keys.
-func limitOf(limits []weir.QueueLimit, name string, perKey bool) *weir.QueueLimit {
+func limitOf(limits []weir.QueueLimit, name string, perKey bool) *queueLimit {
 	for i, l := range limits {
 		if l.Queue == name && l.PerKey == perKey {
-			return &limits[i]
+			return &queueLimit{limits[i]}
 		}
 	}
 	return nil
@@ -94,7 +95,7 @@ func showQueue(v *visit) (*view, error) {
 	}
 	at := slices.IndexFunc(queues, func(q queue) bool { return q.Name == name })
 	if at < 0 {
-		return nil, &problem{404, fmt.Sprintf("There is no queue %q.", cut(name, 200)), "A queue comes into being with its first job or its first worker."}
+		return nil, noQueue(name)
 	}
 	settings, err := read(v.Context(), v.db, "settings", v.db.client.Settings)
 	if err != nil {
@@ -109,17 +110,29 @@ func showQueue(v *visit) (*view, error) {
 		Queue    queue          `json:"queue"`
 		Settings []weir.Setting `json:"settings"`
 		History  *history       `json:"-"`
-	}{queues[at], settings, past}}, nil
+	}{queues[at], listed(settings), past}}, nil
+}
+
+func noQueue(name string) error {
+	return &problem{404, fmt.Sprintf("There is no queue %q.", cut(name, 200)), "A queue comes into being with its first job or its first worker."}
 }
 
 func pauseQueue(v *visit) (string, error) {
 	name := v.PathValue("name")
-	return "Queue " + name + " is paused. Running jobs continue.", v.db.client.PauseQueue(v.Context(), name)
+	err := v.db.client.PauseQueue(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = noQueue(name)
+	}
+	return "Queue " + name + " is paused. Running jobs continue.", err
 }
 
 func resumeQueue(v *visit) (string, error) {
 	name := v.PathValue("name")
-	return "Queue " + name + " is worked again.", v.db.client.ResumeQueue(v.Context(), name)
+	err := v.db.client.ResumeQueue(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = noQueue(name)
+	}
+	return "Queue " + name + " is resumed.", err
 }
 
 // limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are, and the burst, if

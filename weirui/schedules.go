@@ -43,7 +43,7 @@ func listSchedules(v *visit) (*view, error) {
 	if end < len(all) {
 		list.Next = all[end-1].Name
 	}
-	list.Schedules = slices.Clone(all[start:end])
+	list.Schedules = listed(slices.Clone(all[start:end]))
 	for i := range list.Schedules {
 		v.ui.redactSchedule(&list.Schedules[i])
 	}
@@ -87,6 +87,7 @@ func showSchedule(v *visit) (*view, error) {
 		return nil, err
 	}
 	shown := *found
+	shown.Times = listed(found.Times)
 	v.ui.redactSchedule(&shown.ScheduleInfo)
 	if found.Last != nil {
 		last := *found.Last

@@ -3,6 +3,7 @@ package weirui
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,7 +102,7 @@ func (v *visit) storage(ctx context.Context) (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &storage{}
+	s := &storage{Logs: []logStorage{}, Settings: []weir.Setting{}}
 	for _, k := range settings {
 		if k.Queue == "" && (strings.HasSuffix(k.Name, "retention") || strings.HasSuffix(k.Name, "bytes")) {
 			s.Settings = append(s.Settings, k)
@@ -168,12 +169,62 @@ func heldBy(s weir.StorageInfo, workers string) string {
 
 // byteSize is a size in one unit.
 func byteSize(n int64) string {
-	size, units := float64(n), []string{"B", "kB", "MB", "GB", "TB"}
-	for ; size >= 1000 && len(units) > 1; size /= 1000 {
+	size, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for ; size >= 1024 && len(units) > 1; size /= 1024 {
 		units = units[1:]
 	}
-	if size >= 100 || n < 1000 {
+	if size >= 100 || n < 1024 {
 		return fmt.Sprintf("%.0f %s", size, units[0])
 	}
-	return fmt.Sprintf("%.1f %s", size, units[0])
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", size), ".0") + " " + units[0]
+}
+
+// storageSettings are the settings of the page, and what they say before their values.
+var storageSettings = []struct{ name, before string }{
+	{"completed_retention", "Keeps completed and cancelled jobs for"},
+	{"failed_retention", "Keeps failed jobs for"},
+	{"retention_bytes", "Keeps jobs and their history up to"},
+	{"message_retention", "Keeps messages for"},
+	{"message_retention_bytes", "Keeps messages up to"},
+	{"message_bytes", "Takes messages up to"},
+}
+
+// Says are the settings in words.
+func (s storage) Says() (all []condition) {
+	for _, known := range storageSettings {
+		for _, k := range s.Settings {
+			if k.Name != known.name {
+				continue
+			}
+			value := hoursOf(k.Value)
+			if n, err := strconv.ParseInt(k.Value, 10, 64); err == nil {
+				value = byteSize(n)
+			}
+			all = append(all, condition{k.Name, known.before + " " + value})
+		}
+	}
+	return all
+}
+
+// clockTime is how PostgreSQL writes the part of an interval that is shorter than a day.
+var clockTime = regexp.MustCompile(`(\d+):(\d\d):(\d\d)(\.\d+)?$`)
+
+// hoursOf is an interval in words: 01:30:00 is 1 hour 30 minutes.
+func hoursOf(interval string) string {
+	return clockTime.ReplaceAllStringFunc(interval, func(text string) string {
+		parts := clockTime.FindStringSubmatch(text)
+		var words []string
+		for i, unit := range []string{"hour", "minute", "second"} {
+			n, _ := strconv.Atoi(parts[i+1]) // digits; too many are 0
+			if n == 1 {
+				words = append(words, "1 "+unit)
+			} else if n > 1 {
+				words = append(words, number(n)+" "+unit+"s")
+			}
+		}
+		if len(words) == 0 {
+			return "0 seconds"
+		}
+		return strings.Join(words, " ")
+	})
 }

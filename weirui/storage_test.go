@@ -49,7 +49,7 @@ func TestStorageShowsSegmentsAndWhatHoldsThem(t *testing.T) {
 		t.Errorf("segment 2 is %s", state)
 	}
 	text := r.page("storage")
-	for _, want := range []string{"Scheduled jobs", "Failed jobs", "Messages", "completed_retention", "never used", "0% of 1.1 GB"} {
+	for _, want := range []string{"Scheduled jobs", "Failed jobs", "Messages", "completed_retention", "never used", "0% of 1 GiB", "Keeps completed and cancelled jobs for 1 day", "Keeps messages for 1 hour", "Keeps messages up to 1 GiB", "Takes messages up to 1 MiB"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}

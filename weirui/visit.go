@@ -268,8 +268,14 @@ func (v *visit) failed(err error) *view {
 	if p.Status >= 500 && !errors.Is(err, context.Canceled) {
 		v.ui.log.Warn("weir: a page of the UI can't be shown", "path", v.URL.Path, "error", err)
 	}
-	return &view{template: "problem", title: http.StatusText(p.Status), data: p, status: p.Status}
+	title := http.StatusText(p.Status)
+	if strings.HasPrefix(p.Text, unreachable) {
+		title = unreachable
+	}
+	return &view{template: "problem", title: title, data: p, status: p.Status}
 }
+
+const unreachable = "The database can't be reached"
 
 // problemOf says what an error means to whoever looks at the page.
 func (v *visit) problemOf(err error) (p *problem) {
@@ -286,7 +292,9 @@ func (v *visit) problemOf(err error) (p *problem) {
 		p = &problem{http.StatusBadRequest, sentence(strings.TrimPrefix(server.Message, "weir: ")), server.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		p = &problem{http.StatusGatewayTimeout, "The database did not answer in time.", "It may be overloaded: weir doctor says by what."}
-	case v.Method == http.MethodPost && !isUnreachable(err): // refused before it was sent
+	case isUnreachable(err):
+		p = &problem{http.StatusBadGateway, unreachable + ": " + cut(err.Error(), 500), ""}
+	case v.Method == http.MethodPost && !errors.As(err, &server) && !errors.Is(err, context.Canceled): // refused before it was sent
 		p = &problem{http.StatusBadRequest, sentence(err.Error()), ""}
 	default:
 		p = &problem{http.StatusBadGateway, "The database can't be read: " + cut(err.Error(), 500), ""}
@@ -307,12 +315,16 @@ func (u *unheard) Header() http.Header          { return u.header }
 func (*unheard) Write(text []byte) (int, error) { return len(text), nil }
 func (*unheard) WriteHeader(int)                {}
 
-// isUnreachable reports whether an error is about the way to the database, not about what was asked.
+// isUnreachable reports whether an error is one of the connection to the database: none could be made, or it broke, or the server ended it.
 func isUnreachable(err error) bool {
 	var connect *pgconn.ConnectError
-	var network net.Error
+	var network *net.OpError
 	var server *pgconn.PgError
-	return errors.As(err, &connect) || errors.As(err, &network) || errors.As(err, &server) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || pgconn.SafeToRetry(err)
+	switch {
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	}
+	return errors.As(err, &server) && strings.HasPrefix(server.Code, "57P")
 }
 
 func notHere(*visit) (*view, error) {

@@ -270,8 +270,10 @@ func TestAQueueIsPausedResumedAndLimited(t *testing.T) {
 			t.Errorf("the limits are %+v, and only those of the keys are left", l)
 		}
 	}
-	if answer, _ := r.ask("POST", "queues/none/pause", ""); answer.StatusCode != http.StatusNotFound {
-		t.Errorf("an unknown queue: %s", answer.Status)
+	for _, verb := range []string{"pause", "resume"} {
+		if answer, text := r.ask("POST", "queues/none/"+verb, ""); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "There is no queue") || strings.Contains(text, "retention") {
+			t.Errorf("%s of an unknown queue: %s: %s", verb, answer.Status, text)
+		}
 	}
 }
 

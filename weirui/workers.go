@@ -25,9 +25,9 @@ func listWorkers(v *visit) (*view, error) {
 		Hubs    []weir.HubInfo    `json:"hubs"`
 		Ended   bool              `json:"-"`              // those that have ended are listed too
 		More    int               `json:"more,omitempty"` // how many are not listed
-	}{Hubs: hubs, Ended: v.URL.Query().Get("ended") != ""}
+	}{Hubs: listed(hubs), Ended: v.URL.Query().Get("ended") != ""}
 	hasEnded := func(w weir.WorkerInfo) bool { return w.State == "ended" }
-	list.Workers = slices.DeleteFunc(slices.Clone(all), hasEnded)
+	list.Workers = listed(slices.DeleteFunc(slices.Clone(all), hasEnded))
 	if list.Ended {
 		list.Workers = append(list.Workers, slices.DeleteFunc(slices.Clone(all), func(w weir.WorkerInfo) bool { return !hasEnded(w) })...)
 	}

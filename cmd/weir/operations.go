@@ -164,6 +164,6 @@ func (backgroundFlag) begin(ctx context.Context, s *streams, db *database, o wei
 		return printJSON(s.out, map[string]int64{"operation": id})
 	}
 	fmt.Fprintf(s.out, "operation %d has begun\n", id)
-	fmt.Fprintln(s.err, "weir: workers do it: see weir operations list")
+	fmt.Fprintln(s.err, "weir: workers will do it in the background: see weir operations list")
 	return nil
 }

@@ -29,7 +29,7 @@
 
   const message = ({ at, channel, payload, bytes, note }) => {
     const row = document.createElement("li");
-    const time = element("time", new Date(at).toLocaleTimeString());
+    const time = element("time", weirTimes.full(new Date(at)));
     time.dateTime = at;
     row.append(time, " ", element("strong", channel), " ", element("span", `${bytes.toLocaleString()} bytes${note ? ", " + note : ""}`, "none"), element("pre", payload));
     show(row);

@@ -7,10 +7,15 @@
   const connection = document.getElementById("connection");
   let tag = "";
   let pause = every;
+  let fresh = new Date(); // when the page was last up to date
 
   // Times are in UTC without the script.
   const localize = (root) => {
-    for (const t of root.querySelectorAll("time[datetime]")) t.title = new Date(t.dateTime).toLocaleString();
+    for (const t of root.querySelectorAll("time[datetime]")) {
+      const text = weirTimes.full(new Date(t.dateTime));
+      if ("clock" in t.dataset) t.textContent = text;
+      else t.title = text;
+    }
   };
 
   // What somebody is working in is not replaced under their hands.
@@ -23,10 +28,10 @@
 
   // replace puts the live parts of a new version of the page in the place of the old ones.
   const replace = (html) => {
-    const fresh = new DOMParser().parseFromString(html, "text/html");
+    const page = new DOMParser().parseFromString(html, "text/html");
     let kept = false;
     for (const part of main.querySelectorAll("[data-live]")) {
-      const now = fresh.getElementById(part.id);
+      const now = page.getElementById(part.id);
       if (!now || now.innerHTML === part.dataset.was) continue;
       if (busy(part)) {
         kept = true;
@@ -56,15 +61,21 @@
         return;
       }
       if (answer.status !== 304) {
-        if (!answer.ok) throw new Error(answer.statusText);
+        if (!answer.ok) {
+          // The server says why. What is between may answer too, in pages of its own.
+          const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+          throw new Error(page.querySelector("body > .problem")?.textContent ?? `the server answers ${answer.status} ${answer.statusText}`);
+        }
         tag = replace(await answer.text()) ? (answer.headers.get("ETag") ?? "") : "";
         document.dispatchEvent(new CustomEvent("weir:fresh"));
       }
       connection.textContent = "";
       pause = every;
+      fresh = new Date();
     } catch (error) {
-      connection.textContent = "Not up to date: " + error.message;
       pause = Math.min(pause * 2, longest);
+      const reason = error instanceof TypeError ? "the server can't be reached" : error.message.replace(/\.$/, "");
+      connection.textContent = `Not up to date since ${weirTimes.second(fresh)}: ${reason}. Tries again until it succeeds, next at ${weirTimes.second(new Date(Date.now() + pause))}.`;
     }
   };
 
@@ -95,6 +106,7 @@
   });
   addEventListener("pageshow", () => document.querySelectorAll("form :disabled").forEach((f) => (f.disabled = false)));
 
+  document.getElementById("zone").textContent = "Times in " + weirTimes.zone;
   localize(document);
   loop();
 })();

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,50 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirui"
 )
+
+// TestAMinuteAloneIsDrawn: after the first minute of work there is one point, which no line can show.
+func TestAMinuteAloneIsDrawn(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	for _, sql := range []string{
+		`SELECT weir.enqueue('mail', 'letter')`, `SELECT weir._count_minutes()`,
+		`INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, cancelled, other, waits, runs)
+			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', 1, 0, 0, 0, 0, ARRAY[[10, 1]], ARRAY[[10, 1]] FROM (SELECT date_trunc('minute', now()) - interval '10 minutes' AS at) m`,
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	ui, err := weirui.New(weirui.Config{Databases: []weirui.Database{{Pool: pool}}, Access: weirui.Open(weirui.Viewer), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(ui)
+	t.Cleanup(server.Close)
+	ctx := chromium(t, server.URL+"/")
+	do(t, ctx, scheme("light"), chromedp.Navigate(server.URL+"/"))
+	for _, chart := range []string{"ended", "wait", "run"} {
+		await(t, ctx, `(() => {
+			const canvas = document.querySelector("[data-chart=`+chart+`] canvas");
+			if (!canvas) return "no canvas";
+			const rgba = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+			let coloured = 0; // --good or --warn: what is drawn last is on top
+			for (let i = 0; i < rgba.length; i += 4) if (Math.abs(rgba[i] - rgba[i + 2]) > 50 && rgba[i + 3] > 200) coloured++;
+			return coloured > 10 ? "drawn" : coloured + " pixels";
+		})()`, "drawn")
+	}
+	await(t, ctx, `document.querySelector("[data-chart=ended] .u-series th").textContent`, "Time in "+zone(t, ctx))
+	await(t, ctx, `document.getElementById("zone").textContent`, "Times in "+zone(t, ctx))
+}
+
+func zone(t *testing.T, ctx context.Context) string {
+	t.Helper()
+	name, err := chromedp.Run(ctx, chromedp.Evaluate[string](`Intl.DateTimeFormat().resolvedOptions().timeZone`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
 
 // TestChartsAreDrawn: the charts show the history, on the first page and on that of a queue, follow the width of the page and the colours of the system, and
 // violate no policy. Without scripts, there is a table instead.

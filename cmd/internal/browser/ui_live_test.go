@@ -97,3 +97,14 @@ func TestAGraphThatChangesStaysWhereItWasScrolledTo(t *testing.T) {
 type noted struct{}
 
 func (noted) Kind() string { return "note" }
+
+// TestAPageSaysWhyItIsNotUpToDate: with the reason that the server gives, and when it tries again.
+func TestAPageSaysWhyItIsNotUpToDate(t *testing.T) {
+	t.Parallel()
+	pool, _, at := emptyUI(t)
+	ctx := chromium(t, at+"queues")
+	await(t, ctx, `document.getElementById("connection").textContent`, "")
+	pool.Close()
+	await(t, ctx, `document.getElementById("connection").textContent.replace(/[0-9]{2}:[0-9]{2}:[0-9]{2}/g, "TIME")`,
+		"Not up to date since TIME: The database can't be read: weir: list queues: closed pool. Tries again until it succeeds, next at TIME.")
+}

@@ -226,6 +226,10 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 			if err != nil || over > 1 {
 				t.Errorf("%s, %s: the page is %v pixels too wide, %v", at, look.name, over, err)
 			}
+			out, err := chromedp.Run(ctx, chromedp.Evaluate[float64](`[...document.querySelectorAll(".stack button")].filter(b => b.getBoundingClientRect().right > innerWidth).length`))
+			if err != nil || look.name == "phone" && out > 0 {
+				t.Errorf("%s, %s: %v buttons of a table are out of sight, %v", at, look.name, out, err)
+			}
 			if axe != "" && look.name != "phone" {
 				do(t, ctx, chromedp.Evaluate[chromedp.Void](axe+";0"))
 				found, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.flatMap(v => v.nodes.slice(0, 2).map(n => v.id + ": " + v.help + ": " + n.html.slice(0, 200))))`, chromedp.EvalAwaitPromise))

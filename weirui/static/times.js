@@ -1,0 +1,19 @@
+// Times on the clock of whoever looks: in one form, whatever the browser's language.
+"use strict";
+const weirTimes = (() => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
+  const part = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });
+  const short = part({ timeZoneName: "short" });
+  const minute = part({ hour: "2-digit", minute: "2-digit" });
+  const second = part({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const weekday = part({ weekday: "short" });
+  const two = (n) => String(n).padStart(2, "0");
+  const named = (at) => short.formatToParts(at).find((p) => p.type === "timeZoneName").value; // differs in summer
+  return {
+    zone,
+    minute: (at) => minute.format(at),
+    second: (at) => second.format(at),
+    weekday: (at) => `${weekday.format(at)} ${minute.format(at)}`,
+    full: (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${second.format(at)} ${named(at)}`,
+  };
+})();
