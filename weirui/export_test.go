@@ -1,6 +1,9 @@
 package weirui
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // Endpoint is what tests know of an endpoint.
 type Endpoint struct {
@@ -44,3 +47,6 @@ func Endpoints(testing.TB) (all []Endpoint) {
 	}
 	return all
 }
+
+// SetPatience sets how long a page looks for jobs that are rare.
+func (u *UI) SetPatience(d time.Duration) { u.patience = d }
