@@ -1,9 +1,11 @@
 package weirui_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"html"
+	"log/slog"
 	"net/url"
 	"regexp"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestRareJobsAreLookedFor: a page goes on until it has found them; if that takes too long, it says that it has looked at a part, and leads on.
@@ -119,5 +122,48 @@ func TestAListBeginsWithWhatRunsAndWhatIsWrong(t *testing.T) {
 	var list struct{ Jobs []weir.JobInfo }
 	if r.data("jobs", &list); len(list.Jobs) != 2 || list.Jobs[0].State != weir.StateFailed {
 		t.Errorf("the list is %+v", list.Jobs)
+	}
+}
+
+// TestOutputsAreListed: a completed job shows its output, without secrets, and one without output its args.
+func TestOutputsAreListed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, text := range []string{`{"sent": 7, "token": "hunter2"}`, ""} {
+		r.enqueue(note{Text: "args of " + text}, &weir.Options{Queue: "mail"})
+	}
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, func(_ context.Context, j *weir.Job[note]) error {
+		if output := strings.TrimPrefix(j.Args.Text, "args of "); output != "" {
+			j.SetOutput(output)
+		}
+		return nil
+	})
+	w, err := r.client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"mail": 2}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }() // ends with stop
+	pgtest.Eventually(t, func() error {
+		page, err := r.client.Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateCompleted}})
+		if err == nil && len(page.Jobs) != 2 {
+			err = fmt.Errorf("%d jobs have completed", len(page.Jobs))
+		}
+		return err
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	text := html.UnescapeString(r.page("jobs?state=completed"))
+	for _, want := range []string{`"sent":7`, `<code>{"text": "args of "}</code>`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the list lacks %s: %s", want, text)
+		}
+	}
+	if strings.Contains(text, "hunter2") || strings.Contains(text, "args of {") {
+		t.Errorf("the list shows a secret, or args beside the output: %s", text)
 	}
 }
