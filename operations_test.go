@@ -1,7 +1,9 @@
 package weir_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -76,13 +78,19 @@ func TestJobsAreListedByArgsAndTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	broken := r.enqueue(7, &weir.Options{Queue: "broken"})
+	r.work(func(context.Context, *weir.Job[number]) error { return weir.Fail(errors.New("no 7")) }, func(c *weir.WorkerConfig) { c.Queues = map[string]int{"broken": 1} })
+	r.await(broken, weir.StateFailed)
+	failed := []weir.State{weir.StateFailed}
 	for _, c := range []struct {
 		params weir.JobsParams
 		want   int
 	}{
-		{weir.JobsParams{}, 3}, {weir.JobsParams{Text: ": 41}"}, 1}, {weir.JobsParams{Text: "nothing"}, 0},
+		{weir.JobsParams{}, 4}, {weir.JobsParams{Text: ": 41}"}, 1}, {weir.JobsParams{Text: "nothing"}, 0},
 		{weir.JobsParams{Text: "4", EnqueuedAfter: time.Now().Add(-time.Hour), EnqueuedBefore: time.Now().Add(time.Hour)}, 3},
 		{weir.JobsParams{EnqueuedAfter: time.Now().Add(time.Hour)}, 0}, {weir.JobsParams{EnqueuedBefore: time.Now().Add(-time.Hour)}, 0},
+		{weir.JobsParams{States: failed, Shape: "no <n>"}, 1}, {weir.JobsParams{States: failed, Shape: "no"}, 0}, {weir.JobsParams{FinishedAfter: time.Now().Add(-time.Hour)}, 1},
+		{weir.JobsParams{FinishedAfter: time.Now().Add(time.Hour)}, 0}, {weir.JobsParams{FinishedBefore: time.Now().Add(time.Hour)}, 1}, {weir.JobsParams{FinishedBefore: time.Now().Add(-time.Hour)}, 0},
 	} {
 		page, err := r.client.Jobs(t.Context(), c.params)
 		if err != nil || len(page.Jobs) != c.want {

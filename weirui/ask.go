@@ -10,20 +10,27 @@ import (
 	"strings"
 )
 
-// asks makes an endpoint ask before it acts: its forms with the script, and a page without it. The question may depend on the path and the form; "": it doesn't ask.
-func (e endpoint) asks(question func(*visit) string) endpoint {
+// ask is what an action asks before it acts, which may depend on the path and the form. An error refuses the action, and "" asks nothing.
+type ask func(*visit) (string, error)
+
+// asks makes an endpoint ask before it acts: its forms with the script, and a page without it.
+func (e endpoint) asks(question ask) endpoint {
 	e.ask = question
 	return e
 }
 
 // askID is a question about the id or name in the path.
-func askID(question, part string) func(*visit) string {
-	return func(v *visit) string { return fmt.Sprintf(question, cut(v.PathValue(part), 200)) }
+func askID(question, part string) ask {
+	return func(v *visit) (string, error) { return fmt.Sprintf(question, cut(v.PathValue(part), 200)), nil }
 }
 
 // isSure reports whether an action need not ask, or has asked already. Programs are not asked.
 func (v *visit) isSure(e endpoint) bool {
-	return e.ask == nil || v.wantsJSON() || v.PostForm.Get("sure") == "yes" || e.ask(v) == ""
+	if e.ask == nil || v.wantsJSON() || v.PostForm.Get("sure") == "yes" {
+		return true
+	}
+	text, err := e.ask(v)
+	return err == nil && text == ""
 }
 
 // question is a page that asks before an action.
@@ -33,8 +40,12 @@ type question struct {
 	Back   string
 }
 
-func (v *visit) question(e endpoint) *view {
-	q := question{Text: e.ask(v), Back: v.back()}
+func (v *visit) question(e endpoint) (*view, error) {
+	text, err := e.ask(v)
+	if err != nil {
+		return nil, err
+	}
+	q := question{Text: text, Back: v.back()}
 	for _, name := range slices.Sorted(maps.Keys(v.PostForm)) {
 		for _, value := range v.PostForm[name] {
 			if name != "sure" {
@@ -42,7 +53,7 @@ func (v *visit) question(e endpoint) *view {
 			}
 		}
 	}
-	return &view{template: "question", title: "Are you sure?", data: q}
+	return &view{template: "question", title: "Are you sure?", data: q}, nil
 }
 
 // Form begins the form of an action, with hidden fields: pairs of names and values. Those that the path has in braces are put there. If the action asks, so does the form.
@@ -72,11 +83,14 @@ func (l layout) Form(path string, pairs ...any) (template.HTML, error) {
 	}
 	form.Fields = append(form.Fields, condition{"back", back})
 	form.Action = l.Root() + action
-	if ask := l.visit.ui.asks[path]; ask != nil {
-		form.Ask = ask(to)
+	var err error
+	if question := l.visit.ui.asks[path]; question != nil {
+		if form.Ask, err = question(to); err != nil {
+			return "", err
+		}
 	}
 	var b strings.Builder
-	err := l.visit.ui.templates.ExecuteTemplate(&b, "form", form)
+	err = l.visit.ui.templates.ExecuteTemplate(&b, "form", form)
 	return template.HTML(b.String()), err // rendered by a template, which has escaped it
 }
 

@@ -11,32 +11,30 @@ import (
 // bulkEndpoints are the actions on all jobs that the filter of the list of jobs selects, on all of its pages. Each begins an operation.
 func bulkEndpoints() []endpoint {
 	return []endpoint{
-		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)).asks(askBulk("Retry all {state} jobs", "")),
-		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)).asks(askBulk("Cancel every unfinished job (available, scheduled or running)", "")),
-		action(Operator, "jobs/all/move", bulk(weir.OperationMove)).asks(askBulk("Move all available and scheduled jobs", "")),
-		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)).asks(askBulk("Delete all failed jobs", " They can't be retried afterwards.")),
+		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)).asks(askBulk(weir.OperationRetry, "Retry all {state} jobs", "")),
+		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)).asks(askBulk(weir.OperationCancel, "Cancel all available, scheduled and running jobs", "")),
+		action(Operator, "jobs/all/move", bulk(weir.OperationMove)).asks(askBulk(weir.OperationMove, "Move all available and scheduled jobs", "")),
+		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)).asks(askBulk(weir.OperationDelete, "Delete all failed jobs", " They can't be retried afterwards.")),
 	}
 }
 
-// askBulk is a question about all jobs that a filter selects.
-func askBulk(what, warning string) func(*visit) string {
-	return func(v *visit) string {
+// askBulk is a question about all jobs that a filter selects. {state} is the state of those that are retried.
+func askBulk(what weir.OperationKind, text, warning string) ask {
+	return func(v *visit) (string, error) {
 		f, err := v.ui.filterOf(v.PostForm)
-		if err != nil {
-			return "These jobs can't be selected: " + err.Error() // which the action says, too
+		if err == nil {
+			_, err = f.operation(what)
 		}
-		q := strings.ReplaceAll(what, "{state}", cmp.Or(f.State, string(weir.StateFailed))) + " that match"
+		state := cmp.Or(f.State, string(weir.StateFailed))
 		f.State = ""
-		if f.Narrow() {
-			q += ": " + words(f.Fields(), "failed")
-		}
+		q := strings.ReplaceAll(text, "{state}", state) + " that match: " + words(f.Fields(), "ended")
 		if to := strings.TrimSpace(v.PostForm.Get("to_queue")); to != "" {
 			q += "; to queue " + cut(to, 200)
 		}
 		if to := strings.TrimSpace(v.PostForm.Get("to_priority")); to != "" {
 			q += "; to priority " + cut(to, 10)
 		}
-		return q + "?" + warning
+		return q + "?" + warning, err
 	}
 }
 

@@ -15,7 +15,9 @@ func channelEndpoints() []endpoint {
 		page("channels/tail", showTail),
 		{method: "GET", path: "channels/tail/events", role: Viewer, stream: streamTail},
 		action(Operator, "channels/publish", publish),
-		action(Admin, "channels/disconnect", disconnect).asks(func(v *visit) string { return "Disconnect client " + cut(v.PostForm.Get("id"), 100) + "?" }),
+		action(Admin, "channels/disconnect", disconnect).asks(func(v *visit) (string, error) {
+			return "Disconnect client " + cut(v.PostForm.Get("id"), 100) + "?", nil
+		}),
 	}
 }
 

@@ -76,7 +76,7 @@ func TestChannelsAndClientsOfTheHubAreListed(t *testing.T) {
 	if said := r.do("channels/disconnect", url.Values{"id": {"web 7"}}); !strings.Contains(said, "web 7") {
 		t.Errorf("says %q", said)
 	}
-	if answer, text := r.ask("POST", "channels/disconnect", "id=web+7"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "There is no client") {
+	if answer, text := r.ask("POST", "channels/disconnect", "id=web+7&sure=yes"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "There is no client") {
 		t.Errorf("once more: %s: %s", answer.Status, text)
 	}
 }
@@ -87,7 +87,7 @@ func TestWithoutAHubThePageSaysWhatToDo(t *testing.T) {
 	if text := r.page("channels"); !strings.Contains(text, "weir serve") || !strings.Contains(text, "Watch messages") {
 		t.Errorf("the page is %s", text)
 	}
-	if answer, text := r.ask("POST", "channels/disconnect", "id=x"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "This process has no hub") {
+	if answer, text := r.ask("POST", "channels/disconnect", "id=x&sure=yes"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "This process has no hub") {
 		t.Errorf("disconnect: %s: %s", answer.Status, text)
 	}
 	for form, want := range map[string]string{"as=json&channel=c&payload=%7B": "not valid JSON", "as=text&payload=x": "Name the channel", "as=xml&channel=c": "xml"} {

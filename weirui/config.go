@@ -47,8 +47,8 @@ type UI struct {
 	mux       *http.ServeMux
 	origin    *http.CrossOriginProtection
 	databases []*database
-	secret    map[string]bool                // fields that are not shown
-	asks      map[string]func(*visit) string // by the path of the action
+	secret    map[string]bool // fields that are not shown
+	asks      map[string]ask  // by the path of the action
 	servers   servers
 	patience  time.Duration // how long a page looks for jobs that are rare
 }
@@ -63,7 +63,7 @@ func New(c Config) (*UI, error) {
 	case c.Access == nil:
 		return nil, errors.New("weirui: Config.Access is nil: say who may use the UI, for example with Password; for everybody, Open")
 	}
-	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]func(*visit) string{}, patience: 250 * time.Millisecond}
+	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]ask{}, patience: 250 * time.Millisecond}
 	if u.log == nil {
 		u.log = slog.Default()
 	}

@@ -1,6 +1,9 @@
 package weirui
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // Endpoint is what tests know of an endpoint.
 type Endpoint struct {
@@ -53,3 +56,6 @@ func Redact(text string) string {
 	}
 	return string(u.redact([]byte(text)))
 }
+
+// SetPatience sets how long a page looks for jobs that are rare.
+func (u *UI) SetPatience(d time.Duration) { u.patience = d }

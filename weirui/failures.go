@@ -130,17 +130,26 @@ func listFailures(v *visit) (*view, error) {
 	return &view{template: "failures", title: "Failures", data: failureList{Filter: f, Groups: listed(found.Groups), Rest: found.Rest}}, nil
 }
 
+// isMeant refuses an action on all failures of the database, unless the form says that all are meant: a field may have been forgotten.
+func (f failureFilter) isMeant(v *visit) error {
+	if len(f.conditions()) == 0 && v.PostForm.Get("all") != "yes" {
+		return badInput("Select failed jobs by queue, kind, error or time; or say all=yes.")
+	}
+	return nil
+}
+
 // askFailures is a question about failed jobs.
-func askFailures(verb, warning string) func(*visit) string {
-	return func(v *visit) string {
+func askFailures(verb, warning string) ask {
+	return func(v *visit) (string, error) {
 		f, err := failureFilterOf(v.PostForm)
 		if err != nil {
-			return "These jobs can't be selected: " + err.Error() // which the action says, too
+			return "", err
 		}
-		if some := f.conditions(); len(some) > 0 {
-			return verb + " all failed jobs that match: " + words(some, "failed") + "?" + warning
+		some := f.conditions()
+		if len(some) == 0 {
+			return verb + " all failed jobs of the database, whatever their error?" + warning, f.isMeant(v)
 		}
-		return verb + " all failed jobs of the database, whatever their error?" + warning
+		return verb + " all failed jobs that match: " + words(some, "failed") + "?" + warning, nil
 	}
 }
 
@@ -176,8 +185,8 @@ func onFailures(what weir.OperationKind) func(*visit) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if len(f.conditions()) == 0 && v.PostForm.Get("all") != "yes" {
-			return "", badInput("Select failed jobs by queue, kind, error or time; or say all=yes.")
+		if err := f.isMeant(v); err != nil {
+			return "", err
 		}
 		o := weir.Operation{What: what, Filter: weir.JobFilter{Queue: f.Queue, Shape: f.Shape, FinishedAfter: f.since(), FinishedBefore: f.Before}}
 		if f.Kind != "" {

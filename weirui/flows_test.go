@@ -164,7 +164,7 @@ func TestAFlowIsRetriedAndCancelled(t *testing.T) {
 		t.Errorf("the flow is %s", f.Flow.State)
 	}
 	for _, verb := range []string{"cancel", "retry"} {
-		if answer, _ := r.ask("POST", "flows/999999/"+verb, ""); answer.StatusCode != http.StatusNotFound {
+		if answer, _ := r.ask("POST", "flows/999999/"+verb, "sure=yes"); answer.StatusCode != http.StatusNotFound {
 			t.Errorf("%s of an unknown flow: %s", verb, answer.Status)
 		}
 	}

@@ -29,11 +29,11 @@ func jobEndpoints() []endpoint {
 }
 
 // askCompleted asks before a job that has completed runs once more.
-func askCompleted(v *visit) string {
+func askCompleted(v *visit) (string, error) {
 	if v.PostForm.Get("completed") == "" {
-		return ""
+		return "", nil
 	}
-	return "Job " + cut(v.PathValue("id"), 20) + " has completed. Run it again?"
+	return "Job " + cut(v.PathValue("id"), 20) + " has completed. Run it again?", nil
 }
 
 // filter selects jobs; it is in the address of the page.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weir-pg/weir"
 )
@@ -74,6 +75,11 @@ func (o operation) Conditions() (all []condition) {
 		all = append(all, condition{name, value})
 	}
 	return all
+}
+
+// Does is what it does to jobs.
+func (o operation) Does() string {
+	return strings.ToUpper(string(o.What[:1])) + string(o.What[1:]) + " jobs"
 }
 
 // Says is what its filter selects, in words.

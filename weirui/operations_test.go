@@ -96,7 +96,7 @@ func TestFailuresAreGroupedAndRetriedByTheGroup(t *testing.T) {
 		t.Fatalf("the largest group is %+v", group)
 	}
 	text := r.page("failures?queue=mail&hours=6")
-	for _, want := range []string{"user &lt;n&gt; not found", "&amp;kind=note&amp;queue=mail&amp;shape=user+%3Cn%3E+not+found&amp;state=failed", fmt.Sprintf("jobs/%d", group.JobID), "Delete all that match", "&lt;b&gt;&#34;"} {
+	for _, want := range []string{"user &lt;n&gt; not found", "&amp;kind=note&amp;queue=mail&amp;shape=user&#43;%3Cn%3E&#43;not&#43;found&amp;state=failed", fmt.Sprintf("jobs/%d", group.JobID), "Delete all that match", "&lt;b&gt;&#34;"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}
@@ -216,7 +216,7 @@ func TestAllJobsOfAListAreActedOn(t *testing.T) {
 		{"retry", "", "by more than their state"}, {"retry", "state=failed", "by more than their state"}, {"cancel", "queue=mail&text=x", "by a text in their arguments"}, {"cancel", "queue=mail&flow=1", "by a text in their arguments, or by their flow"},
 		{"delete", "queue=mail&state=running", "Jobs that are running can"}, {"move", "queue=mail", "where to move these jobs"}, {"move", "queue=mail&to_priority=9", "priority"}, {"retry", "queue=none", "not found"},
 	} {
-		if answer, text := r.ask("POST", "jobs/all/"+c.path, c.form); answer.StatusCode < 400 || answer.StatusCode >= 500 || !strings.Contains(text, c.want) {
+		if answer, text := r.ask("POST", "jobs/all/"+c.path, c.form+"&sure=yes"); answer.StatusCode < 400 || answer.StatusCode >= 500 || !strings.Contains(text, c.want) {
 			t.Errorf("%s with %q: %s without %q: %s", c.path, c.form, answer.Status, c.want, text)
 		}
 	}

@@ -150,7 +150,7 @@ func TestTheUIWorksBehindAProxyAtAPath(t *testing.T) {
 				t.Errorf("%s: GET %s: %s at %s", network, path, answer.Status, answer.Request.URL)
 			}
 		}
-		answer, err := browser.PostForm(front.URL+"/ops/weir/jobs/"+itoa(job.ID)+"/cancel", url.Values{"back": {"jobs/" + itoa(job.ID)}})
+		answer, err := browser.PostForm(front.URL+"/ops/weir/jobs/"+itoa(job.ID)+"/cancel", url.Values{"back": {"jobs/" + itoa(job.ID)}, "sure": {"yes"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ type rig struct {
 	*testing.T
 	pool   *pgxpool.Pool
 	client *weir.Client
+	ui     *weirui.UI
 	server *httptest.Server
 	role   weirui.Role // of whoever asks
 }
@@ -47,6 +48,7 @@ func newRig(t *testing.T, change ...func(*weirui.Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.ui = ui
 	mux := http.NewServeMux()
 	mux.Handle("/some/where/", http.StripPrefix("/some/where", ui))
 	r.server = httptest.NewServer(mux)

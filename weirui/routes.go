@@ -12,7 +12,7 @@ type endpoint struct {
 	role         Role
 	page         func(*visit) (*view, error)             // for GET
 	action       func(*visit) (said string, err error)   // for POST; it returns what was done, in a sentence
-	ask          func(*visit) string                     // for an action: what it asks before it acts; nil: it does not
+	ask          ask                                     // for an action; nil: it does not ask
 	stream       func(*visit, http.ResponseWriter) error // for GET, instead of a page; an error: nothing has been sent
 }
 

@@ -87,7 +87,7 @@ func TestAScheduleIsPausedResumedRunAndDropped(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"pause", "resume", "run", "drop"} {
-		if answer, text := r.ask("POST", at+"/"+verb, ""); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "There is no schedule") {
+		if answer, text := r.ask("POST", at+"/"+verb, "sure=yes"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, "There is no schedule") {
 			t.Errorf("%s of a dropped schedule: %s: %s", verb, answer.Status, text)
 		}
 	}

@@ -109,7 +109,11 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 		return
 	}
 	if !v.isSure(e) {
-		v.show(w, v.question(e))
+		question, err := v.question(e)
+		if err != nil {
+			question = v.failed(err)
+		}
+		v.show(w, question)
 		return
 	}
 	ctx, cancel := context.WithTimeout(v.Context(), actFor)

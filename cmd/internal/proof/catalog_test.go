@@ -181,7 +181,7 @@ func TestFiltersAreNoSQL(t *testing.T) {
 			`SELECT coalesce(weir.cancel_where($1), 0)`, `SELECT retried FROM weir.retry_where($1)`, `SELECT retried FROM weir.retry_where(error => $1)`, `SELECT retried FROM weir.retry_where(kinds => ARRAY[$1])`,
 			`SELECT deleted FROM weir.delete_where(error => $1)`, `SELECT deleted FROM weir.delete_where(meta => jsonb_build_object($1::text, $1::text))`,
 			`SELECT moved FROM weir.move_where($1, to_priority => 1)`, `SELECT moved FROM weir.move_where(kinds => ARRAY[$1], to_queue => $1)`, `SELECT count(*) FROM weir.failure_groups(queue => $1)`,
-			`SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(kinds => ARRAY[$1]) p`, `SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(args_text => $1) p`, `SELECT retried FROM weir.retry_where(shape => $1)`, `SELECT count(*) FROM weir.schedules($1)`,
+			`SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(kinds => ARRAY[$1]) p`, `SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page(args_text => $1) p`, `SELECT retried FROM weir.retry_where(shape => $1)`, `SELECT jsonb_array_length(p.jobs) FROM weir.jobs_page('{failed}', shape => $1) p`, `SELECT count(*) FROM weir.schedules($1)`,
 		} {
 			var n int64
 			if err := conn.QueryRow(t.Context(), sql, text).Scan(&n); err != nil || n != 0 {
