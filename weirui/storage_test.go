@@ -55,6 +55,14 @@ func TestStorageShowsSegmentsAndWhatHoldsThem(t *testing.T) {
 		}
 	}
 
+	if _, err := r.pool.Exec(t.Context(), `SELECT weir.set('message_retention', '2 days 90 minutes')`); err != nil {
+		t.Fatal(err)
+	}
+	r.do("queues/mail/resume", nil) // after an action, everything is read again
+	if text := r.page("storage"); !strings.Contains(text, "Keeps messages for 2 days 1 hour 30 minutes") {
+		t.Errorf("the page is %s", text)
+	}
+
 	// A segment that is past its retention, and that a transaction holds.
 	for _, sql := range []string{`SELECT weir.set('completed_retention', '0 seconds')`, `UPDATE weir.segment SET at = at - interval '1 hour'`, `SELECT weir._rotate()`, `UPDATE weir.segment SET at = at - interval '1 hour'`} {
 		if _, err := r.pool.Exec(t.Context(), sql); err != nil {

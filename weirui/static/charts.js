@@ -71,7 +71,7 @@
       });
       const scales = [...new Set(lines.map((l) => l.scale))];
       const options = {
-        width: part.clientWidth, height, padding: [8, scales.length > 1 ? 0 : 24, 0, 0], cursor: { sync: { key: "weir" }, drag: { x: false, y: false } },
+        width: part.clientWidth, height, padding: [8, scales.length > 1 ? 0 : 32, 0, 0], cursor: { sync: { key: "weir" }, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: fromZero(1), time: fromZero(0) },
         axes: [{ ...axis("x", 2), size: 40, space: data.hours > 24 ? 100 : 60, values: (_, all) => all.map(clock) }, ...scales.map((s, i) => axis(s, i ? 1 : 3))],
         series: [{ label: "Time in " + weirTimes.zone, value: (_, v) => (v == null ? "–" : clock(v)) }, ...lines.map((l) => ({

@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"context"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -35,7 +34,7 @@ func TestAMinuteAloneIsDrawn(t *testing.T) {
 	server := httptest.NewServer(ui)
 	t.Cleanup(server.Close)
 	ctx := chromium(t, server.URL+"/")
-	do(t, ctx, scheme("light"), chromedp.Navigate(server.URL+"/"))
+	do(t, ctx, call(emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"}), scheme("light"), chromedp.Navigate(server.URL+"/"))
 	for _, chart := range []string{"ended", "wait", "run"} {
 		await(t, ctx, `(() => {
 			const canvas = document.querySelector("[data-chart=`+chart+`] canvas");
@@ -46,17 +45,18 @@ func TestAMinuteAloneIsDrawn(t *testing.T) {
 			return coloured > 10 ? "drawn" : coloured + " pixels";
 		})()`, "drawn")
 	}
-	await(t, ctx, `document.querySelector("[data-chart=ended] .u-series th").textContent`, "Time in "+zone(t, ctx))
-	await(t, ctx, `document.getElementById("zone").textContent`, "Times in "+zone(t, ctx))
-}
-
-func zone(t *testing.T, ctx context.Context) string {
-	t.Helper()
-	name, err := chromedp.Run(ctx, chromedp.Evaluate[string](`Intl.DateTimeFormat().resolvedOptions().timeZone`))
-	if err != nil {
-		t.Fatal(err)
+	await(t, ctx, `document.querySelector("[data-chart=ended] .u-series th").textContent`, "Time in Asia/Tokyo")
+	await(t, ctx, `document.getElementById("zone").textContent`, "Times in Asia/Tokyo")
+	// The same time in the table, nine hours ahead of UTC.
+	await(t, ctx, `(() => {
+		const at = document.querySelector("#history-table time");
+		return String(at.textContent === new Date(Date.parse(at.dateTime) + 9 * 3600000).toISOString().slice(0, 19).replace("T", " ") + " GMT+9");
+	})()`, "true")
+	do(t, ctx, call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}), chromedp.Navigate(server.URL+"/"), chromedp.WaitVisible(chromedp.CSS("#zone")))
+	utc, err := chromedp.Run(ctx, chromedp.Text(chromedp.CSS("#zone")))
+	if err != nil || utc != "Times in UTC" {
+		t.Errorf("without scripts, the page says %q, %v", utc, err)
 	}
-	return name
 }
 
 // TestChartsAreDrawn: the charts show the history, on the first page and on that of a queue, follow the width of the page and the colours of the system, and

@@ -90,7 +90,7 @@ func TestAGraphThatChangesStaysWhereItWasScrolledTo(t *testing.T) {
 		}
 		return err
 	})
-	await(t, ctx, `document.querySelector("#graph .state").textContent`, "running")
+	await(t, ctx, `document.querySelector("#graph .state").textContent`, "waiting")
 	await(t, ctx, `String(document.querySelector("#graph .wide").scrollLeft) + " " + document.activeElement.id`, "300 "+fmt.Sprintf("task-%d", id+1))
 }
 
