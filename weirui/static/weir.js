@@ -1,4 +1,4 @@
-// Weir's web UI works without this script. With it, pages stay up to date, times are local, and actions ask before they can't be undone.
+// Weir's web UI works without this script. With it, pages stay up to date, times are local, and actions ask without another page.
 "use strict";
 (() => {
   const every = 2000; // ms between two looks at the server

@@ -288,6 +288,15 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 	do(t, ctx, chromedp.Navigate(fmt.Sprintf("%sjobs/%d", address, id)), chromedp.Click(chromedp.CSS("#retry")))
 	await(t, ctx, text(".said"), fmt.Sprintf("Job %d is available again.", id))
 
+	// What the script asks, the server does not ask again.
+	waits, err := client.Enqueue(t.Context(), letter{To: "nobody@example.com"}, &weir.Options{Queue: "unworked"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, ctx, chromedp.Navigate(fmt.Sprintf("%sjobs/%d", address, waits.ID)), chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`window.confirm = (question) => question === "Cancel job %d?"`, waits.ID)),
+		chromedp.Click(chromedp.CSS("#cancel")))
+	await(t, ctx, text(".said"), fmt.Sprintf("Job %d is cancelled.", waits.ID))
+
 	// By keyboard alone: the first stop of the Tab key skips to the content.
 	do(t, ctx, chromedp.Navigate(address+"jobs"), chromedp.KeyEvent("\t"))
 	await(t, ctx, `document.activeElement.textContent`, "Skip to the content")
@@ -300,7 +309,7 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(queues, func(q weir.QueueInfo) bool { return q.Name == "mail" && q.PausedAt != nil }) {
 		t.Errorf("without scripts, the queue was not paused: %+v, %v", queues, err)
 	}
-	do(t, ctx, chromedp.Navigate(address+"failures"), chromedp.Click(chromedp.CSS("#retry-0")), chromedp.WaitVisible(chromedp.CSS("#operation")))
+	do(t, ctx, chromedp.Navigate(address+"failures"), chromedp.Click(chromedp.CSS("#retry-0")), chromedp.Click(chromedp.CSS("#sure")), chromedp.WaitVisible(chromedp.CSS("#operation")))
 	pgtest.Eventually(t, func() error {
 		all, err := client.Operations(t.Context(), weir.OperationsParams{Limit: 1})
 		if err == nil && (all[0].What != weir.OperationRetry || all[0].State != weir.OperationDone || *all[0].Changed == 0) {
