@@ -126,6 +126,27 @@ func TestAListBeginsWithWhatRunsAndWhatIsWrong(t *testing.T) {
 }
 
 // TestOutputsAreListed: a completed job shows its output, without secrets, and one without output its args.
+// TestAFilterSelectsWhatItSays: also a key that begins with a blank, and times within a second.
+func TestAFilterSelectsWhatItSays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, key := range []string{"k", " k"} {
+		r.enqueue(note{Text: key}, &weir.Options{Queue: "mail", Key: key})
+	}
+	var list struct{ Jobs []weir.JobInfo }
+	if r.data("jobs?"+url.Values{"key": {" k"}}.Encode(), &list); len(list.Jobs) != 1 || list.Jobs[0].Key != " k" {
+		t.Errorf("%d jobs have the key", len(list.Jobs))
+	}
+	at := list.Jobs[0].EnqueuedAt.UTC().Format(time.RFC3339Nano)
+	list.Jobs = nil
+	if r.data("jobs?"+url.Values{"from": {at}}.Encode(), &list); len(list.Jobs) != 1 {
+		t.Errorf("%d jobs were enqueued at %s or later", len(list.Jobs), at)
+	}
+	if text := r.page("jobs?" + url.Values{"until": {at}, "queue": {"mail"}}.Encode()); !strings.Contains(text, strings.TrimSuffix(at, "Z")[19:]) {
+		t.Errorf("the page's forms and links lose the fraction of %s: %s", at, text)
+	}
+}
+
 func TestOutputsAreListed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

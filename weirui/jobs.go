@@ -57,7 +57,7 @@ type filter struct {
 // filterOf reads a filter from a query or a form.
 func (u *UI) filterOf(q url.Values) (filter, error) {
 	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }
-	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: text("key"), Meta: text("meta"), Text: text("text"), Shape: text("shape")}
+	f := filter{State: text("state"), Queue: text("queue"), Kind: text("kind"), Key: q.Get("key"), Meta: text("meta"), Text: text("text"), Shape: text("shape")}
 	if f.Shape != "" && f.State == "" {
 		f.State = string(weir.StateFailed) // no others have a shape
 	}
@@ -133,7 +133,7 @@ func (filter) Field(t time.Time) string {
 	case t.Second() == 0 && t.Nanosecond() == 0:
 		return t.UTC().Format(minutes)
 	}
-	return t.UTC().Format(seconds)
+	return t.UTC().Format(seconds + ".999999999") // without a fraction, if there is none: nothing else is selected than what is shown
 }
 
 // exact is a time without loss; "": it is zero.
