@@ -4354,6 +4354,13 @@ BEGIN
       ORDER BY j.lane >> 39, j.xid LIMIT 1) j);
 END
 $$;
+CREATE FUNCTION weir._has_shape(error text, shape text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  -- Of the parts of the text that weir.failure_groups groups by.
+  RETURN weir._shape_of(concat(left(_has_shape.error, 1000), CASE WHEN length(_has_shape.error) > 1000 THEN right(_has_shape.error, 2000) END)) = _has_shape.shape;
+END
+$$;
 CREATE FUNCTION weir._has_turns(name text, snapshot pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -5108,6 +5115,10 @@ AS $$
     CROSS JOIN LATERAL ((SELECT j.lane FROM weir.job j WHERE j.id = i.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1)
                         UNION ALL (SELECT l.lane FROM weir.later l WHERE l.id = i.id ORDER BY l.attempt DESC, l.put_off DESC LIMIT 1)) k
     ORDER BY k.lane)
+$$;
+CREATE FUNCTION weir._lanes_to_count(s weir.survey) RETURNS SETOF bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
 $$;
 CREATE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -6924,11 +6935,9 @@ BEGIN
           -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
              -- A job that was cancelled, and that no worker has passed, has no end yet.
-             OR coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) < finished_after OR coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) >= finished_before THEN
+             OR has_end AND (SELECT e < finished_after OR e >= finished_before FROM coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) e) THEN
             effort := effort + 50;
-          -- As weir.failure_groups does.
-          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false
-                     ELSE weir._shape_of(concat(left(look.error, 1000), CASE WHEN length(look.error) > 1000 THEN right(look.error, 2000) END)) <> _read_page.shape END) THEN
+          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false ELSE NOT weir._has_shape(look.error, _read_page.shape) END) THEN
             effort := effort + 20;
           ELSE
             IF cardinality(jobs) = most THEN
@@ -6968,8 +6977,7 @@ BEGIN
   RETURN QUERY
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
-    FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+    FROM (SELECT weir._lanes_to_count(s)
           UNION ALL SELECT (q.id::bigint << 39) + 4 FROM weir.queue q WHERE q.name IN (SELECT w.queue FROM weir.with_keys w)) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (
@@ -8314,8 +8322,8 @@ BEGIN
         AND (error IS NULL OR strpos(j.error, error) > 0)
         AND (finished_after IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) >= finished_after)
         AND (finished_before IS NULL OR coalesce(j.finished_at, weir._cancelled_at(j.id, j.queue)) < finished_before)
-        -- As weir.failure_groups does. In the end, because it takes longer than all of the above.
-        AND CASE WHEN shape IS NULL THEN true ELSE weir._shape_of(concat(left(j.error, 1000), CASE WHEN length(j.error) > 1000 THEN right(j.error, 2000) END)) = shape END);
+        -- In a CASE, so that it comes in the end: it takes longer than all of the above.
+        AND CASE WHEN shape IS NULL THEN true ELSE weir._has_shape(j.error, shape) END);
     next := p.next;
     EXIT WHEN next IS NULL;
   END LOOP;
@@ -9418,7 +9426,7 @@ DECLARE
 BEGIN
   RETURN QUERY
   SELECT q.name, sum(d.waiting)::bigint, min(d.ready_at)
-  FROM (SELECT k.* FROM weir._depths(ARRAY(SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto)) k
+  FROM (SELECT k.* FROM weir._depths(ARRAY(SELECT weir._lanes_to_count(s))) k
         UNION ALL SELECT k.* FROM weir._depths_of_keys() k) d
   JOIN weir.queue q ON q.id = (d.lane >> 39)::integer
   WHERE d.waiting > 0 GROUP BY q.name;
@@ -12198,6 +12206,7 @@ COMMENT ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precisio
 COMMENT ON ROUTINE weir._full_errors(jsonb) IS 'The list of errors that weir._brief_errors has made brief, with a text in each entry. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._gate_now(text,integer,boolean) IS 'The state of a queue''s gate: its newest row (seq, next_start), what runs now (running), what of it was handed out through the gate (counted) according to the snapshot folded, how many more attempts may start (room), and if only the rate keeps them from it, when that changes (next_at), as the clock is at. before: attempts from before the gate was opened still run. With to_write, the caller is a claim that holds the gate''s lock, and a gate that has no row yet is opened. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._has_key_news(bigint[],pg_snapshot,pg_snapshot) IS 'Whether _key_news would find rows, or may find some soon. The cost depends on how many transactions are in progress, and not on what other queues hold, or on how long ago the first snapshot was taken. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._has_shape(text,text) IS 'Whether weir.failure_groups puts a job with this error into the group of this shape. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._has_turns(text,pg_snapshot) IS 'Whether a claim from the keys of a queue may have something to do. The cost depends on what is new, not on how many keys there are. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._has_waiting(bigint[],bigint) IS 'Whether keys of the queues with these ids, of which the ring''s tag is given, wait for their next turn. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._heads(text,bigint,integer) IS 'Where the keys of a queue stand that wait for their turns from this tag on, in their order, at most most. Locks: none. Isolation: READ COMMITTED.';
@@ -12242,6 +12251,7 @@ COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; crea
 COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes of jobs with keys, which are in one row of a batch, in the order of the ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._lanes_of_key(text,text) IS 'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._lanes_to_count(weir.survey) IS 'The lanes in which jobs without a key may wait, of which a survey tells: the others have none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._last_of_task(bigint,text) IS 'What was counted last of a task of a flow, by name; NULL: nothing yet. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';

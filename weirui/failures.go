@@ -64,7 +64,7 @@ func (f failureFilter) Query() template.URL {
 		q.Set("hours", strconv.Itoa(f.Hours))
 	}
 	if !f.Before.IsZero() {
-		q.Set("before", f.Before.UTC().Format(time.RFC3339Nano))
+		q.Set("before", exact(f.Before))
 	}
 	return template.URL(q.Encode()) // encoded
 }
@@ -74,14 +74,6 @@ func (f failureFilter) Newest() template.URL { f.Before = time.Time{}; return f.
 
 // Older is the query of the page that continues before a time.
 func (f failureFilter) Older(rest time.Time) template.URL { f.Before = rest; return f.Query() }
-
-// Upto is the time before which the jobs have failed, for forms.
-func (f failureFilter) Upto() string {
-	if f.Before.IsZero() {
-		return ""
-	}
-	return f.Before.UTC().Format(time.RFC3339Nano)
-}
 
 // Jobs is the query of the list of a group's jobs.
 func (f failureFilter) Jobs(g weir.FailureGroup) template.URL {
@@ -94,7 +86,7 @@ func (f failureFilter) Jobs(g weir.FailureGroup) template.URL {
 
 // conditions are the parts of the filter, for forms and questions.
 func (f failureFilter) conditions() []condition {
-	all := []condition{{"queue", f.Queue}, {"kind", f.Kind}, {"shape", f.Shape}, {"hours", ""}, {"before", f.Upto()}}
+	all := []condition{{"queue", f.Queue}, {"kind", f.Kind}, {"shape", f.Shape}, {"hours", ""}, {"before", exact(f.Before)}}
 	if f.Hours > 0 {
 		all[3].Value = strconv.Itoa(f.Hours)
 	}

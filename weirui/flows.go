@@ -151,8 +151,7 @@ func showFlow(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := "flow " + strconv.FormatInt(id, 10)
-	f, err := read(v.Context(), v.db, key, func(ctx context.Context) (*weir.FlowInfo, error) { return v.db.client.FlowInfo(ctx, id) })
+	f, err := v.flow(id)
 	if errors.Is(err, weir.ErrNotFound) {
 		return nil, &problem{404, fmt.Sprintf("There is no flow %d.", id), "It may never have existed, or it ended and its retention is over."}
 	} else if err != nil {
@@ -166,7 +165,7 @@ func showFlow(v *visit) (*view, error) {
 	if f.Jobs > fewTasks {
 		age = manyFresh
 	}
-	tasks, err := readAged(v.Context(), v.db, key+" tasks", age, func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
+	tasks, err := readAged(v.Context(), v.db, fmt.Sprintf("flow %d tasks", id), age, func(ctx context.Context) ([]weir.TaskInfo, error) { return v.firstTasks(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +180,7 @@ func showFlow(v *visit) (*view, error) {
 		return nil, err
 	}
 	if f.FinishedAt == nil {
-		if p.Running, err = read(v.Context(), v.db, key+" running", func(ctx context.Context) (int64, error) { return v.db.client.FlowRunning(ctx, id) }); err != nil {
+		if p.Running, err = read(v.Context(), v.db, fmt.Sprintf("flow %d running", id), func(ctx context.Context) (int64, error) { return v.db.client.FlowRunning(ctx, id) }); err != nil {
 			return nil, err
 		}
 		if p.Waits, err = v.holdUps(f); err != nil {
@@ -193,6 +192,11 @@ func showFlow(v *visit) (*view, error) {
 		title = fmt.Sprintf("Task %s of flow %d", f.Name, f.Parent)
 	}
 	return &view{template: "flow", title: title, data: p}, nil
+}
+
+// flow looks up a flow.
+func (v *visit) flow(id int64) (*weir.FlowInfo, error) {
+	return read(v.Context(), v.db, fmt.Sprintf("flow %d", id), func(ctx context.Context) (*weir.FlowInfo, error) { return v.db.client.FlowInfo(ctx, id) })
 }
 
 // firstTasks reads the first mostTasks tasks of a flow.
@@ -249,7 +253,7 @@ func (v *visit) holdUps(f *weir.FlowInfo) (all []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(workers, func(w weir.WorkerInfo) bool { return w.State == "alive" }) {
+	if !anyAlive(workers) {
 		all = append(all, "No worker runs, and nothing else enqueues tasks and callbacks, or finds that it has ended.")
 	}
 	page, err := read(v.Context(), v.db, fmt.Sprintf("flow %d waiting", f.ID), func(ctx context.Context) (*weir.JobsPage, error) {

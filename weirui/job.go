@@ -26,7 +26,7 @@ func showJob(v *visit) (*view, error) {
 	}
 	shown := jobPage{JobInfo: *found}
 	if found.Flow != 0 {
-		f, err := read(v.Context(), v.db, "flow "+strconv.FormatInt(found.Flow, 10), func(ctx context.Context) (*weir.FlowInfo, error) { return v.db.client.FlowInfo(ctx, found.Flow) })
+		f, err := v.flow(found.Flow)
 		if err != nil && !errors.Is(err, weir.ErrNotFound) {
 			return nil, err
 		}

@@ -64,13 +64,13 @@ func (u *UI) filterOf(q url.Values) (filter, error) {
 	if f.State != "" && !slices.Contains(weir.States, weir.State(f.State)) {
 		return f, badInput("There is no state %q.", cut(f.State, 50))
 	}
-	var object map[string]json.RawMessage
-	if f.Meta != "" && (json.Unmarshal([]byte(f.Meta), &object) != nil || object == nil) {
-		return f, badInput("Meta is a JSON object that the jobs' meta contains, such as {\"tenant\": \"acme\"}; got %s", cut(f.Meta, 100))
-	}
-	var meta any
-	if f.Meta != "" && json.Unmarshal([]byte(f.Meta), &meta) == nil && u.hides(meta) {
-		return f, badInput("Meta can't be searched for a field that is not shown; got %s", cut(f.Meta, 100))
+	if f.Meta != "" {
+		var object map[string]any
+		if json.Unmarshal([]byte(f.Meta), &object) != nil || object == nil {
+			return f, badInput("Meta is a JSON object that the jobs' meta contains, such as {\"tenant\": \"acme\"}; got %s", cut(f.Meta, 100))
+		} else if _, hidden := u.hide(object); hidden {
+			return f, badInput("Meta can't be searched for a field that is not shown; got %s", cut(f.Meta, 100))
+		}
 	}
 	if flow := text("flow"); flow != "" {
 		n, err := strconv.ParseInt(flow, 10, 64)
@@ -307,12 +307,6 @@ func brief(value json.RawMessage) json.RawMessage {
 		return nil
 	}
 	return text
-}
-
-// hides reports whether something of a value is not shown.
-func (u *UI) hides(v any) bool {
-	_, found := u.hide(v)
-	return found
 }
 
 // plainText is a text without what differs between two ways of writing the same JSON: blanks, and upper and lower case.

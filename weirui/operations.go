@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/weir-pg/weir"
@@ -118,13 +117,9 @@ func (v *visit) operations(before int64, limit int) ([]operation, error) {
 }
 
 func listOperations(v *visit) (*view, error) {
-	before := int64(0)
-	if text := v.URL.Query().Get("before"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 1 {
-			return nil, badInput("The list continues before the number of an operation; got %q.", cut(text, 50))
-		}
-		before = n
+	before, err := v.afterID("before")
+	if err != nil {
+		return nil, err
 	}
 	all, err := v.operations(before, operationsOnPage)
 	if err != nil {
@@ -153,21 +148,13 @@ func showOperation(v *visit) (*view, error) {
 	}
 	o := v.ui.shownOperation(*found)
 	if o.Runs() {
-		works, err := v.hasWorker()
+		workers, err := v.workers()
 		if err != nil {
 			return nil, err
 		}
-		o.NoWorkers = !works
+		o.NoWorkers = !anyAlive(workers)
 	}
 	return &view{template: "operation", title: fmt.Sprintf("Operation %d", id), data: o}, nil
-}
-
-// hasWorker reports whether a worker is alive, which does operations.
-func (v *visit) hasWorker() (bool, error) {
-	return read(v.Context(), v.db, "has a worker", func(ctx context.Context) (bool, error) {
-		workers, err := v.db.client.Workers(ctx)
-		return slices.ContainsFunc(workers, func(w weir.WorkerInfo) bool { return w.State == "alive" }), err
-	})
 }
 
 func stopOperation(v *visit) (string, error) {

@@ -3,7 +3,6 @@ package weirui
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -118,21 +117,11 @@ func noQueue(name string) error {
 }
 
 func pauseQueue(v *visit) (string, error) {
-	name := v.PathValue("name")
-	err := v.db.client.PauseQueue(v.Context(), name)
-	if errors.Is(err, weir.ErrNotFound) {
-		err = noQueue(name)
-	}
-	return "Queue " + name + " is paused. Running jobs continue.", err
+	return v.onNamed("Queue %s is paused. Running jobs continue.", v.db.client.PauseQueue, noQueue)
 }
 
 func resumeQueue(v *visit) (string, error) {
-	name := v.PathValue("name")
-	err := v.db.client.ResumeQueue(v.Context(), name)
-	if errors.Is(err, weir.ErrNotFound) {
-		err = noQueue(name)
-	}
-	return "Queue " + name + " is resumed.", err
+	return v.onNamed("Queue %s is resumed.", v.db.client.ResumeQueue, noQueue)
 }
 
 // limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are, and the burst, if

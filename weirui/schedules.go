@@ -114,12 +114,7 @@ func noSchedule(name string) error {
 
 // onSchedule does something with the schedule that the path names.
 func onSchedule(v *visit, said string, do func(ctx context.Context, name string) error) (string, error) {
-	name := v.PathValue("name")
-	err := do(v.Context(), name)
-	if errors.Is(err, weir.ErrNotFound) {
-		err = noSchedule(name)
-	}
-	return fmt.Sprintf(said, name), err
+	return v.onNamed(said, do, noSchedule)
 }
 
 func pauseSchedule(v *visit) (string, error) {

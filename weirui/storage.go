@@ -114,7 +114,7 @@ func (v *visit) storage(ctx context.Context) (*storage, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(all, func(w weir.WorkerInfo) bool { return w.State == "alive" }) {
+		if !anyAlive(all) {
 			workers = "No worker runs, and nothing else reclaims segments: start one."
 		}
 	}

@@ -292,8 +292,8 @@ func (v *visit) problemOf(err error) (p *problem) {
 		p = &problem{http.StatusServiceUnavailable, "Weir is not installed in this database.", "Run weir migrate up."}
 	case errors.As(err, &server) && server.Code == "42501":
 		p = &problem{http.StatusForbidden, "The UI's database role may not do this: " + server.Message + ".", "Grant it the role weir_operate."}
-	case errors.As(err, &server) && (server.Code == "22023" || strings.HasPrefix(server.Code, "22")):
-		p = &problem{http.StatusBadRequest, sentence(strings.TrimPrefix(server.Message, "weir: ")), server.Hint}
+	case errors.As(err, &server) && strings.HasPrefix(server.Code, "22"):
+		p = &problem{http.StatusBadRequest, sentence(server.Message), server.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		p = &problem{http.StatusGatewayTimeout, "The database did not answer in time.", "It may be overloaded: weir doctor says by what."}
 	case isUnreachable(err):
@@ -342,6 +342,16 @@ func (v *visit) id() (int64, error) {
 		return 0, &problem{http.StatusNotFound, fmt.Sprintf("%q is not an id: ids are numbers.", cut(v.PathValue("id"), 50)), ""}
 	}
 	return n, nil
+}
+
+// onNamed does something with what the path names; none is the error if there is no such thing. said has a place for the name.
+func (v *visit) onNamed(said string, do func(ctx context.Context, name string) error, none func(name string) error) (string, error) {
+	name := v.PathValue("name")
+	err := do(v.Context(), name)
+	if errors.Is(err, weir.ErrNotFound) {
+		err = none(name)
+	}
+	return fmt.Sprintf(said, name), err
 }
 
 // sentence makes an error message a sentence.

@@ -44,6 +44,11 @@ func (v *visit) workers() ([]weir.WorkerInfo, error) {
 	return read(v.Context(), v.db, "workers", v.db.client.Workers)
 }
 
+// anyAlive reports whether one of the workers is alive, and so does what workers do for all.
+func anyAlive(workers []weir.WorkerInfo) bool {
+	return slices.ContainsFunc(workers, func(w weir.WorkerInfo) bool { return w.State == "alive" })
+}
+
 // hubs lists the hubs of the database.
 func (v *visit) hubs() ([]weir.HubInfo, error) {
 	return read(v.Context(), v.db, "hubs", v.db.client.Hubs)

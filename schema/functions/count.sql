@@ -448,6 +448,15 @@ END
 $$;
 COMMENT ON FUNCTION weir._later_on IS 'The scheduled jobs on one page of a segment.';
 
+CREATE OR REPLACE FUNCTION weir._lanes_to_count(s weir.survey) RETURNS SETOF bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+$$;
+COMMENT ON FUNCTION weir._lanes_to_count IS 'The lanes in which jobs without a key may wait, of which a survey tells: the others have none. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._read_queues()
 RETURNS TABLE (name text, paused_at timestamptz, available bigint, running bigint, scheduled bigint, approximate boolean, ready_since timestamptz,
                claimed bigint, last_claim timestamptz, workers bigint)
@@ -465,8 +474,7 @@ BEGIN
   RETURN QUERY
   WITH looked AS MATERIALIZED (
     SELECT l.lane, b.total, b.claimed_at
-    FROM (SELECT w FROM unnest(s.waiting) w
-          UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+    FROM (SELECT weir._lanes_to_count(s)
           UNION ALL SELECT (q.id::bigint << 39) + 4 FROM weir.queue q WHERE q.name IN (SELECT w.queue FROM weir.with_keys w)) l(lane)
     LEFT JOIN LATERAL (SELECT b.* FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
   ), lane AS (

@@ -37,6 +37,18 @@ $$;
 COMMENT ON FUNCTION weir._shape_of IS
   'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._has_shape(error text, shape text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  -- Of the parts of the text that weir.failure_groups groups by.
+  RETURN weir._shape_of(concat(left(_has_shape.error, 1000), CASE WHEN length(_has_shape.error) > 1000 THEN right(_has_shape.error, 2000) END)) = _has_shape.shape;
+END
+$$;
+COMMENT ON FUNCTION weir._has_shape IS 'Whether weir.failure_groups puts a job with this error into the group of this shape. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._failed_between(lanes bigint[], since timestamptz, before timestamptz, most integer) RETURNS SETOF timestamptz
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

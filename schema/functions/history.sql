@@ -148,7 +148,7 @@ DECLARE
 BEGIN
   RETURN QUERY
   SELECT q.name, sum(d.waiting)::bigint, min(d.ready_at)
-  FROM (SELECT k.* FROM weir._depths(ARRAY(SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto)) k
+  FROM (SELECT k.* FROM weir._depths(ARRAY(SELECT weir._lanes_to_count(s))) k
         UNION ALL SELECT k.* FROM weir._depths_of_keys() k) d
   JOIN weir.queue q ON q.id = (d.lane >> 39)::integer
   WHERE d.waiting > 0 GROUP BY q.name;

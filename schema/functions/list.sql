@@ -171,11 +171,9 @@ BEGIN
           -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
              -- A job that was cancelled, and that no worker has passed, has no end yet.
-             OR coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) < finished_after OR coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) >= finished_before THEN
+             OR has_end AND (SELECT e < finished_after OR e >= finished_before FROM coalesce(look.finished_at, weir._cancelled_at(look.id, look.queue)) e) THEN
             effort := effort + 50;
-          -- As weir.failure_groups does.
-          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false
-                     ELSE weir._shape_of(concat(left(look.error, 1000), CASE WHEN length(look.error) > 1000 THEN right(look.error, 2000) END)) <> _read_page.shape END) THEN
+          ELSIF (CASE WHEN _read_page.shape IS NULL THEN false ELSE NOT weir._has_shape(look.error, _read_page.shape) END) THEN
             effort := effort + 20;
           ELSE
             IF cardinality(jobs) = most THEN
