@@ -112,7 +112,7 @@ func (c *devCmd) startHub(ctx context.Context, url string, log *slog.Logger) (*s
 		return nil, fmt.Errorf("make the web UI: %w", err)
 	}
 	hub, err := server.Start(ctx, server.Config{
-		Database: url, Name: "weir dev", Logger: quiet, PGAuth: server.Trust, DurableNotify: true, Web: web.Config{Anonymous: true}, UI: open, Drain: time.Second,
+		Database: url, Name: "weir dev", Logger: quiet, PGAuth: server.Trust, DurableNotify: true, Web: web.Config{Anonymous: true}, Jobs: true, UI: open, Drain: time.Second,
 		ListenPG: fmt.Sprintf("127.0.0.1:%d", c.PGPort), ListenHTTP: fmt.Sprintf("127.0.0.1:%d", c.HTTPPort),
 	})
 	if err != nil {

@@ -29,6 +29,7 @@ type serveCmd struct {
 	Web webFlags `embed:""`
 	UI  uiFlags  `embed:""`
 
+	Jobs       bool          `help:"Let HTTP clients enqueue jobs, look them up, cancel them and work them. The database's user needs the role weir_work for it."`
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
 	Doctor     bool          `help:"Run weir doctor continuously, and export its findings in /metrics. One hub per database is enough."`
 	Drain      time.Duration `default:"5s" help:"How long clients have to disconnect when the server stops (${default})."`
@@ -97,10 +98,13 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
 		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor,
+		Jobs: c.Jobs,
 	}
 	switch {
 	case c.UI.kind() != "" && c.UI.UIListen == "" && c.ListenHTTP == "":
 		return config, usagef("there is no address to serve the web UI at: give --ui-listen or --listen-http one")
+	case c.Jobs && c.ListenHTTP == "":
+		return config, usagef("--jobs serves jobs over HTTP: give --listen-http an address")
 	case c.ListenHTTP == "" && c.ListenPG == "":
 		return config, usagef("nothing to serve: give --listen-http or --listen-pg an address")
 	case (c.TLSCert == "") != (c.TLSKey == ""):
@@ -134,7 +138,7 @@ func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
 		attrs = append(attrs, "pg", a.String(), "pg_auth", c.PGAuth)
 	}
 	if a := s.HTTPAddr(); a != nil {
-		attrs = append(attrs, "http", a.String(), "http_auth", c.Web.kind())
+		attrs = append(attrs, "http", a.String(), "http_auth", c.Web.kind(), "jobs", c.Jobs)
 	}
 	if a := s.AdminAddr(); a != nil {
 		attrs = append(attrs, "admin", a.String())

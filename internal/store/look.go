@@ -45,6 +45,15 @@ func LookUpTx(ctx context.Context, tx Querier, id int64) (text *string, err erro
 	return text, err
 }
 
+// LookUpJSON returns one job as JSON; "": the job is unknown or deleted.
+func (s *Store) LookUpJSON(ctx context.Context, id int64) (text string, err error) {
+	var found *string
+	if err = s.row(ctx, sqlJobJSON, []any{id}, &found); found != nil {
+		text = *found
+	}
+	return text, err
+}
+
 // EnqueuedTx lists up to limit jobs that the caller's transaction has enqueued, as a JSON array.
 func EnqueuedTx(ctx context.Context, tx Querier, limit int) (text string, err error) {
 	err = tx.QueryRow(ctx, sqlEnqueued, limit).Scan(&text)

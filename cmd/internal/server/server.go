@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -51,7 +52,9 @@ type Config struct {
 
 	DurableNotify bool // notifications by clients are logged before they are delivered
 
-	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs, Stuck and Ready are set by Start
+	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs, Endpoints, Stuck and Ready are set by Start
+
+	Jobs bool // jobs are enqueued and worked over HTTP too; the database's user needs the role weir_work
 
 	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
 	Name        string        // of this hub, to show; required
@@ -127,8 +130,11 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	if c.ListenPG == "" && c.ListenHTTP == "" {
+	switch {
+	case c.ListenPG == "" && c.ListenHTTP == "":
 		return nil, errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
+	case c.Jobs && c.ListenHTTP == "":
+		return nil, errors.New("there is no address to serve jobs at: give one for HTTP")
 	}
 	// What is started here outlives ctx, which limits only the start.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -203,10 +209,16 @@ func (s *Server) open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 
 // pool returns a pool, which connects when first used.
 func (s *Server) pool(ctx context.Context, url string, connections int, name string) (*pgxpool.Pool, error) {
+	return s.poolWith(ctx, url, connections, name, nil)
+}
+
+// poolWith returns a pool whose sessions begin with these settings.
+func (s *Server) poolWith(ctx context.Context, url string, connections int, name string, settings map[string]string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(config.ConnConfig.RuntimeParams, settings)
 	config.MaxConns, config.MinConns, config.MinIdleConns = int32(connections), 0, 0
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = name
@@ -287,6 +299,11 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		c.AdminApart = s.adminListener != nil
 		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
 			c.Hosts = []string{} // a listener on loopback only may omit them
+		}
+		if s.config.Jobs {
+			if c.Endpoints, err = s.jobEndpoints(ctx); err != nil {
+				return err
+			}
 		}
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.jobs.Stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes

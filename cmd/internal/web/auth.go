@@ -36,8 +36,19 @@ const (
 	Connect   Action = "connect"
 	Subscribe Action = "subscribe"
 	Publish   Action = "publish"
-	WaitJobs  Action = "jobs" // the filters are queues
+	WaitJobs  Action = "jobs"    // the filters are queues
+	Work      Action = "work"    // the same: take jobs from them, record how they ended
+	Enqueue   Action = "enqueue" // the same: add jobs to them, look these up, cancel them
 )
+
+// about returns what the action's filters are.
+func (a Action) about() string {
+	switch a {
+	case WaitJobs, Work, Enqueue:
+		return "queue"
+	}
+	return "channel"
+}
 
 // Ask is a question to an Authorizer.
 type Ask struct {
@@ -54,8 +65,8 @@ type Grant struct {
 	User    string       // whose token it is, for operators; empty: unknown
 }
 
-// covers reports whether the grant allows all of the channels; if not, it returns the first that is denied.
-func (g Grant) covers(filters []hub.Filter) (denied string, ok bool) {
+// Covers reports whether the grant allows all of the channels; if not, it returns the first that is denied.
+func (g Grant) Covers(filters []hub.Filter) (denied string, ok bool) {
 	for _, f := range filters {
 		if !allowed(g.Allow, f) {
 			return f.String(), false
@@ -73,7 +84,8 @@ func allowed(allow []hub.Filter, f hub.Filter) bool {
 	return false
 }
 
-func (g Grant) expired(now time.Time) bool { return !g.Expires.IsZero() && !now.Before(g.Expires) }
+// Expired reports whether the grant has ended.
+func (g Grant) Expired(now time.Time) bool { return !g.Expires.IsZero() && !now.Before(g.Expires) }
 
 // Denied returns the error of an Authorizer that accepts the token but does not allow the action.
 func Denied(text, hint string) error { return fail(http.StatusForbidden, "denied", text, hint) }
@@ -88,12 +100,12 @@ var noToken = NoToken("the request has no token", "send it as Authorization: Bea
 // authorize asks the Authorizer, and returns an error unless all of the filters are allowed.
 func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	grant, err := w.Authorizer.Authorize(ctx, ask)
-	if err == nil && grant.expired(time.Now()) {
+	if err == nil && grant.Expired(time.Now()) {
 		err = NoToken("the token has expired", "get a new one")
 	}
 	if err == nil {
-		if channel, ok := grant.covers(ask.Filters); !ok {
-			err = Denied(fmt.Sprintf("%s %q is not allowed", ask.Action, channel), "use a token that allows this channel, or a pattern that contains it")
+		if name, ok := grant.Covers(ask.Filters); !ok {
+			err = Denied(fmt.Sprintf("%s %q is not allowed", ask.Action, name), fmt.Sprintf("use a token that allows this %s, or a pattern that contains it", ask.Action.about()))
 		}
 	}
 	if err != nil {

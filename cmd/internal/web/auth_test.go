@@ -187,7 +187,7 @@ func TestTokensThatAreWrongAreRefused(t *testing.T) {
 		"empty":            "",
 	} {
 		_, err := a.Authorize(t.Context(), Ask{Token: token, Action: Subscribe, Filters: []hub.Filter{hub.Channel("x")}})
-		var f *failure
+		var f *Failure
 		if !errors.As(err, &f) || f.Status != http.StatusUnauthorized {
 			t.Errorf("%s: %v, want unauthorized", name, err)
 		}

@@ -78,6 +78,6 @@ func (l *list[T]) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func tooMany(what string, limit int) *failure {
+func tooMany(what string, limit int) *Failure {
 	return fail(http.StatusRequestEntityTooLarge, "limit", fmt.Sprintf("too many %s: a request may have up to %d", what, limit), "send several requests")
 }

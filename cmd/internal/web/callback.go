@@ -105,7 +105,7 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 		return cached.grant, cached.err
 	}
 	grant, err := c.ask(ctx, body, ask.Filters)
-	var refusal *failure
+	var refusal *Failure
 	if err == nil || errors.As(err, &refusal) {
 		c.remember(key, cachedGrant{grant: grant, err: err})
 	}
@@ -183,7 +183,7 @@ func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
 	defer c.mu.Unlock()
 	cached, ok := c.cached[key]
 	now := time.Now()
-	return cached, ok && now.Before(cached.until) && !cached.grant.expired(now)
+	return cached, ok && now.Before(cached.until) && !cached.grant.Expired(now)
 }
 
 func (c *callback) remember(key [sha256.Size]byte, answer cachedGrant) {

@@ -130,7 +130,7 @@ func (eventKind) farewell(reason error) []byte {
 	if !errors.Is(reason, hub.ErrSlow) && !errors.Is(reason, errExpired) {
 		text = "the stream has failed"
 	}
-	return appendEvent(nil, hub.Position{}, "end", marshal(outgoing{Type: "end", failure: &failure{Code: endCode(reason), Text: text}}))
+	return appendEvent(nil, hub.Position{}, "end", marshal(outgoing{Type: "end", Failure: &Failure{Code: endCode(reason), Text: text}}))
 }
 
 func endCode(reason error) string {

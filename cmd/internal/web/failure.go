@@ -12,8 +12,8 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// failure is an error sent to a client. Code is for programs and does not change; Text and Hint are for people.
-type failure struct {
+// Failure is an error sent to a client. Code is for programs and does not change; Text and Hint are for people.
+type Failure struct {
 	Status int    `json:"-"`
 	Code   string `json:"code"`
 	Text   string `json:"error"`
@@ -21,20 +21,23 @@ type failure struct {
 	After  int    `json:"-"` // seconds until it makes sense to try again
 }
 
-func (f *failure) Error() string { return f.Text }
+func (f *Failure) Error() string { return f.Text }
 
-func fail(status int, code, text, hint string) *failure {
-	return &failure{Status: status, Code: code, Text: text, Hint: hint}
+// Fail returns a failure.
+func Fail(status int, code, text, hint string) *Failure {
+	return &Failure{Status: status, Code: code, Text: text, Hint: hint}
 }
 
-func badRequest(text, hint string) *failure {
+func fail(status int, code, text, hint string) *Failure { return Fail(status, code, text, hint) }
+
+func badRequest(text, hint string) *Failure {
 	return fail(http.StatusBadRequest, "bad_request", text, hint)
 }
 
 // explain converts an error to what the client may know of it. An error that the client did not cause is logged, and described to the client
 // only in general terms.
-func (w *Web) explain(doing string, err error) *failure {
-	var f *failure
+func (w *Web) explain(doing string, err error) *Failure {
+	var f *Failure
 	var refused *hub.RefusedError
 	var limit *hub.LimitError
 	switch {
@@ -68,7 +71,7 @@ func unreadable(err error) string {
 }
 
 // write answers an HTTP request with the failure.
-func (f *failure) write(rw http.ResponseWriter) {
+func (f *Failure) write(rw http.ResponseWriter) {
 	h := rw.Header()
 	switch f.Status {
 	case http.StatusUnauthorized:
@@ -96,7 +99,11 @@ func marshal(v any) []byte {
 	return b
 }
 
-func serveNothing(rw http.ResponseWriter, r *http.Request) {
+func (w *Web) serveNothing(rw http.ResponseWriter, r *http.Request) {
+	if p := r.URL.Path; len(w.Endpoints) == 0 && (strings.HasPrefix(p, "/v1/work/") || p == "/v1/jobs" || strings.HasPrefix(p, "/v1/jobs/")) {
+		fail(http.StatusNotFound, "not_found", "this server does not serve jobs", "its operator can have it serve them: weir serve --jobs").write(rw)
+		return
+	}
 	fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist",
 		"use GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics").write(rw)
 }

@@ -23,7 +23,7 @@ func (g *grants) of(action Action) *Grant {
 // permit asks the Authorizer, unless an earlier grant is enough.
 func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Filter) error {
 	earlier := ws.grants.of(action)
-	if _, ok := earlier.covers(filters); ok && !earlier.expired(time.Now()) {
+	if _, ok := earlier.Covers(filters); ok && !earlier.Expired(time.Now()) {
 		return nil
 	}
 	grant, err := ws.web.authorize(ctx, Ask{Token: ws.token, Action: action, Filters: filters, Remote: ws.remote})

@@ -38,7 +38,7 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 		return ws.refuse(nil, badRequest("binary frames are not supported", "send JSON in text frames"))
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
-		if limit := new(failure); errors.As(err, &limit) {
+		if limit := new(Failure); errors.As(err, &limit) {
 			return ws.refuse(nil, limit)
 		}
 		return ws.refuse(nil, badRequest("the frame is not a valid request: "+unreadable(err), `send a JSON object such as {"type":"subscribe","channels":["orders.*"]}`))
@@ -63,7 +63,7 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 }
 
 func (ws *webSocket) refuse(id json.RawMessage, err error) error {
-	return ws.tell(outgoing{Type: "error", ID: id, failure: ws.web.explain("carry out a client's request", err)})
+	return ws.tell(outgoing{Type: "error", ID: id, Failure: ws.web.explain("carry out a client's request", err)})
 }
 
 func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
@@ -129,7 +129,7 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	return nil
 }
 
-func tooManySubscriptions(n, limit int) *failure {
+func tooManySubscriptions(n, limit int) *Failure {
 	return fail(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d subscriptions: a connection may have up to %d", n, limit),
 		"use a pattern, or another connection")
 }

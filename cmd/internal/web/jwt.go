@@ -36,6 +36,8 @@ type claims struct {
 		Subscribe []string `json:"subscribe"`
 		Publish   []string `json:"publish"`
 		Jobs      []string `json:"jobs"`
+		Work      []string `json:"work"`
+		Enqueue   []string `json:"enqueue"`
 	} `json:"weir"`
 }
 
@@ -98,6 +100,10 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 		patterns = c.Weir.Publish
 	case WaitJobs:
 		patterns = c.Weir.Jobs
+	case Work:
+		patterns = c.Weir.Work
+	case Enqueue:
+		patterns = c.Weir.Enqueue
 	}
 	if len(patterns) > maxPatterns {
 		return Grant{}, NoToken(fmt.Sprintf("the token has %d patterns; the limit is %d", len(patterns), maxPatterns), "use broader patterns")

@@ -121,7 +121,7 @@ func (s *stream) stillGood() bool {
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
 	defer cancel()
 	grant, err := s.web.Authorizer.Authorize(ctx, Ask{Token: token, Action: Connect, Remote: s.remote})
-	var refusal *failure
+	var refusal *Failure
 	if errors.As(err, &refusal) {
 		return false
 	}

@@ -40,7 +40,7 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) carrier() int64 { return int64(l.MessageBytes)*2 + 4<<10 }
 
 // enter admits a stream, or returns why it is refused. A stream that was admitted must call exit.
-func (w *Web) enter(s *stream) *failure {
+func (w *Web) enter(s *stream) *Failure {
 	if f := w.admit(s.remote); f != nil {
 		return f
 	}
@@ -63,7 +63,7 @@ func (w *Web) exit(s *stream) {
 
 // admit counts something that a client makes the server hold: a stream, a wait for jobs, a request to publish. It returns a failure if a limit
 // refuses it. Each admission must be followed by release.
-func (w *Web) admit(remote string) (f *failure) {
+func (w *Web) admit(remote string) (f *Failure) {
 	defer func() {
 		if f != nil {
 			w.metrics.refused(f.Code)

@@ -76,8 +76,8 @@ func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 // servePreflight answers the request that a browser makes before it lets a page send a token or JSON to another origin.
 func servePreflight(rw http.ResponseWriter, _ *http.Request) {
 	h := rw.Header()
-	h.Set("Access-Control-Allow-Methods", "GET, POST")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID, Idempotency-Key")
 	h.Set("Access-Control-Max-Age", "600")
 	rw.WriteHeader(http.StatusNoContent)
 }

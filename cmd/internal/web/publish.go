@@ -56,7 +56,7 @@ func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *htt
 		return 0, err
 	}
 	ask.Filters = channelsOf(drafts)
-	if _, ok := grant.covers(ask.Filters); !ok {
+	if _, ok := grant.Covers(ask.Filters); !ok {
 		if _, err := w.authorize(ctx, ask); err != nil {
 			return 0, err
 		}
@@ -78,7 +78,7 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 		all = make([]draftJSON, 1)
 		err = json.Unmarshal(body, &all[0])
 	}
-	var limit *failure
+	var limit *Failure
 	if errors.As(err, &limit) {
 		return nil, limit
 	}

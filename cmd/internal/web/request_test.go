@@ -244,7 +244,7 @@ func TestEventStreamsRefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	r := newRig(t, newMemory(), nil)
 	for _, path := range []string{"/v1/events", "/v1/events?channel=", "/v1/events?channel=a&slow=what", "/v1/events?channel=a&position=x", "/v1/ws?slow=what"} {
 		response, _ := r.get(path, nil)
-		var answer failure
+		var answer Failure
 		if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != 400 || answer.Text == "" {
 			t.Errorf("%s: status %d %+v %v, want 400", path, response.StatusCode, answer, err)
 		}

@@ -104,7 +104,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	body("/healthz", 200)
 	body("/readyz", 200)
 	broken = errors.New("the moon is full")
-	var answer failure
+	var answer Failure
 	if err := json.Unmarshal([]byte(body("/readyz", 503)), &answer); err != nil || !strings.Contains(answer.Text, "moon") {
 		t.Errorf("%+v %v", answer, err)
 	}

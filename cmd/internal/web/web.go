@@ -42,6 +42,9 @@ type Config struct {
 	// UI is served below /ui/; nil: nothing is. It says itself who may use it: neither Authorizer nor Origins have a say, and no other page can read its answers.
 	UI http.Handler
 
+	// Endpoints are further endpoints, of other packages. Without any, clients that ask for jobs are told that this server does not serve them.
+	Endpoints []Endpoints
+
 	// AdminApart serves /metrics only in Admin.
 	AdminApart bool
 
@@ -134,6 +137,9 @@ func (w *Web) routes() {
 	if w.Jobs != nil {
 		w.mux.HandleFunc("GET /v1/jobs/wait", w.sameOrigin(w.serveJobs))
 	}
+	for _, e := range w.Endpoints {
+		e.Register(&Gate{w})
+	}
 	w.mux.HandleFunc("OPTIONS /v1/", w.sameOrigin(servePreflight))
 	w.mux.HandleFunc("GET /healthz", w.serveHealth)
 	w.mux.HandleFunc("GET /readyz", w.serveReady)
@@ -145,7 +151,7 @@ func (w *Web) routes() {
 		w.mux.Handle("/ui", ui) // it redirects to /ui/ itself, because only the browser knows what precedes that
 		w.mux.Handle("/ui/", ui)
 	}
-	w.mux.HandleFunc("/", serveNothing)
+	w.mux.HandleFunc("/", w.serveNothing)
 }
 
 // ServeHTTP implements http.Handler. Every body has a deadline, even one that no handler reads: net/http reads it to its end before the
