@@ -21,7 +21,13 @@ func (e endpoint) asks(question ask) endpoint {
 
 // askID is a question about the id or name in the path.
 func askID(question, part string) ask {
-	return func(v *visit) (string, error) { return fmt.Sprintf(question, cut(v.PathValue(part), 200)), nil }
+	return func(v *visit) (string, error) {
+		value := v.PathValue(part)
+		if part == "name" {
+			value = v.name()
+		}
+		return fmt.Sprintf(question, cut(value, 200)), nil
+	}
 }
 
 // isSure reports whether an action need not ask, or has asked already. Programs are not asked.
@@ -74,8 +80,10 @@ func (l layout) Form(path string, pairs ...any) (template.HTML, error) {
 		case name == "back":
 			back = value
 		case strings.Contains(path, "{"+name+"}"):
+			part := inPath(value)
+			action = strings.ReplaceAll(action, "{"+name+"}", part)
+			value, _ = url.PathUnescape(part) // as a request has it
 			to.SetPathValue(name, value)
-			action = strings.ReplaceAll(action, "{"+name+"}", url.PathEscape(value))
 		case value != "":
 			to.PostForm.Set(name, value)
 			form.Fields = append(form.Fields, condition{name, value})

@@ -12,6 +12,7 @@ import (
 const (
 	fresh      = time.Second      // how long what was read is usually shown again
 	readFor    = 10 * time.Second // how long a read may take
+	restAfter  = 10               // times as long as the read took is it shown again, if that is longer
 	readAtOnce = 4                // reads of a database at a time
 	actAtOnce  = 2                // actions
 	actFor     = time.Minute      // how long an action may take
@@ -48,7 +49,7 @@ func read[T any](ctx context.Context, d *database, key string, fetch func(contex
 	return readAged(ctx, d, key, fresh, fetch)
 }
 
-// readAged returns what fetch returns, at most as old as age: of those who ask for the same at the same time, one fetches. The key names what is
+// readAged returns what fetch returns, at most as old as age, or ten times as old as the read took: of those who ask for the same at the same time, one fetches. The key names what is
 // read, with all that it depends on.
 func readAged[T any](ctx context.Context, d *database, key string, age time.Duration, fetch func(context.Context) (T, error)) (T, error) {
 	d.mu.Lock()
@@ -57,7 +58,7 @@ func readAged[T any](ctx context.Context, d *database, key string, age time.Dura
 		k = &kept{done: make(chan struct{}), age: age}
 		d.forget()
 		d.kept[key] = k
-		time.AfterFunc(readFor+age, func() { d.drop(key, k) }) // when nobody looks any more
+		time.AfterFunc(readFor+max(age, readFor), func() { d.drop(key, k) }) // when nobody looks any more
 		// The others that wait for it may stay when the first has left.
 		go func(ctx context.Context) { // ends with its read
 			ctx, cancel := context.WithTimeout(ctx, readFor)
@@ -68,7 +69,9 @@ func readAged[T any](ctx context.Context, d *database, key string, age time.Dura
 				return
 			}
 			defer d.reads.leave()
+			began := time.Now()
 			k.value, k.err = fetch(ctx)
+			k.age = max(age, min(restAfter*time.Since(began), readFor)) // what takes long is not read all the time
 		}(context.WithoutCancel(ctx))
 	}
 	d.mu.Unlock()

@@ -75,5 +75,5 @@ func Example() {
 	}
 	// Output:
 	// 401 The name or the password is wrong.
-	// 200 {"queues":[]}
+	// 200 {"queues":[],"total":0,"found":0}
 }

@@ -15,8 +15,9 @@ func overview(v *visit) (*view, error) {
 		return nil, err
 	}
 	return &view{template: "overview", title: "Overview", data: struct {
-		Queues     []queue     `json:"queues"`
+		Queues     []queue     `json:"queues"` // the first
+		Total      int         `json:"total_queues"`
 		Operations []operation `json:"operations"` // the newest
 		History    *history    `json:"-"`
-	}{queues, operations, past}}, nil
+	}{first(queues), len(queues), operations, past}}, nil
 }

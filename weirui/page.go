@@ -6,7 +6,6 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 )
@@ -112,7 +111,7 @@ func parseTemplates(u *UI) (*template.Template, error) {
 		"clock":   clock,
 		"span":    span,
 		"number":  number,
-		"path":    url.PathEscape,
+		"path":    inPath,
 		"query":   query,
 		"pass":    func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
 		"cut":     cut,

@@ -41,10 +41,17 @@ func (v *visit) queues() ([]queue, error) {
 		if err != nil {
 			return nil, err
 		}
+		type limited struct {
+			name   string
+			perKey bool
+		}
+		by := make(map[limited]*queueLimit, len(limits))
+		for _, l := range limits {
+			by[limited{l.Queue, l.PerKey}] = &queueLimit{l}
+		}
 		all := make([]queue, len(found))
 		for i, q := range found {
-			all[i] = queue{QueueInfo: q}
-			all[i].Limit, all[i].Keys = limitOf(limits, q.Name, false), limitOf(limits, q.Name, true)
+			all[i] = queue{q, by[limited{q.Name, false}], by[limited{q.Name, true}]}
 		}
 		return all, nil
 	})
@@ -76,18 +83,8 @@ func (q queue) Waited() time.Duration {
 	return max(time.Since(*q.ReadySince), 0)
 }
 
-func listQueues(v *visit) (*view, error) {
-	queues, err := v.queues()
-	if err != nil {
-		return nil, err
-	}
-	return &view{template: "queues", title: "Queues", data: struct {
-		Queues []queue `json:"queues"`
-	}{queues}}, nil
-}
-
 func showQueue(v *visit) (*view, error) {
-	name := v.PathValue("name")
+	name := v.name()
 	queues, err := v.queues()
 	if err != nil {
 		return nil, err
@@ -127,7 +124,7 @@ func resumeQueue(v *visit) (string, error) {
 // limitQueue sets how many jobs of a queue may run at a time, and how many may start in a time. The limits of its keys stay as they are, and the burst, if
 // the rate does.
 func limitQueue(v *visit) (string, error) {
-	name := v.PathValue("name")
+	name := v.name()
 	running, err := v.number("running", "The number of jobs that may run at a time")
 	if err != nil {
 		return "", err

@@ -59,7 +59,7 @@ type schedule struct {
 }
 
 func showSchedule(v *visit) (*view, error) {
-	name := v.PathValue("name")
+	name := v.name()
 	found, err := read(v.Context(), v.db, "schedule "+name, func(ctx context.Context) (*schedule, error) {
 		k, err := v.db.client.Schedule(ctx, name)
 		if err != nil {

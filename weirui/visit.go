@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -151,10 +152,16 @@ const saidCookie = "weir_said"
 // back is where the form wants to go after it, below the database: never to another site.
 func (v *visit) back() string {
 	to, err := url.Parse(v.PostForm.Get("back"))
-	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.EscapedPath(), "/") || strings.Contains(to.Path, "..") || strings.Contains(to.Path, `\`) {
+	if err != nil || to.IsAbs() || to.Host != "" || strings.HasPrefix(to.EscapedPath(), "/") || strings.Contains(to.Path, `\`) || slices.ContainsFunc(strings.Split(to.EscapedPath(), "/"), isStep) {
 		return ""
 	}
 	return to.String()
+}
+
+// isStep reports whether browsers take a part of a path for a step to what is above it.
+func isStep(part string) bool {
+	part, err := url.PathUnescape(part)
+	return err != nil || isDots(part)
 }
 
 // here is the page's own address, below the database, for forms to come back to.
@@ -265,7 +272,7 @@ func (v *visit) id() (int64, error) {
 
 // onNamed does something with what the path names; none is the error if there is no such thing. said has a place for the name.
 func (v *visit) onNamed(said string, do func(ctx context.Context, name string) error, none func(name string) error) (string, error) {
-	name := v.PathValue("name")
+	name := v.name()
 	err := do(v.Context(), name)
 	if errors.Is(err, weir.ErrNotFound) {
 		err = none(name)

@@ -82,6 +82,61 @@ $$;
 COMMENT ON FUNCTION weir._waiting IS
   'Up to most jobs of a lane that wait to be claimed, including cancelled ones, in the order in which they will be claimed, after a place in that order and up to another one. running and top come from weir._in_progress: rows of transactions in progress are skipped, and not scanned. late: see _state_of. Locks: ACCESS SHARE on the log, which the caller releases.';
 
+CREATE OR REPLACE FUNCTION weir._waiting_among(lanes bigint[], running xid8[], top xid8, most integer)
+RETURNS TABLE (lane bigint, segment smallint, n bigint, ready_at timestamptz, place tid)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id CONSTANT bigint := 9223372036854775807;
+  own     xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  -- One statement for all lanes: to begin and end that of _waiting takes ten times as long as to read a lane in which little waits.
+  RETURN QUERY
+  SELECT s.lane, w.segment, w.n, w.ready_at, w.place
+  FROM (
+    SELECT l.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after,
+           running[width_bucket(coalesce(b.pos_xid, '0'), running) + 1 : width_bucket(coalesce(b.pos_xid, '0'), running) + 64] AS skip
+    FROM unnest(_waiting_among.lanes) l(lane)
+    LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = l.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    WHERE l.lane & 549755813880 = 0 OFFSET 0) s
+  CROSS JOIN LATERAL (
+    SELECT u.segment, count(*) AS n, min(u.ready_at) AS ready_at, min(u.place) AS place FROM (
+      SELECT j.* FROM unnest(s.pending, s.pending_after) p(xid, after)
+      CROSS JOIN LATERAL (
+        SELECT coalesce(j.ready_at, j.enqueued_at) AS ready_at, j.segment, j.ctid AS place FROM weir.job j
+        WHERE j.lane = s.lane AND j.xid = p.xid AND j.id > p.after ORDER BY j.xid, j.id LIMIT most) j
+      WHERE running[width_bucket(p.xid, running)] IS DISTINCT FROM p.xid
+      UNION ALL
+      SELECT j.* FROM generate_series(0, cardinality(s.skip)) i
+      CROSS JOIN LATERAL (
+        SELECT coalesce(j.ready_at, j.enqueued_at) AS ready_at, j.segment, j.ctid AS place FROM weir.job j
+        WHERE j.lane = s.lane AND j.xid < coalesce(s.skip[i + 1], top)
+          AND (j.xid, j.id) > (CASE WHEN i > 0 THEN s.skip[i] ELSE s.pos_xid END, CASE WHEN i > 0 THEN last_id ELSE s.pos_id END)
+        ORDER BY j.xid, j.id LIMIT most) j
+      UNION ALL  -- rows of the caller's own transaction
+      SELECT j.* FROM (
+        SELECT coalesce(j.ready_at, j.enqueued_at) AS ready_at, j.segment, j.ctid AS place FROM weir.job j
+        WHERE own >= top AND j.lane = s.lane AND j.xid = own AND (j.xid, j.id) > (s.pos_xid, s.pos_id) ORDER BY j.xid, j.id LIMIT most) j
+      LIMIT most) u
+    GROUP BY u.segment) w
+  UNION ALL  -- lanes of keys
+  SELECT l.lane, w.segment, w.n, w.ready_at, w.place FROM unnest(_waiting_among.lanes) l(lane)
+  CROSS JOIN LATERAL (
+    SELECT u.segment, count(*) AS n, min(u.ready_at) AS ready_at, min(u.place) AS place
+    FROM weir._waiting(l.lane, running, top, '0', 0, most) u GROUP BY u.segment) w
+  WHERE l.lane & 549755813880 <> 0;
+END
+$$;
+COMMENT ON FUNCTION weir._waiting_among IS
+  'How many jobs of each of some lanes wait to be claimed, up to most of a lane, in each segment, including cancelled ones; since when the first of them has waited, and the first place of them. It finds what _waiting finds, at a tenth of the cost for lanes without keys. Locks: ACCESS SHARE on the log, which the caller releases.';
+
 CREATE OR REPLACE FUNCTION weir._depths(lanes bigint[]) RETURNS TABLE (lane bigint, waiting bigint, is_estimate boolean, ready_at timestamptz)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -92,21 +147,21 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  few     CONSTANT integer := 100;    -- jobs counted of each lane in any case
+  few     CONSTANT integer := least(100, greatest(20, 200000 / greatest(cardinality(_depths.lanes), 1)));  -- jobs counted of each lane in any case
   most    CONSTANT integer := 10000;  -- jobs counted of one lane
   all_in  CONSTANT integer := 20000;  -- jobs counted of all lanes together, approximately
   pages   CONSTANT integer := 300;    -- sampled
   counted integer;
   v       record;
+  first   record;  -- what is found of all lanes
   deep    bigint[];
   size    bigint := current_setting('block_size')::bigint;
-  n       bigint;
 BEGIN
   v := weir._in_progress();
+  SELECT array_agg(w.lane) AS lanes, array_agg(w.segment) AS segments, array_agg(w.n) AS counts, array_agg(w.ready_at) AS ready_ats, array_agg(w.place) AS places INTO first
+  FROM weir._waiting_among(_depths.lanes, v.running, v.top, few) w;
   FOR lane, waiting, ready_at IN
-    SELECT l.lane, k.n, k.ready_at FROM unnest(_depths.lanes) l(lane)
-    CROSS JOIN LATERAL (SELECT count(*) AS n, min(w.ready_at) AS ready_at FROM weir._waiting(l.lane, v.running, v.top, '0', 0, few) w) k
-    WHERE k.n > 0
+    SELECT f.lane, sum(f.n), min(f.ready_at) FROM unnest(first.lanes, first.counts, first.ready_ats) f(lane, n, ready_at) GROUP BY f.lane
   LOOP
     IF waiting < few THEN
       is_estimate := false;
@@ -121,9 +176,10 @@ BEGIN
   counted := greatest(few, least(most, all_in / cardinality(deep)));
   RETURN QUERY
   WITH found AS MATERIALIZED (
-    SELECT l.lane, w.segment, count(*) AS n, min(w.ready_at) AS ready_at, min(w.place) AS place
-    FROM unnest(deep) l(lane) CROSS JOIN LATERAL weir._waiting(l.lane, v.running, v.top, '0', 0, counted) w
-    GROUP BY l.lane, w.segment
+    SELECT w.* FROM weir._waiting_among(deep, v.running, v.top, counted) w WHERE counted > few
+    UNION ALL
+    SELECT f.* FROM unnest(first.lanes, first.segments, first.counts, first.ready_ats, first.places) f(lane, segment, n, ready_at, place)
+    WHERE counted = few AND f.lane IN (SELECT unnest(deep))
   ), total AS MATERIALIZED (
     SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
   ), state AS MATERIALIZED (  -- of lanes with more jobs

@@ -59,6 +59,39 @@ func TestLooksCostWhatIsNewAndWhatWaits(t *testing.T) {
 	}
 }
 
+// TestQueuesInWhichLittleWaitsAreReadTogether: a statement for each of their lanes would take ten times as long as to read what waits there.
+func TestQueuesInWhichLittleWaitsAreReadTogether(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	if n := value[int](t, conn, `SELECT count(weir.enqueue('q' || n, 'k')) FROM generate_series(1, 300) n`); n != 300 {
+		t.Fatalf("%d jobs are enqueued", n)
+	}
+	for _, surveyed := range []bool{false, true} {
+		if surveyed {
+			survey(t, conn)
+		}
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waiting, calls int
+		if _, err := tx.Exec(t.Context(), `SET LOCAL track_functions = 'all'`); err != nil {
+			t.Fatal(err)
+		}
+		err = tx.QueryRow(t.Context(), `SELECT sum(waiting) FROM weir._waiting_by_queue()`).Scan(&waiting)
+		if err == nil {
+			err = tx.QueryRow(t.Context(), `SELECT coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0) FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace`).Scan(&calls)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = tx.Rollback(t.Context())
+		if waiting != 300 || calls == 0 || calls > 50 {
+			t.Errorf("surveyed: %t: %d of 300 waiting jobs are counted in %d calls of functions", surveyed, waiting, calls)
+		}
+	}
+}
+
 // TestLooksMissNothing: whatever has happened since the last survey, queries of all queues show the same as queries of each queue, for jobs that are
 // late, retried, promoted, rescued, carried or rebased, in new or paused queues, or enqueued by the querying transaction itself.
 func TestLooksMissNothing(t *testing.T) {
