@@ -3,20 +3,22 @@
 //   import { WeirSocket } from "./weir.js";
 //   const stream = new WeirSocket("https://hub.example.com", { channels: ["orders.*"] });
 //   stream.onmessage = ({ channel, payload, position }) => …;
+//   stream.onhistory = ({ history, complete }) => …;     // with the option last; by default each message of it goes to onmessage
 //   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: reload what you show
 //   stream.onstate   = (state, detail) => …;             // "connecting", "open", "waiting" (to try again) or "closed" (by you, or refused)
 //   stream.publish("orders.new", "42");
 //   stream.close();
 //
 // WeirEvents is the same over Server-Sent Events, and can't publish. Both reconnect automatically and resume at their position, so
-// that no message is missed or delivered twice. Options: channels, token, position (where to start), skip (be skipped ahead instead of
-// disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
+// that no message is missed or delivered twice. Options: channels, token, position (where to start), last (begin with the last
+// messages of each channel, this many), skip (be skipped ahead instead of disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
 // each connection. If the token is refused and there is no function to get another, the stream closes and reports why.
 
 class WeirStream {
-  constructor(hub, { channels, token = "", position = "", skip = false }) {
-    Object.assign(this, { hub, channels, token, position, skip, failures: 0, opened: false, over: false });
+  constructor(hub, { channels, token = "", position = "", last = 0, skip = false }) {
+    Object.assign(this, { hub, channels, token, position, last, skip, failures: 0, opened: false, over: false });
     this.onmessage = this.ongap = this.onheartbeat = this.onerror = this.onstate = () => {};
+    this.onhistory = ({ history }) => history.forEach((message) => this.onmessage(message));
     queueMicrotask(() => this.over || this.open()); // after the page has set its handlers
   }
 
@@ -60,18 +62,21 @@ class WeirStream {
     for (const channel of this.channels) url.searchParams.append("channel", channel);
     if (this.shown) url.searchParams.set("access_token", this.shown);
     if (this.position) url.searchParams.set("position", this.position);
+    else if (this.last) url.searchParams.set("last", this.last);
     if (this.skip) url.searchParams.set("slow", "skip");
     return url;
   }
 
   // hear handles what the hub sends, over either transport.
   hear(said) {
-    if (said.type === "message" && !said.payload && said.payload_base64 !== undefined) {
-      said.bytes = Uint8Array.from(atob(said.payload_base64), (c) => c.charCodeAt(0));
+    for (const message of said.history ?? [said]) {
+      if (message.type === "message" && !message.payload && message.payload_base64 !== undefined) {
+        message.bytes = Uint8Array.from(atob(message.payload_base64), (c) => c.charCodeAt(0));
+      }
     }
     this.position = said.to ?? said.position ?? this.position;
     switch (said.type) {
-      case "subscribed": this.failures = 0; this.opened = true; this.onstate("open", ""); break;
+      case "subscribed": this.failures = 0; this.opened = true; this.onstate("open", ""); if (said.history) this.onhistory(said); break;
       case "message":    this.onmessage(said); break;
       case "gap":        this.ongap(said); break;
       case "heartbeat":  this.onheartbeat(said); break;
@@ -104,7 +109,7 @@ export class WeirSocket extends WeirStream {
     const socket = new WebSocket(url, this.shown ? ["weir.v1", "bearer." + this.shown] : ["weir.v1"]);
     this.socket = socket;
     socket.onopen = () => {
-      this.say({ type: "subscribe", channels: this.channels, position: this.position });
+      this.say({ type: "subscribe", channels: this.channels, position: this.position, last: this.position ? 0 : this.last });
       this.alive();
     };
     socket.onmessage = ({ data }) => {

@@ -24,13 +24,15 @@ type Config struct {
 
 // Hub delivers messages to subscribers. Create it with New, then call Run.
 type Hub struct {
-	source   Source
-	log      *slog.Logger
-	stats    stats
-	reads    chan struct{} // slots for replays that read the database
-	drafts   chan draft    // to the goroutine that logs messages published here
-	flushers flushers      // deliver what subscribers have queued
-	live     atomic.Bool   // newest is known, and Run keeps it current
+	source    Source
+	log       *slog.Logger
+	stats     stats
+	reads     chan struct{} // slots for replays that read the database
+	looks     [2]looks      // look backs for history: in the ring, and in the log
+	lookBytes int           // bound of a look back in the log
+	drafts    chan draft    // to the goroutine that logs messages published here
+	flushers  flushers      // deliver what subscribers have queued
+	live      atomic.Bool   // newest is known, and Run keeps it current
 
 	ticking    pulse.Pulse // of Run
 	publishing pulse.Pulse // of the goroutine that logs messages
@@ -91,7 +93,7 @@ func New(c Config) *Hub {
 	h := &Hub{
 		source: c.Source, log: c.Logger, reads: make(chan struct{}, replayReads), drafts: make(chan draft, publishAtMost),
 		index: index{channels: map[Channel]*members{}}, members: map[*Subscriber]struct{}{},
-		ready: make(chan struct{}), done: make(chan struct{}),
+		looks: [2]looks{newLooks(), newLooks()}, lookBytes: lookBytes, ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.ring.limit = c.RingBytes
 	if h.ring.limit == 0 {
@@ -277,6 +279,9 @@ func runs(messages []*Message) iter.Seq[[]*Message] {
 func (h *Hub) queue(run []*Message, started, slow []*Subscriber) ([]*Subscriber, []*Subscriber) {
 	h.serial++
 	h.index.each(run[0].Channel, func(members *members) {
+		if members.recent != nil && !run[0].Position.IsZero() { // then mu is held for writing
+			h.index.recents.add(members.recent, run)
+		}
 		for _, s := range members.list {
 			if s.marked == h.serial {
 				continue
@@ -309,6 +314,7 @@ func (h *Hub) gap(g Gap) {
 	h.newest = g.To
 	h.gaps++
 	h.ring.clear()
+	h.index.recents.clear()
 	var started []*Subscriber
 	for s := range h.members {
 		if s.pushGap(g) {

@@ -6,12 +6,14 @@ import "strings"
 type index struct {
 	channels map[Channel]*members
 	patterns node // by word; * and > are words like others
+	recents  recents
 }
 
 // members holds the subscribers of one filter. Each subscriber stores its place in the list, so that leaving is cheap.
 type members struct {
 	filter Filter
 	list   []*Subscriber
+	recent *recent // nil: nobody has asked for history
 }
 
 type node struct {
@@ -61,6 +63,7 @@ func (x *index) leave(s *Subscriber, m *members) {
 		moved.places[m] = at
 	}
 	if last == 0 {
+		x.recents.forget(m.recent)
 		x.forget(m.filter)
 	} else if cap(m.list) > 64 && last < cap(m.list)/4 {
 		m.list = append(make([]*Subscriber, 0, last*2), m.list...)

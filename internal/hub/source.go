@@ -19,7 +19,7 @@ type Part struct {
 	Covers   Coverage   // nil: the part holds the tick's messages of all channels
 }
 
-// Coverage describes the channels whose messages a part holds.
+// Coverage describes the channels whose messages a part holds. Its values can be compared, and equal ones cover the same.
 type Coverage interface {
 	Covers(filters []Filter) bool
 }

@@ -18,13 +18,7 @@ import (
 // TestAnExpiredTokenIsNotTriedForEver: weir.js, imported as a module, asks for another token if it can, and otherwise closes.
 func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
 	t.Parallel()
-	node, err := exec.LookPath("node")
-	if err != nil {
-		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "node") {
-			t.Fatal("node is required by WEIR_TEST_REQUIRE but not installed")
-		}
-		t.Skip("node is not installed")
-	}
+	node := nodeJS(t)
 	secret := []byte(rand.Text() + rand.Text())
 	authorizer, err := web.NewJWT(web.JWTConfig{Secret: secret})
 	if err != nil {
@@ -57,4 +51,17 @@ func TestAnExpiredTokenIsNotTriedForEver(t *testing.T) {
 			t.Errorf("%q is missing from the output:\n%s", want, said)
 		}
 	}
+}
+
+// nodeJS returns the path of Node.js, or skips the test.
+func nodeJS(t *testing.T) string {
+	t.Helper()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		if strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "node") {
+			t.Fatal("node is required by WEIR_TEST_REQUIRE but not installed")
+		}
+		t.Skip("node is not installed")
+	}
+	return node
 }

@@ -75,7 +75,7 @@ func (s *set) addFilter(f hub.Filter) {
 type coverage struct{ set }
 
 // Covers implements hub.Coverage.
-func (c *coverage) Covers(filters []hub.Filter) bool {
+func (c coverage) Covers(filters []hub.Filter) bool {
 	var wanted set
 	for _, f := range filters {
 		wanted.addFilter(f)

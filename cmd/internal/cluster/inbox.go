@@ -122,7 +122,7 @@ func (a *arriving) whole(wanted *set) bool {
 func (a *arriving) part(wanted *set) (p *hub.Part, err error) {
 	h := a.head
 	p = h.part()
-	p.Covers = &coverage{*wanted}
+	p.Covers = coverage{*wanted}
 	filled := h.filled.and(wanted)
 	filled.each(func(b byte) {
 		if err != nil {

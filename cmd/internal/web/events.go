@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ type wanted struct {
 	filters []hub.Filter
 	resume  bool
 	after   hub.Position
+	last    int
 	policy  hub.Policy
 }
 
@@ -26,6 +28,14 @@ func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
 	}
 	if want.policy, err = slowPolicy(r); err != nil {
 		return want, err
+	}
+	if text := q.Get("last"); text != "" {
+		if want.last, err = strconv.Atoi(text); err != nil {
+			return want, badRequest(fmt.Sprintf("%.50q is not a number of messages", text), "send last=20")
+		}
+		if err := w.checkLast(want.last); err != nil {
+			return want, err
+		}
 	}
 	at := r.Header.Get("Last-Event-ID")
 	if at == "" {
@@ -139,7 +149,7 @@ func (s *stream) begin(head []byte, want wanted) {
 			err = s.sub.Resume(ctx, want.after, want.filters...)
 		}
 	} else {
-		err = s.follow(ctx, answer, want.filters)
+		err = s.followLast(ctx, answer, want.last, distinct(want.filters))
 	}
 	if err != nil {
 		s.web.log.Debug("weir: start an event stream", "error", err)

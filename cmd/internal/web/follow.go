@@ -2,6 +2,8 @@ package web
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -23,4 +25,35 @@ func (s *stream) follow(ctx context.Context, answer outgoing, filters []hub.Filt
 		return err
 	}
 	return s.standsAt(at, answer)
+}
+
+// history is the part of an answer with what was last published on the new channels.
+type history struct {
+	Messages []json.RawMessage `json:"history"`  // each as it would have been delivered
+	Complete bool              `json:"complete"` // there are as many as were asked for, or no older ones
+}
+
+// followLast is follow with the last messages of each channel: the answer contains them, and everything later is delivered.
+func (s *stream) followLast(ctx context.Context, answer outgoing, last int, filters []hub.Filter) error {
+	if last == 0 {
+		return s.follow(ctx, answer, filters)
+	}
+	defer s.sub.Continue()
+	found, err := s.sub.SubscribeLast(ctx, last, filters...)
+	if err != nil {
+		return err
+	}
+	answer.history = &history{Messages: make([]json.RawMessage, len(found.Messages)), Complete: found.Complete}
+	for i, m := range found.Messages {
+		answer.Messages[i] = messageJSON(m)
+	}
+	return s.standsAt(found.At, answer)
+}
+
+// checkLast checks how many messages of history a client asks for.
+func (w *Web) checkLast(last int) error {
+	if last < 0 || last > w.Limits.History {
+		return badRequest(fmt.Sprintf("last is %d: a channel's history is from 0 to %d messages", last, w.Limits.History), "read more from your database")
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/coder/websocket"
@@ -20,6 +21,7 @@ type request struct {
 	ID       json.RawMessage `json:"id"`
 	Channels list[string]    `json:"channels"`
 	Position string          `json:"position"`
+	Last     int             `json:"last"` // messages of each channel to begin with
 	Token    string          `json:"token"`
 	draftJSON
 	Messages list[draftJSON] `json:"messages"`
@@ -98,6 +100,12 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 			return badRequest(err.Error(), "use the position of a message or a heartbeat")
 		}
 	}
+	if err := ws.web.checkLast(r.Last); err != nil {
+		return err
+	}
+	if r.Last > 0 && r.Position != "" {
+		return badRequest("a subscribe has both position and last", "a position continues a subscription, and last begins one: send only one of them")
+	}
 	added := ws.without(filters)
 	if n, limit := len(ws.filters)+len(added), ws.web.Limits.Subscriptions; n > limit {
 		return tooManySubscriptions(n, limit)
@@ -114,6 +122,10 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 		}
 		if err := ws.sub.Resume(ctx, after, added...); err != nil {
 			ws.leave(err) // the client has already been told that it is subscribed
+			return err
+		}
+	} else if r.Last > 0 {
+		if err := ws.followLast(ctx, answer, r.Last, distinct(filters)); err != nil {
 			return err
 		}
 	} else if err := ws.follow(ctx, answer, added); err != nil {
@@ -136,16 +148,23 @@ func tooManySubscriptions(n, limit int) *Failure {
 
 // without returns the filters that the stream does not have yet, each once.
 func (ws *webSocket) without(filters []hub.Filter) []hub.Filter {
-	added := make([]hub.Filter, 0, len(filters))
+	return slices.DeleteFunc(distinct(filters), func(f hub.Filter) bool {
+		_, subscribed := ws.filters[f]
+		return subscribed
+	})
+}
+
+// distinct returns the filters, each once.
+func distinct(filters []hub.Filter) []hub.Filter {
+	all := make([]hub.Filter, 0, len(filters))
 	seen := make(map[hub.Filter]struct{}, len(filters))
 	for _, f := range filters {
-		_, subscribed := ws.filters[f]
-		if _, twice := seen[f]; !subscribed && !twice {
+		if _, twice := seen[f]; !twice {
 			seen[f] = struct{}{}
-			added = append(added, f)
+			all = append(all, f)
 		}
 	}
-	return added
+	return all
 }
 
 func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {

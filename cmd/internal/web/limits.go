@@ -19,6 +19,7 @@ type Limits struct {
 	PublishBurst  int     // messages that it may publish at once; 0: one second's worth
 	Queues        int     // queues in one wait for jobs; 0: 1000
 	Messages      int     // messages published by one request; 0: 1000
+	History       int     // messages of a channel's history that a subscription may begin with; 0: 1000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -33,6 +34,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.PublishBurst, max(1, int(l.PublishRate)))
 	or(&l.Queues, 1000)
 	or(&l.Messages, 1000)
+	or(&l.History, 1000)
 	return l
 }
 

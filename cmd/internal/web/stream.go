@@ -58,6 +58,7 @@ type outgoing struct {
 	To       string          `json:"to,omitempty"`
 	Reason   hub.Reason      `json:"reason,omitempty"`
 	Expires  *time.Time      `json:"expires,omitempty"`
+	*history
 	*Failure
 }
 
