@@ -10,6 +10,7 @@ CREATE SEQUENCE weir.active_message AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_output AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.active_release AS smallint MINVALUE 1 MAXVALUE 3;
 CREATE SEQUENCE weir.active_report AS smallint MINVALUE 1 MAXVALUE 4;
+CREATE SEQUENCE weir.active_request AS smallint MINVALUE 1 MAXVALUE 2;
 CREATE SEQUENCE weir.active_seen AS smallint MINVALUE 1 MAXVALUE 4;
 CREATE SEQUENCE weir.batch_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.cancel_looked AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
@@ -585,6 +586,16 @@ CREATE TABLE weir.reprieve (
   since bigint NOT NULL,
   upto bigint NOT NULL
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.request (
+  key uuid NOT NULL,
+  body uuid NOT NULL,
+  at timestamp with time zone NOT NULL,
+  ring smallint NOT NULL,
+  ids bigint[] NOT NULL,
+  duplicates boolean[]
+) PARTITION BY LIST (ring);
+CREATE TABLE weir.request_1 PARTITION OF weir.request FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
+CREATE TABLE weir.request_2 PARTITION OF weir.request FOR VALUES IN ('2') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.result (
   lane bigint NOT NULL,
   seq bigint NOT NULL,
@@ -873,6 +884,7 @@ CREATE INDEX release_gate ON ONLY weir.release USING btree (gate, xid);
 CREATE INDEX report_checkpoint ON ONLY weir.report USING btree (job_id, claim, no) WHERE (checkpoint IS NOT NULL);
 CREATE INDEX report_job ON ONLY weir.report USING btree (job_id, claim, no);
 CREATE INDEX reprieve_by_id ON weir.reprieve USING btree (id);
+CREATE INDEX request_key ON ONLY weir.request USING btree (key);
 CREATE INDEX result_batch ON ONLY weir.result USING btree (lane, seq);
 CREATE INDEX result_cancelled ON ONLY weir.result USING btree (finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
 CREATE INDEX result_cancelled_in ON ONLY weir.result USING btree (lane, finished_at) WHERE (outcome = 'cancelled'::weir.outcome);
@@ -3513,6 +3525,78 @@ AS $$
   SELECT weir.enqueue(s.queue, s.kind, s.args, s.priority, max_attempts => s.max_attempts, key => s.key,
                       meta => coalesce(s.meta, '{}') || jsonb_build_object('schedule', s.name, 'due', to_char(_enqueue_due.due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))
 $$;
+CREATE FUNCTION weir._enqueue_json(jobs jsonb, OUT ids bigint[], OUT duplicates boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  bad     text;
+  r       record;
+  plain   record;
+  uniques record;
+BEGIN
+  IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
+    RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+  SELECT format('job %s must be a JSON object, got a JSON %s', e.ord, jsonb_typeof(e.job)) INTO bad
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) WHERE jsonb_typeof(e.job) <> 'object' LIMIT 1;
+  IF bad IS NULL THEN
+    SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
+    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
+  END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait, got %s', e.ord,
+                  CASE WHEN k.key IS NULL THEN 'a JSON ' || jsonb_typeof(e.job -> 'unique') ELSE 'the key ' || to_json(left(k.key, 100)) END) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
+    LEFT JOIN LATERAL (SELECT k.key FROM jsonb_object_keys(CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN e.job -> 'unique' ELSE '{}' END) k(key)
+                       WHERE k.key NOT IN ('key', 'fields', 'until', 'within', 'replace', 'wait') ORDER BY 1 LIMIT 1) k ON true
+    WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
+  END IF;
+  IF bad IS NULL THEN
+    SELECT format('job %s is unique and has a %s, which is not possible', e.ord, k.name) INTO bad
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) CROSS JOIN (VALUES ('flow'), ('once')) k(name)
+    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> k.name, 'null') <> 'null' LIMIT 1;
+  END IF;
+  IF bad IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: %', bad
+      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow, once and unique.';
+  END IF;
+  IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
+    IF jsonb_array_length(jobs) > 10000 THEN
+      RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
+        USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
+    END IF;
+    PERFORM weir._check_types(jobs);
+    SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
+           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN (e.job -> 'unique') - 'key' || jsonb_build_object('unique_key', e.job -> 'unique' -> 'key') ELSE '{}' END
+                     ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
+           array_agg(e.is_unique ORDER BY e.ord) AS is_unique
+      INTO r
+    FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
+    SELECT e.ids, e.duplicates INTO plain FROM weir._enqueue_json(coalesce(r.plain, '[]')) e;
+    SELECT array_agg(u.id ORDER BY u.ord) AS ids, array_agg(u.duplicate ORDER BY u.ord) AS duplicates INTO uniques FROM weir._enqueue_unique_many(r.uniques) WITH ORDINALITY u(id, duplicate, ord);
+    SELECT array_agg(CASE WHEN k.is_unique THEN uniques.ids[k.nr] ELSE plain.ids[k.nr] END ORDER BY k.ord),
+           array_agg(CASE WHEN k.is_unique THEN uniques.duplicates[k.nr] ELSE coalesce(plain.duplicates[k.nr], false) END ORDER BY k.ord)
+      INTO ids, duplicates
+    FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k;
+    RETURN;
+  END IF;
+  BEGIN
+    SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
+           array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
+           array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
+           array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
+           CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
+      INTO r
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
+         jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
+  EXCEPTION WHEN data_exception THEN
+    PERFORM weir._check_types(jobs);
+    RAISE;
+  END;
+  SELECT e.ids, e.duplicates INTO ids, duplicates FROM weir._enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once) e;
+END
+$$;
 CREATE FUNCTION weir._enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[], once text[] DEFAULT NULL::text[], OUT ids bigint[], OUT duplicates boolean[]) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_column
@@ -3618,6 +3702,32 @@ BEGIN
     duplicates := ARRAY(SELECT k IS NOT NULL FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
     -- Of those that occur twice in this call, the first is added.
     ids := ARRAY(SELECT CASE WHEN k < 0 THEN ids[- k] ELSE coalesce(k, ids[u.nr]) END FROM unnest(known) WITH ORDINALITY u(k, nr) ORDER BY u.nr);
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._enqueue_request(request uuid, jobs jsonb, OUT ids bigint[], OUT duplicates boolean[], OUT repeated boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  -- The text of a jsonb has one form, whatever the order in which its keys were written.
+  this  CONSTANT uuid := encode(substr(sha256(convert_to(jobs::text, 'UTF8')), 1, 16), 'hex')::uuid;
+  known record;
+BEGIN
+  PERFORM weir._check_isolation('a request with a key', true), pg_advisory_xact_lock(1464158563, hashtext(request::text));
+  -- In a statement of its own, which sees what others have committed while this one waited.
+  SELECT r.body, r.ids, r.duplicates INTO known FROM weir.request r WHERE r.key = request AND r.at > now() - interval '1 day' ORDER BY r.at DESC LIMIT 1;
+  repeated := FOUND;
+  IF NOT repeated THEN
+    SELECT e.ids, e.duplicates INTO ids, duplicates FROM weir._enqueue_json(jobs) e;
+    IF true <> ALL (duplicates) THEN
+      duplicates := NULL;
+    END IF;
+    INSERT INTO weir.request (key, body, at, ring, ids, duplicates) VALUES (request, this, now(), pg_sequence_last_value('weir.active_request'), ids, duplicates);
+  ELSIF known.body <> this THEN
+    RAISE EXCEPTION 'weir: the key of this request was used with other jobs less than a day ago' USING ERRCODE = 'WR007', HINT = 'Repeat a request as it was, and use a new key for another one.';
+  ELSE
+    ids := known.ids;
+    duplicates := known.duplicates;
   END IF;
 END
 $$;
@@ -9241,7 +9351,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._turn_requests(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -9291,6 +9401,36 @@ BEGIN
               SELECT k.name FROM weir.queue_limit k WHERE _turn_lanes.hinted IS NOT NULL AND num_nonnulls(k.key_running, k.key_rate) > 0) m) n
   CROSS JOIN LATERAL (SELECT min(q.id)::bigint AS id FROM weir.queue q WHERE q.name = n.name AND EXISTS (SELECT FROM weir.with_keys k WHERE k.queue = n.name) OFFSET 0) q
   WHERE n.ord IS NOT NULL AND q.id IS NOT NULL;
+END
+$$;
+CREATE FUNCTION weir._turn_requests() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
+AS $$
+DECLARE
+  active  integer := pg_sequence_last_value('weir.active_request');
+  other   integer := 3 - active;
+  is_full boolean;
+  is_old  boolean;
+BEGIN
+  IF pg_relation_size('weir.request_' || active) = 0 THEN
+    RETURN NULL;
+  END IF;
+  is_full := pg_total_relation_size('weir.request_' || active) > (SELECT s.value::bigint / 8 FROM weir.setting s WHERE s.name = 'retention_bytes');
+  IF NOT is_full THEN
+    -- Its first row in the order of storage is about its oldest.
+    EXECUTE format('SELECT r.at < clock_timestamp() - interval ''1 day'' FROM weir.request_%s r LIMIT 1', active) INTO is_old;
+  END IF;
+  IF NOT (is_full OR coalesce(is_old, false)) THEN
+    RETURN NULL;
+  ELSIF pg_relation_size('weir.request_' || other) = 0 THEN
+    PERFORM setval('weir.active_request', other);
+    RETURN 'opened request ' || other;
+  END IF;
+  -- Since its last row came, the active one was written to for a day, unless space is short.
+  EXECUTE format('LOCK TABLE weir.request_%s IN ACCESS EXCLUSIVE MODE NOWAIT', other);
+  EXECUTE format('TRUNCATE weir.request_%s', other);
+  RETURN 'emptied request ' || other;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
 END
 $$;
 CREATE FUNCTION weir._turn_ring(name text, columns text, most integer) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
@@ -10042,71 +10182,8 @@ END
 $$;
 CREATE FUNCTION weir.enqueue_many(jobs jsonb) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
-DECLARE
-  bad        text;
-  r          record;
-  plain_ids  bigint[];
-  unique_ids bigint[];
 BEGIN
-  IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
-    RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
-      USING ERRCODE = '22023';
-  END IF;
-  SELECT format('job %s must be a JSON object, got a JSON %s', e.ord, jsonb_typeof(e.job)) INTO bad
-  FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) WHERE jsonb_typeof(e.job) <> 'object' LIMIT 1;
-  IF bad IS NULL THEN
-    SELECT format('job %s has an unknown key %s', e.ord, to_json(k.key)) INTO bad
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord), jsonb_object_keys(e.job) k(key)
-    WHERE k.key NOT IN ('queue', 'kind', 'args', 'priority', 'run_at', 'max_attempts', 'meta', 'key', 'unique', 'flow', 'once') LIMIT 1;
-  END IF;
-  IF bad IS NULL THEN
-    SELECT format('job %s has a unique that must be true, false or an object with some of key, fields, until, within, replace and wait, got %s', e.ord,
-                  CASE WHEN k.key IS NULL THEN 'a JSON ' || jsonb_typeof(e.job -> 'unique') ELSE 'the key ' || to_json(left(k.key, 100)) END) INTO bad
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)
-    LEFT JOIN LATERAL (SELECT k.key FROM jsonb_object_keys(CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN e.job -> 'unique' ELSE '{}' END) k(key)
-                       WHERE k.key NOT IN ('key', 'fields', 'until', 'within', 'replace', 'wait') ORDER BY 1 LIMIT 1) k ON true
-    WHERE jsonb_typeof(e.job -> 'unique') <> ALL (ARRAY['object', 'boolean', 'null']) OR k.key IS NOT NULL LIMIT 1;
-  END IF;
-  IF bad IS NULL THEN
-    SELECT format('job %s is unique and has a %s, which is not possible', e.ord, k.name) INTO bad
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord) CROSS JOIN (VALUES ('flow'), ('once')) k(name)
-    WHERE coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AND coalesce(e.job -> k.name, 'null') <> 'null' LIMIT 1;
-  END IF;
-  IF bad IS NOT NULL THEN
-    RAISE EXCEPTION 'weir: %', bad
-      USING ERRCODE = '22023', HINT = 'A job is {"queue": ..., "kind": ...}, optionally with args, priority, run_at, max_attempts, meta, key, flow, once and unique.';
-  END IF;
-  IF jsonb_path_exists(jobs, '$[*].unique ? (@.type() == "object" || @ == true)') THEN
-    IF jsonb_array_length(jobs) > 10000 THEN
-      RAISE EXCEPTION 'weir: % jobs in one call, at most 10000 are allowed', jsonb_array_length(jobs)
-        USING ERRCODE = '22023', HINT = 'Call enqueue_many several times in one transaction.';
-    END IF;
-    PERFORM weir._check_types(jobs);
-    SELECT jsonb_agg(e.job ORDER BY e.ord) FILTER (WHERE NOT e.is_unique) AS plain,
-           jsonb_agg(e.job - 'unique' || CASE WHEN jsonb_typeof(e.job -> 'unique') = 'object' THEN (e.job -> 'unique') - 'key' || jsonb_build_object('unique_key', e.job -> 'unique' -> 'key') ELSE '{}' END
-                     ORDER BY e.ord) FILTER (WHERE e.is_unique) AS uniques,
-           array_agg(e.is_unique ORDER BY e.ord) AS is_unique
-      INTO r
-    FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
-    plain_ids := weir.enqueue_many(coalesce(r.plain, '[]'));
-    unique_ids := ARRAY(SELECT u.id FROM weir._enqueue_unique_many(r.uniques) u);
-    RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
-                 FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
-  END IF;
-  BEGIN
-    SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
-           array_agg(coalesce(x.args, '{}') ORDER BY e.ord) AS args, array_agg(x.priority ORDER BY e.ord) AS priority,
-           array_agg(x.run_at ORDER BY e.ord) AS run_at, array_agg(x.max_attempts ORDER BY e.ord) AS max_attempts,
-           array_agg(x.meta ORDER BY e.ord) AS meta, CASE WHEN count(x.key) > 0 THEN array_agg(x.key ORDER BY e.ord) END AS key,
-           CASE WHEN count(x.flow) > 0 THEN array_agg(x.flow ORDER BY e.ord) END AS flow, CASE WHEN count(x.once) > 0 THEN array_agg(x.once ORDER BY e.ord) END AS once
-      INTO r
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord),
-         jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text);
-  EXCEPTION WHEN data_exception THEN
-    PERFORM weir._check_types(jobs);
-    RAISE;
-  END;
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
+  RETURN (SELECT e.ids FROM weir._enqueue_json(jobs) e);
 END
 $$;
 CREATE FUNCTION weir.enqueue_many(queue text[], kind text[], args jsonb[] DEFAULT NULL::jsonb[], priority integer[] DEFAULT NULL::integer[], run_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], max_attempts integer[] DEFAULT NULL::integer[], meta jsonb[] DEFAULT NULL::jsonb[], key text[] DEFAULT NULL::text[], flow bigint[] DEFAULT NULL::bigint[], once text[] DEFAULT NULL::text[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -12111,6 +12188,8 @@ COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they c
 COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
+COMMENT ON COLUMN weir.request.ids IS 'The answer, and duplicates (NULL: none).';
+COMMENT ON COLUMN weir.request.key IS 'A hash of what the requester calls the request. body: a hash of the jobs.';
 COMMENT ON COLUMN weir.ring.arrived IS 'What is announced: the news of the transactions that this snapshot sees. Rows of others are left to later claims.';
 COMMENT ON COLUMN weir.ring.due IS 'No key that has another turn at an earlier time than this, because of its rate, still waits for it, unless the clock was set back.';
 COMMENT ON COLUMN weir.ring.forms IS 'Which last three bits the lanes of keys have had so far, as a set: priorities, and whether attempts were put back.';
@@ -12224,7 +12303,9 @@ COMMENT ON ROUTINE weir._ended_since(pg_snapshot,pg_snapshot) IS 'The ranges (lo
 COMMENT ON ROUTINE weir._ends_between(timestamp with time zone,timestamp with time zone,integer) IS 'The first results of a time, in its order, up to most of them: each with the number of its jobs, and one of these at random. Locks: ACCESS SHARE on the results. Isolation: any.';
 COMMENT ON ROUTINE weir._ends_of(integer,bigint[],bigint[],integer[],bigint[]) IS 'Which of some attempts of a worker have ended, and how: passed as to _record, returned by their places in ids. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._enqueue_due(weir.schedule,timestamp with time zone) IS 'Enqueues a job of a schedule; its meta says of which one, and when it was due. Errors: none, since set_schedule has checked the job. Locks: see enqueue. Isolation: any.';
+COMMENT ON ROUTINE weir._enqueue_json(jsonb) IS 'Does what weir.enqueue_many(jsonb) does, and also returns which of the jobs are duplicates of earlier ones, or to be done once in their flow and there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
 COMMENT ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) IS 'Does what weir.enqueue_many does, and also returns which of the jobs were not added because they are to be done once in their flow, and are there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
+COMMENT ON ROUTINE weir._enqueue_request(uuid,jsonb) IS 'Does what weir.enqueue_many(jsonb) does, unless a request with the same key was committed less than a day ago: then it returns what that one did, and repeated is true. duplicates: which of the jobs are there already; NULL: none. Of several at the same time, one enqueues, and the others wait for it. A request that is refused, or rolled back, is not kept. Errors: WR007 (the key was used with other jobs); WR004 (not in READ COMMITTED); those of weir.enqueue_many. Locks: advisory: the request''s key (exclusive, to the end of the transaction); otherwise as for weir.enqueue_many. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._enqueue_unique_many(jsonb) IS 'Calls enqueue_unique for each element of a JSON array, an object whose keys are its arguments, and returns the answers in their order; but jobs whose keys have no rows in the log are enqueued together, before the others. All or none. Errors and locks: as for enqueue_unique; 22023 (more than 10000 jobs). Isolation: any.';
 COMMENT ON ROUTINE weir._epoch_here() IS 'The newest epoch, if it was drawn here, on this timeline, and since this server started; NULL: the next tick starts a new one. Call it before every cut, because a session behind a pooler survives a move. The caller holds advisory step 4. Errors: WR003 (the log comes from another cluster). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._epoch_home() IS 'The place where ticks are cut: the timeline, and the file of the table, which differs between copies on one server. Errors: none on a primary. Locks: none. Isolation: any.';
@@ -12408,11 +12489,12 @@ COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to 
 COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._turn_lanes(text[],bigint[]) IS 'The ring lanes of those queues that have had jobs with keys; with a hint, only those that it has lanes of, and those whose keys have limits. A function, so that claims where no queue has any don''t prepare to look for them. Errors: none. Locks: none.';
+COMMENT ON ROUTINE weir._turn_requests() IS 'When the active table of weir.request is a day old, or has an eighth of retention_bytes: empties the other one, and in the next call opens it. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._turn_ring(text,text,integer) IS 'Opens the next table of weir.seen or weir.output (name) when the active one has 16 MB, or empties one whose flows are forgotten, but for most rows and a quarter of that at most, which it copies (columns). Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._unattended() IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 COMMENT ON ROUTINE weir._unclaimed(integer,bigint[],integer) IS 'The jobs in one segment that no batch has claimed yet, in some lanes: those past the position, and those of a pending transaction (see _state_of).';
@@ -12521,6 +12603,7 @@ COMMENT ON SEQUENCE weir.active_message IS 'The segment that new messages are wr
 COMMENT ON SEQUENCE weir.active_output IS 'The table that new rows of weir.output are written to.';
 COMMENT ON SEQUENCE weir.active_release IS 'The table that new rows of weir.release are written to.';
 COMMENT ON SEQUENCE weir.active_report IS 'The segment that new rows of weir.report are written to.';
+COMMENT ON SEQUENCE weir.active_request IS 'The table that new rows of weir.request are written to.';
 COMMENT ON SEQUENCE weir.active_seen IS 'The table that new rows of weir.seen are written to.';
 COMMENT ON SEQUENCE weir.batch_no IS 'Numbers batches. A worker''s claims exclude each other, so its batches are numbered in the order of their commits.';
 COMMENT ON SEQUENCE weir.cancel_looked IS 'The greatest id of weir.cancellation that tidying has checked.';
@@ -12570,6 +12653,7 @@ COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those cha
 COMMENT ON TABLE weir.release IS 'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
 COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers from since to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
+COMMENT ON TABLE weir.request IS 'Requests to enqueue that came with a key of their own, to be answered alike when they are repeated within a day. Insert-only: a ring of two tables, each of which is truncated before its turn.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
 COMMENT ON TABLE weir.ring IS 'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
@@ -12602,7 +12686,9 @@ GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_w
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._count_minutes(timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._enqueue_json(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._enqueue_request(uuid,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;

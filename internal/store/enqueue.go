@@ -55,6 +55,9 @@ const (
 	sqlEnqueueUnique = `SELECT coalesce(json_agg(json_build_object('id', e.id, 'duplicate', e.duplicate) ORDER BY e.ord), '[]')::text
 		FROM weir._enqueue_unique_many($1::jsonb) WITH ORDINALITY e(id, duplicate, ord)`
 	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
+
+	sqlEnqueueAnswers = `SELECT e.ids, e.duplicates, false FROM weir._enqueue_json($1::jsonb) e`
+	sqlEnqueueRequest = `SELECT e.ids, e.duplicates, e.repeated FROM weir._enqueue_request($2::uuid, $1::jsonb) e`
 )
 
 // Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only plain scalars, so that it works with
@@ -174,6 +177,23 @@ func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Answer
 		return nil, err
 	}
 	return answers, json.Unmarshal([]byte(answer), &answers)
+}
+
+// EnqueueRequest enqueues a JSON array of jobs, as weir.enqueue_many(jsonb) takes them, in a transaction of its own. If key is not "", it is a uuid: a
+// request with a key that was committed less than a day ago enqueues nothing, and is answered as it was then.
+func (s *Store) EnqueueRequest(ctx context.Context, key, jobs string) (answers []Answer, repeated bool, err error) {
+	var ids []int64
+	var duplicates []bool
+	if key == "" {
+		err = s.row(ctx, sqlEnqueueAnswers, []any{jobs}, &ids, &duplicates, &repeated)
+	} else {
+		err = s.row(ctx, sqlEnqueueRequest, []any{jobs, key}, &ids, &duplicates, &repeated)
+	}
+	answers = make([]Answer, len(ids))
+	for i, id := range ids {
+		answers[i] = Answer{ID: id, Duplicate: i < len(duplicates) && duplicates[i]}
+	}
+	return answers, repeated, err
 }
 
 // jobJSON is a job as weir.enqueue_many(jsonb) takes it.

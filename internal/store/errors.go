@@ -16,6 +16,8 @@ const (
 	codeMoved  = "WR003"
 
 	codeTruncated = "WR005"
+
+	codeKeyUsed = "WR007"
 )
 
 func code(err error) string {
@@ -31,6 +33,15 @@ func Hint(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		return pg.Hint
+	}
+	return ""
+}
+
+// Reason returns the server's message for an error, or "".
+func Reason(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Message
 	}
 	return ""
 }
@@ -111,4 +122,17 @@ func IsBadArgument(err error) bool { return code(err) == "22023" }
 func IsUnknownFlow(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "22023" && refused.TableName == "flow"
+}
+
+// IsRequestKeyUsed reports whether another request was made with the same key.
+func IsRequestKeyUsed(err error) bool { return code(err) == codeKeyUsed }
+
+// IsFlowEnded reports whether a flow takes no more jobs.
+func IsFlowEnded(err error) bool { return code(err) == "55000" }
+
+// IsBadInput reports whether the server could not accept a value: an argument that a function refused, a text that can't be converted, or one that exceeds a
+// limit of the server.
+func IsBadInput(err error) bool {
+	c := code(err)
+	return len(c) == 5 && (c[:2] == "22" || c[:2] == "54")
 }

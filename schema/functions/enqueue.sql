@@ -330,11 +330,24 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
 AS $$
+BEGIN
+  RETURN (SELECT e.ids FROM weir._enqueue_json(jobs) e);
+END
+$$;
+COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
+  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the job''s number and the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._enqueue_json(jobs jsonb, OUT ids bigint[], OUT duplicates boolean[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
 DECLARE
-  bad        text;
-  r          record;
-  plain_ids  bigint[];
-  unique_ids bigint[];
+  bad     text;
+  r       record;
+  plain   record;
+  uniques record;
 BEGIN
   IF jobs IS NULL OR jsonb_typeof(jobs) <> 'array' THEN
     RAISE EXCEPTION 'weir: enqueue_many takes a JSON array of jobs, got %', coalesce('a JSON ' || jsonb_typeof(jobs), 'null')
@@ -376,10 +389,13 @@ BEGIN
            array_agg(e.is_unique ORDER BY e.ord) AS is_unique
       INTO r
     FROM (SELECT e.*, coalesce(e.job -> 'unique', 'null') NOT IN ('null', 'false') AS is_unique FROM jsonb_array_elements(jobs) WITH ORDINALITY e(job, ord)) e;
-    plain_ids := weir.enqueue_many(coalesce(r.plain, '[]'));
-    unique_ids := ARRAY(SELECT u.id FROM weir._enqueue_unique_many(r.uniques) u);
-    RETURN ARRAY(SELECT CASE WHEN k.is_unique THEN unique_ids[k.nr] ELSE plain_ids[k.nr] END
-                 FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k ORDER BY k.ord);
+    SELECT e.ids, e.duplicates INTO plain FROM weir._enqueue_json(coalesce(r.plain, '[]')) e;
+    SELECT array_agg(u.id ORDER BY u.ord) AS ids, array_agg(u.duplicate ORDER BY u.ord) AS duplicates INTO uniques FROM weir._enqueue_unique_many(r.uniques) WITH ORDINALITY u(id, duplicate, ord);
+    SELECT array_agg(CASE WHEN k.is_unique THEN uniques.ids[k.nr] ELSE plain.ids[k.nr] END ORDER BY k.ord),
+           array_agg(CASE WHEN k.is_unique THEN uniques.duplicates[k.nr] ELSE coalesce(plain.duplicates[k.nr], false) END ORDER BY k.ord)
+      INTO ids, duplicates
+    FROM (SELECT i.*, row_number() OVER (PARTITION BY i.is_unique ORDER BY i.ord) AS nr FROM unnest(r.is_unique) WITH ORDINALITY i(is_unique, ord)) k;
+    RETURN;
   END IF;
   BEGIN
     SELECT array_agg(x.queue ORDER BY e.ord) AS queue, array_agg(x.kind ORDER BY e.ord) AS kind,
@@ -394,11 +410,11 @@ BEGIN
     PERFORM weir._check_types(jobs);
     RAISE;
   END;
-  RETURN weir.enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once);
+  SELECT e.ids, e.duplicates INTO ids, duplicates FROM weir._enqueue_many(r.queue, r.kind, r.args, r.priority, r.run_at, r.max_attempts, r.meta, r.key, r.flow, r.once) e;
 END
 $$;
-COMMENT ON FUNCTION weir.enqueue_many(jsonb) IS
-  'Enqueues up to 10000 jobs, all or none, and returns their ids in order. jobs is a JSON array of objects whose keys are the arguments of enqueue; and unique, if it is to be enqueued only if it is no duplicate: an object whose keys are the arguments of enqueue_unique that enqueue does not have (its unique_key is called key there), or true. The id of a duplicate is that of the earlier job. Errors: 22023 with the job''s number and the value. Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
+COMMENT ON FUNCTION weir._enqueue_json IS
+  'Does what weir.enqueue_many(jsonb) does, and also returns which of the jobs are duplicates of earlier ones, or to be done once in their flow and there already; NULL: none. Errors, locks and isolation: as for weir.enqueue_many.';
 
 CREATE OR REPLACE FUNCTION weir._check_types(jobs jsonb) RETURNS void
 LANGUAGE plpgsql STABLE

@@ -714,6 +714,24 @@ COMMENT ON TABLE weir.output IS
   'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON COLUMN weir.output.flow IS 'The flow of the member; of the job of a task, the flow of which it is a task.';
 
+CREATE SEQUENCE weir.active_request AS smallint MINVALUE 1 MAXVALUE 2;
+COMMENT ON SEQUENCE weir.active_request IS 'The table that new rows of weir.request are written to.';
+CREATE TABLE weir.request (
+  key        uuid        NOT NULL,
+  body       uuid        NOT NULL,
+  at         timestamptz NOT NULL,
+  ring       smallint    NOT NULL,
+  ids        bigint[]    NOT NULL,
+  duplicates boolean[]
+) PARTITION BY LIST (ring);
+CREATE INDEX request_key ON weir.request (key);
+CREATE TABLE weir.request_1 PARTITION OF weir.request FOR VALUES IN (1) WITH (autovacuum_enabled = off);
+CREATE TABLE weir.request_2 PARTITION OF weir.request FOR VALUES IN (2) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.request IS
+  'Requests to enqueue that came with a key of their own, to be answered alike when they are repeated within a day. Insert-only: a ring of two tables, each of which is truncated before its turn.';
+COMMENT ON COLUMN weir.request.key IS 'A hash of what the requester calls the request. body: a hash of the jobs.';
+COMMENT ON COLUMN weir.request.ids IS 'The answer, and duplicates (NULL: none).';
+
 CREATE TABLE weir.flow_cut (
   no       bigint      PRIMARY KEY,
   due      timestamptz NOT NULL,
@@ -723,7 +741,7 @@ COMMENT ON TABLE weir.flow_cut IS
   'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON COLUMN weir.flow_cut.due IS 'Flows with deadlines up to then, which the snapshot sees, are sealed.';
 INSERT INTO weir.flow_cut (no, due, snapshot) VALUES (1, '-infinity', '3:3:');  -- before every transaction
-SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('weir.active_output', 1), setval('weir.flow_bytes', 0);
+SELECT setval('weir.active_arrival', 1), setval('weir.active_seen', 1), setval('weir.active_output', 1), setval('weir.active_request', 1), setval('weir.flow_bytes', 0);
 
 CREATE TYPE weir.flow_info AS (
   id bigint, name text, state text, generation integer, jobs bigint, unfinished bigint, completed bigint, failed bigint, cancelled bigint,

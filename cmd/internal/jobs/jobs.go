@@ -33,6 +33,7 @@ func New(s *store.Store) *Jobs { return &Jobs{store: s} }
 // Register implements web.Endpoints.
 func (j *Jobs) Register(g *web.Gate) {
 	j.gate = g
+	g.Handle("POST /v1/jobs", j.serve("enqueue jobs", j.enqueue))
 	g.Handle("GET /v1/jobs/{id}", j.serve("look up a job", j.look))
 	g.Handle("POST /v1/jobs/{id}/cancel", j.serve("cancel a job", j.cancel))
 }

@@ -53,7 +53,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn := connect(t, url)
-	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
+	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "_enqueue_json", "_enqueue_request", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "flow_outputs", "flow_running", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
 		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals", "_step_operations")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
@@ -110,7 +110,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_work", "", `SELECT * FROM weir.flows()`, `SELECT weir.cancel_flow(1)`, `SELECT * FROM weir._fold_arrivals()`, `SELECT * FROM weir._step_operations()`)
 	as("weir_work", denied, `SELECT * FROM weir.retry_flow(1)`, `SELECT weir._arrive(1, 'jobs', 1)`, `SELECT * FROM weir.fold`)
 	as("weir_operate", "", `SELECT * FROM weir.retry_flow(1)`)
-	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
+	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.request`, `SELECT weir._turn_requests()`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
 		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir._count_minutes()`, `SELECT weir.rebase()`,

@@ -118,6 +118,7 @@ func (f *featureLoad) round() {
 	exec(t, conn, `SELECT weir.enqueue_many(array_agg(q), array_agg('k'::text), key => array_agg('key ' || n % 40), priority => array_agg(1 + n % 2),
 		meta => array_agg(jsonb_build_object('round', $1::int))) FROM generate_series(1, 60) n, unnest('{keys,order}'::text[]) q`, f.rounds)
 	exec(t, conn, `SELECT weir.enqueue_many(array_agg('mixed'::text), array_agg('k'::text), key => array_agg(CASE WHEN n % 3 > 0 THEN 'key ' || $1::int % 100 || '.' || n END)) FROM generate_series(1, 60) n`, f.rounds)
+	exec(t, conn, `SELECT count(r) FROM generate_series(1, 5) n CROSS JOIN LATERAL weir._enqueue_request(gen_random_uuid(), '[{"queue": "q", "kind": "k"}]') r`)
 	exec(t, conn, `SELECT count(weir.enqueue('keys', 'later', key => 'key ' || n, run_at => clock_timestamp() + interval '2 ms')) FROM generate_series(1, 20) n`)
 	exec(t, conn, `SELECT count(u) FROM generate_series(1, 10) n CROSS JOIN LATERAL weir.enqueue_unique('order', 'unique', unique_key => 'key ' || n % 5, key => 'key ' || n) u`)
 	flow := value[int64](t, conn, `SELECT weir.flow('f', on_done => '{"queue": "mixed", "kind": "done"}', on_success => '{"queue": "mixed", "kind": "success"}')`)

@@ -10,6 +10,7 @@
 //	GET  /v1/events     Server-Sent Events: subscribe, resume
 //	POST /v1/publish    publish
 //	GET  /v1/jobs/wait  wait for work in queues
+//	…                   what Config.Endpoints add
 //	GET  /healthz       the process is alive, and no part of it is stuck
 //	GET  /readyz        the process can serve
 //	GET  /metrics       for Prometheus

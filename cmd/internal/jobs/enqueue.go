@@ -1,0 +1,146 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+const (
+	maxBody = 4 << 20 // bytes: the largest job that the database takes, or a thousand of 4 KiB
+	maxJobs = 1000    // in a request
+)
+
+// enqueued is the answer: what has become of each job, in the order of the request.
+type enqueued struct {
+	Jobs []store.Answer `json:"jobs"`
+}
+
+func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter, r *http.Request) (any, error) {
+	grant, err := j.gate.Authorize(ctx, c, web.Enqueue) // before anything is read from a stranger
+	if err != nil {
+		return nil, err
+	}
+	key, err := requestKey(r.Header, c, grant)
+	if err != nil {
+		return nil, err
+	}
+	body, done, err := j.gate.Read(ctx, rw, r, maxBody)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	text, queues, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := grant.Covers(web.Literal(queues)); !ok {
+		if _, err := j.gate.Authorize(ctx, c, web.Enqueue, queues...); err != nil {
+			return nil, err
+		}
+	}
+	answers, repeated, err := j.store.EnqueueRequest(ctx, key, text)
+	if err != nil {
+		return nil, explain(ctx, err, key != "")
+	}
+	if repeated {
+		rw.Header().Set("Idempotent-Replayed", "true")
+	}
+	return enqueued{answers}, nil
+}
+
+// parse returns the jobs of a body as weir.enqueue_many takes them, and the queues that they name. What is sent to the database is made from what was
+// read here, so that it names no others, however a body is written.
+func parse(body []byte) (text string, queues []string, err error) {
+	jobs, err := split(body)
+	if err != nil {
+		return "", nil, err
+	}
+	for i, fields := range jobs {
+		var queue string
+		if name := fields["queue"]; name == nil {
+			return "", nil, refuse("job %d of %d names no queue", i+1, len(jobs))
+		} else if err := json.Unmarshal(name, &queue); err != nil || queue == "" {
+			return "", nil, refuse("job %d of %d: queue must be the name of a queue, got %.100s", i+1, len(jobs), name)
+		}
+		if fields["queue"], err = json.Marshal(queue); err != nil {
+			return "", nil, err
+		}
+		queues = append(queues, queue)
+	}
+	slices.Sort(queues)
+	encoded, err := json.Marshal(jobs)
+	return string(encoded), slices.Compact(queues), err
+}
+
+// split decodes one job, or a list of them. A list that is too long is refused before it is built.
+func split(body []byte) (jobs []map[string]json.RawMessage, err error) {
+	from := json.NewDecoder(bytes.NewReader(body))
+	one := func() error {
+		var fields map[string]json.RawMessage
+		if err := from.Decode(&fields); err != nil {
+			return refuse("the body is not a job, nor a list of jobs: %s", web.Unreadable(err))
+		}
+		jobs = append(jobs, fields)
+		return nil
+	}
+	if body = bytes.TrimLeft(body, " \t\r\n"); len(body) == 0 {
+		return nil, refuse("the body is empty")
+	}
+	if body[0] != '[' {
+		err = one()
+	} else {
+		_, err = from.Token()
+		for err == nil && from.More() {
+			if len(jobs) == maxJobs {
+				return nil, web.Fail(http.StatusRequestEntityTooLarge, "limit", fmt.Sprintf("too many jobs: a request may have up to %d", maxJobs), "send several requests")
+			}
+			err = one()
+		}
+		if err == nil {
+			if _, err = from.Token(); err != nil {
+				err = refuse("the body is not valid JSON: the list does not end")
+			}
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case from.More():
+		return nil, refuse("the body has more than one JSON value")
+	case len(jobs) == 0:
+		return nil, refuse("the list has no jobs")
+	}
+	return jobs, nil
+}
+
+func refuse(format string, args ...any) error {
+	return web.Fail(http.StatusBadRequest, "bad_request", fmt.Sprintf(format, args...), `send {"queue": …, "kind": …, "args": {…}}, or a list of such objects`)
+}
+
+// explain turns an error of the database into what the client can do about it.
+func explain(ctx context.Context, err error, hasKey bool) error {
+	again := "send it again with the same Idempotency-Key"
+	if !hasKey {
+		again = "with an Idempotency-Key you could send it again without enqueueing anything twice"
+	}
+	switch text := strings.TrimPrefix(store.Reason(err), "weir: "); {
+	case store.IsRequestKeyUsed(err):
+		return web.Fail(http.StatusUnprocessableEntity, "key_reused", text, store.Hint(err))
+	case store.IsFlowEnded(err):
+		return web.Fail(http.StatusConflict, "conflict", text, store.Hint(err))
+	case store.IsBadInput(err):
+		return web.Fail(http.StatusBadRequest, "bad_request", text, store.Hint(err))
+	case errors.Is(err, context.DeadlineExceeded), ctx.Err() != nil, store.IsUnanswered(err):
+		return web.Fail(http.StatusServiceUnavailable, "unavailable", "the database did not answer: the jobs may be enqueued nevertheless", again)
+	}
+	return err
+}
