@@ -23,6 +23,7 @@ const prefetchBelow = 5 * time.Millisecond
 type queue struct {
 	name        string
 	concurrency int
+	slots       func() int    // how many jobs may run now, at most concurrency; nil: concurrency
 	start       func()        // starts one runner; does not block
 	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
@@ -50,7 +51,10 @@ func (q *queue) short() bool {
 }
 
 func (q *queue) capacity() int {
-	if q.short() {
+	switch {
+	case q.slots != nil: // none is claimed ahead of a slot
+		return min(q.slots(), q.concurrency)
+	case q.short():
 		return 2 * q.concurrency
 	}
 	return q.concurrency
@@ -61,7 +65,7 @@ func (q *queue) free() int { return max(q.capacity()-int(q.inFlight.Load()), 0) 
 
 // worthwhile reports whether to claim now, rather than wait for more room, which short jobs soon make.
 func (q *queue) worthwhile() bool {
-	if q.short() {
+	if q.short() && q.slots == nil {
 		return q.free() >= q.concurrency
 	}
 	return q.free() > 0

@@ -82,6 +82,9 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	for _, name := range w.queues {
 		q := newQueue(name, w.Queues[name])
 		q.start = func() { s.startRunner(q) }
+		if w.Slots != nil {
+			q.slots = func() int { return w.Slots(q.name) }
+		}
 		s.queues = append(s.queues, q)
 		s.byName[name] = q
 	}

@@ -98,12 +98,13 @@ type Hub interface {
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config configures a Worker. All fields are required except Timeout, Hooks, Maintainer, Hub and Health.
+// Config configures a Worker. All fields are required except Slots, Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
 	Name        string
-	Queues      map[string]int // concurrency by queue
+	Queues      map[string]int         // concurrency by queue
+	Slots       func(queue string) int // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
 	Lease       time.Duration                   // a worker without heartbeats for this time is fenced
@@ -122,6 +123,7 @@ type Worker struct {
 	Config
 	queues []string     // in the order of a claim's arguments
 	fleet  atomic.Int32 // number of live workers, by the last heartbeat
+	now    atomic.Pointer[session]
 }
 
 // New returns a worker; Run starts it.
@@ -180,6 +182,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			w.warnOfNames(ctx)
 		}
 		s := newSession(w, id, asked)
+		w.now.Store(s)
 		w.Health.works()
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
 		again, err := s.run(ctx)
@@ -187,6 +190,13 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return err
 		}
 		w.Log.Warn("weir: worker was fenced, restarting with a new id", "worker", id)
+	}
+}
+
+// More tells the worker that Slots has grown.
+func (w *Worker) More() {
+	if s := w.now.Load(); s != nil {
+		s.tellRoom()
 	}
 }
 
