@@ -152,6 +152,9 @@ func StoredOutput(seal func(part sealed.Part, text string) (string, error), text
 	return Result{Seal: seal}.stored(sealed.Output, text, maxOutput)
 }
 
+// StoredError returns the text of an error as it is stored: shortened.
+func StoredError(text string) string { return clean(text, maxError) }
+
 // stored returns a text as it is stored: shortened, and encrypted if the attempt is.
 func (r Result) stored(part sealed.Part, text string, limit int) (stored string, err error) {
 	if r.Seal == nil {

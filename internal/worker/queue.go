@@ -65,10 +65,13 @@ func (q *queue) free() int { return max(q.capacity()-int(q.inFlight.Load()), 0) 
 
 // worthwhile reports whether to claim now, rather than wait for more room, which short jobs soon make.
 func (q *queue) worthwhile() bool {
-	if q.short() && q.slots == nil {
-		return q.free() >= q.concurrency
+	switch {
+	case !q.short():
+		return q.free() > 0
+	case q.slots != nil:
+		return 2*q.free() >= max(q.capacity(), 1)
 	}
-	return q.free() > 0
+	return q.free() >= q.concurrency
 }
 
 // awaitsTurn reports whether this worker leaves the queue to others who are before it.
@@ -89,6 +92,9 @@ func (q *queue) push(tasks []*Task) {
 	q.ready = append(slices.Delete(q.ready, 0, q.head), tasks...)
 	q.head = 0
 	average := math.Float64frombits(q.average.Load())
+	if q.slots != nil {
+		q.more(len(q.ready)) // each is for somebody who waits for it
+	}
 	q.more(least() + int(min(average/float64(time.Millisecond)*float64(len(q.ready)), float64(q.concurrency))) - q.runners)
 	q.mu.Unlock()
 	select {

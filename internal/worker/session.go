@@ -190,6 +190,9 @@ func (s *session) stopJobs(cause error) {
 func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 	deadline := time.NewTimer(s.StopTimeout)
 	defer deadline.Stop()
+	if s.Linger {
+		deadline.Stop()
+	}
 	select {
 	case <-finished:
 		return false

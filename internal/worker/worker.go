@@ -98,13 +98,14 @@ type Hub interface {
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config configures a Worker. All fields are required except Slots, Timeout, Hooks, Maintainer, Hub and Health.
+// Config configures a Worker. All fields are required except Slots, Linger, Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
 	Name        string
 	Queues      map[string]int         // concurrency by queue
 	Slots       func(queue string) int // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
+	Linger      bool                   // after Run's context has ended, running jobs may continue for as long as they take
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
 	Lease       time.Duration                   // a worker without heartbeats for this time is fenced

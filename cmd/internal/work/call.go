@@ -1,0 +1,274 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// Reasons for which a call ends.
+var (
+	errEnded   = errors.New("the worker was ended")
+	errRenewed = errors.New("another call for the same worker has begun")
+)
+
+// Opening is what a remote worker says of itself.
+type Opening struct {
+	Worker string         // its id; "": it is new
+	Name   string         // for people
+	Queues map[string]int // how many jobs it wants of each
+	Kinds  []string       // that it has handlers for; nil: all
+	Held   []string       // tokens of the attempts that it has
+}
+
+// Call is a connection of a session: one call of take, or a standing one, a WebSocket. A session has one at a time.
+type Call struct {
+	Standing bool // credit returns when an attempt has ended
+	Session  *Session
+	Lost     []Interrupted // of what it said it holds
+	over     chan struct{}
+	why      error
+}
+
+// Open connects a session, which it creates if it is not known.
+func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call, error) {
+	names, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	s := d.sessions[o.Worker]
+	if s == nil {
+		if len(d.sessions) >= maxSessions {
+			d.mu.Unlock()
+			return nil, &LimitError{fmt.Sprintf("this hub has %d workers, its limit", maxSessions)}
+		}
+		if o.Worker == "" {
+			o.Worker = newID()
+		}
+		s = &Session{d: d, id: o.Worker, wants: map[string]*want{}, held: map[key]*attempt{}, wake: make(chan struct{}, 1)}
+		d.sessions[s.id] = s
+	}
+	if s.call != nil {
+		s.call.end(errRenewed)
+	}
+	c := &Call{Standing: standing, Session: s, over: make(chan struct{})}
+	s.call, s.seen = c, d.clock()
+	if o.Name != "" {
+		s.name = o.Name
+	}
+	if err := d.ask(names); err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
+	s.want(names, o.Kinds)
+	lost, elsewhere := s.hold(o.Held)
+	first := false
+	for _, name := range names {
+		n := o.Queues[name]
+		w := s.wants[name]
+		w.slots = n
+		if standing {
+			n -= s.has(name)
+		}
+		if s.credit(name, n) {
+			first = true
+		}
+	}
+	if len(s.outbox) > 0 || len(lost) > 0 {
+		s.signal()
+	}
+	if first {
+		d.more()
+	}
+	d.mu.Unlock()
+	c.Lost = lost
+	if len(elsewhere) > 0 {
+		c.Lost = append(c.Lost, d.renew(ctx, elsewhere)...)
+	}
+	return c, nil
+}
+
+// has returns how many attempts of a queue the session has; the caller holds mu.
+func (s *Session) has(queue string) (n int) {
+	for _, a := range s.held {
+		if a.queue.name == queue {
+			n++
+		}
+	}
+	return n
+}
+
+// end ends the call, whose credit it takes back; the caller holds mu.
+func (c *Call) end(why error) {
+	s := c.Session
+	if s.call != c {
+		return
+	}
+	s.call, c.why = nil, why
+	for name := range s.wants {
+		s.credit(name, 0)
+	}
+	close(c.over)
+}
+
+// Slots changes how many jobs of queues a standing call may have at once.
+func (c *Call) Slots(queues map[string]int) error {
+	o := Opening{Queues: queues}
+	names, err := o.check()
+	if err != nil {
+		return err
+	}
+	d, s := c.Session.d, c.Session
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.call != c {
+		return c.why
+	}
+	first := false
+	for _, name := range names {
+		w := s.wants[name]
+		if w == nil {
+			return &BadError{fmt.Sprintf("the session was not opened for queue %q", name), "open another session"}
+		}
+		if d.give(s, d.queueOf(name), queues[name]-w.slots) {
+			first = true
+		}
+		w.slots = queues[name]
+	}
+	if first {
+		d.more()
+	}
+	return nil
+}
+
+// News is what a session is told.
+type News struct {
+	Jobs        []Job
+	Interrupted []Interrupted
+	Quiet       bool // the hub is stopping: there will be no more jobs
+}
+
+const (
+	maxTold      = 1000    // jobs told at once
+	maxToldBytes = 4 << 20 // of them as JSON, unless it is one
+	gather       = time.Millisecond
+)
+
+// Wait waits for news, for as long as the context lasts. It returns without any if the context has ended, and an error if the call has.
+func (c *Call) Wait(ctx context.Context) (News, error) {
+	s := c.Session
+	for {
+		news, gathers := c.take()
+		if gathers { // more come with the same claim
+			select {
+			case <-time.After(gather):
+			case <-ctx.Done():
+			}
+			more, _ := c.take()
+			news.add(more)
+		}
+		if len(news.Jobs) > 0 || len(news.Interrupted) > 0 || news.Quiet {
+			return news, nil
+		}
+		select {
+		case <-s.wake:
+		case <-c.over:
+			return News{}, c.why
+		case <-ctx.Done():
+			return News{}, nil
+		}
+	}
+}
+
+func (n *News) add(more News) {
+	n.Jobs, n.Interrupted, n.Quiet = append(n.Jobs, more.Jobs...), append(n.Interrupted, more.Interrupted...), n.Quiet || more.Quiet
+}
+
+// take returns what there is to tell now; gathers: there is a first job, and room for more.
+func (c *Call) take() (n News, gathers bool) {
+	s, d := c.Session, c.Session.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.call != c {
+		return n, false
+	}
+	bytes, told := 0, 0
+	for _, a := range s.outbox {
+		if bytes += a.size(); told == maxTold || told > 0 && bytes > maxToldBytes {
+			break
+		}
+		told++
+		if a.session == s && !a.over && a.reason == "" {
+			n.Jobs = append(n.Jobs, a.job())
+		}
+	}
+	if s.outbox = s.outbox[told:]; len(s.outbox) > 0 {
+		s.signal()
+	}
+	for _, a := range s.tellOf {
+		if a.session == s && !a.over {
+			n.Interrupted = append(n.Interrupted, Interrupted{a.token, a.reason})
+		}
+	}
+	s.tellOf = nil
+	n.Quiet = d.quiet && !s.toldQuiet
+	s.toldQuiet = d.quiet
+	if len(n.Jobs) > 0 && len(s.outbox) == 0 {
+		for _, w := range s.wants {
+			gathers = gathers || w.credit > 0
+		}
+	}
+	return n, gathers
+}
+
+// Close ends the call. It returns what is still to be told, unless the client has gone: then these jobs are released.
+func (c *Call) Close(gone bool) (rest News) {
+	s, d := c.Session, c.Session.d
+	d.mu.Lock()
+	if s.call != c {
+		d.mu.Unlock()
+		return rest
+	}
+	s.seen = d.clock()
+	for name := range s.wants {
+		s.credit(name, 0)
+	}
+	if gone {
+		for _, a := range s.outbox {
+			if a.session == s && a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+				delete(s.held, a.key)
+			}
+		}
+		s.outbox = nil
+	}
+	d.mu.Unlock()
+	if !gone {
+		rest, _ = c.take()
+	}
+	d.mu.Lock()
+	c.end(errEnded)
+	d.mu.Unlock()
+	return rest
+}
+
+// Interrupted returns all that the session holds and is to interrupt.
+func (c *Call) Interrupted() []Interrupted {
+	c.Session.d.mu.Lock()
+	defer c.Session.d.mu.Unlock()
+	return append(c.Session.interrupted(), c.Lost...)
+}
+
+// Heard says that a standing call is alive.
+func (c *Call) Heard() {
+	c.Session.d.mu.Lock()
+	c.Session.seen = c.Session.d.clock()
+	c.Session.d.mu.Unlock()
+}
+
+// ID returns the worker's id.
+func (c *Call) ID() string { return c.Session.id }

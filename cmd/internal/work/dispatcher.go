@@ -1,0 +1,253 @@
+package work
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// Config configures a Dispatcher. All fields are required except Hubs and Lease.
+type Config struct {
+	Pool   *pgxpool.Pool // whose configuration the worker's connections have
+	Calls  *store.Store  // for calls about attempts of other hubs
+	Name   string        // of this hub, for people
+	Secret string        // the same at all hubs of the database
+	Hubs   Hubs          // how hubs tell each other; nil: they don't
+	Lease  time.Duration // of an attempt, and of the worker in the database; 0: 30 s
+	Log    *slog.Logger
+}
+
+const (
+	defaultLease = 30 * time.Second
+	maxSessions  = 200_000
+	maxQueues    = 1000   // that are worked at once
+	maxSlots     = 20_000 // attempts of one queue at once
+	keepQueue    = time.Hour
+)
+
+// Dispatcher hands out jobs. Create it with New, and call Run.
+type Dispatcher struct {
+	Config
+	tokens signer
+	clock  func() time.Time
+	again  chan struct{} // signals that another queue was asked for; never closed
+
+	mu       sync.Mutex
+	sessions map[string]*Session
+	queues   map[string]*queue
+	attempts map[key]*attempt
+	ours     map[int32]bool // workers that this hub has, or had
+	now      *generation    // nil: none was needed yet
+	failed   error          // why there is no worker; nil: there is, or soon will be
+	quiet    bool           // it is stopping
+	idle     chan struct{}  // closed when it is stopping and no attempt is left
+	peers    peers
+}
+
+// LimitError is a limit that was reached.
+type LimitError struct{ text string }
+
+func (e *LimitError) Error() string { return e.text }
+
+// BadError is what is wrong with a request, and what to do.
+type BadError struct{ Text, Hint string }
+
+func (e *BadError) Error() string { return e.Text }
+
+// New returns a dispatcher.
+func New(c Config) *Dispatcher {
+	if c.Lease == 0 {
+		c.Lease = defaultLease
+	}
+	d := &Dispatcher{
+		Config: c, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1),
+		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, ours: map[int32]bool{}, idle: make(chan struct{}),
+	}
+	d.peers.init(d)
+	return d
+}
+
+func newID() string { return rand.Text() }
+
+// Run works until ctx ends, and waits until its workers in the database have ended. Call Stop before.
+func (d *Dispatcher) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	all.Go(func() { d.sweeps(ctx) })
+	all.Go(func() { d.peers.run(ctx) })
+	d.generations(ctx)
+	all.Wait()
+}
+
+// Stop tells all sessions that there will be no more jobs, and waits until what they have is recorded. When ctx ends first, the rest is released, for others.
+func (d *Dispatcher) Stop(ctx context.Context) {
+	d.mu.Lock()
+	d.quiet = true
+	for _, q := range d.queues {
+		for _, a := range q.waiting {
+			a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)})
+		}
+		q.waiting = nil
+	}
+	for _, s := range d.sessions {
+		s.signal()
+	}
+	d.checkIdle()
+	d.mu.Unlock()
+	select {
+	case <-d.idle:
+	case <-ctx.Done():
+		d.mu.Lock()
+		for _, a := range d.attempts {
+			d.interrupt(a, Lost)
+			if a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+				d.freed(a)
+			}
+		}
+		d.mu.Unlock()
+	}
+}
+
+// checkIdle notices that the last attempt has ended; the caller holds mu.
+func (d *Dispatcher) checkIdle() {
+	if !d.quiet || len(d.attempts) > 0 {
+		return
+	}
+	select {
+	case <-d.idle:
+	default:
+		close(d.idle)
+	}
+}
+
+// ask makes sure that the queues are worked; the caller holds mu.
+func (d *Dispatcher) ask(names []string) error {
+	more := 0
+	for _, name := range names {
+		if d.queues[name] == nil {
+			more++
+		}
+	}
+	if len(d.queues)+more > maxQueues {
+		return &LimitError{fmt.Sprintf("this hub works %d queues, its limit", maxQueues)}
+	}
+	if d.failed != nil {
+		return d.failed
+	}
+	for _, name := range names {
+		d.queueOf(name).asked = d.clock()
+		if d.now == nil || !d.now.works(name) {
+			select {
+			case d.again <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return nil
+}
+
+// more tells the worker that there are free slots again; the caller holds mu.
+func (d *Dispatcher) more() {
+	if d.now != nil {
+		d.now.worker.More()
+	}
+}
+
+// End ends a session: what it holds is released. It returns false if there is none of this id.
+func (d *Dispatcher) End(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sessions[id]
+	if s == nil {
+		return false
+	}
+	s.leave()
+	return true
+}
+
+// interrupt tells an attempt's session to interrupt it; the caller holds mu.
+func (d *Dispatcher) interrupt(a *attempt, reason string) {
+	if a.reason = reason; a.session != nil {
+		a.session.tellOf = append(a.session.tellOf, a)
+		a.session.signal()
+	}
+}
+
+// errSilent is the error of an attempt whose session was not heard of.
+type errSilent struct {
+	name  string
+	lease time.Duration
+}
+
+func (e errSilent) Error() string {
+	return fmt.Sprintf("the worker %q was not heard of for %s", e.name, e.lease)
+}
+
+const sweepEvery = 250 * time.Millisecond
+
+// sweeps ends what has lasted too long, until ctx ends.
+func (d *Dispatcher) sweeps(ctx context.Context) {
+	every := time.NewTicker(sweepEvery)
+	defer every.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-every.C:
+			d.sweep(n%4 == 0)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sweep releases jobs that nobody was free for, and, if all, ends attempts and sessions of which nothing was heard for the lease.
+func (d *Dispatcher) sweep(all bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.clock()
+	for _, q := range d.queues {
+		for len(q.waiting) > 0 && (now.Sub(q.waiting[0].since) > waitHere || len(q.waiting) > maxHere) {
+			a := q.waiting[0]
+			q.waiting = q.waiting[1:]
+			if q.wanted(a.task.Kind) {
+				a.finish(nobodyFree(a))
+			} else {
+				a.finish(unwanted(a))
+			}
+		}
+	}
+	if !all {
+		return
+	}
+	for _, a := range d.attempts {
+		s := a.session
+		if s == nil || a.over {
+			continue
+		}
+		seen := a.since
+		if s.call != nil && s.call.Standing && s.seen.After(seen) {
+			seen = s.seen
+		}
+		if now.Sub(seen) > d.Lease {
+			silent := errSilent{s.name, d.Lease}
+			d.interrupt(a, Lost)
+			after := store.ByQueue
+			a.finish(worker.Result{Outcome: store.Retried, Err: silent, After: &after})
+			d.freed(a)
+		}
+	}
+	for _, s := range d.sessions {
+		if now.Sub(s.seen) > d.Lease && (s.call == nil || s.call.Standing) {
+			s.leave()
+		}
+	}
+}
+
+var errStopping = errors.New("this hub is stopping")

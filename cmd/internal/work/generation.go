@@ -1,0 +1,216 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+const (
+	growAfter      = 20 * time.Millisecond // queues that are asked for within this time share a generation
+	maxGenerations = 8                     // at once, with three connections each
+	failedAgain    = 5 * time.Second
+	pollEvery      = 3500 * time.Microsecond // as the Go library's workers
+)
+
+// generation is a worker in the database, for the queues that were asked for when it was started.
+type generation struct {
+	d      *Dispatcher
+	queues map[string]int
+	worker *worker.Worker
+	ctx    context.Context // ends when it is replaced, or the dispatcher ends
+	stop   context.CancelFunc
+	// Attempts of this generation by queue, that have not ended; Dispatcher.mu guards it.
+	running map[string]int
+}
+
+func (g *generation) works(queue string) bool { return g.queues[queue] > 0 }
+
+// generations starts a generation whenever another queue is asked for, until ctx ends, and then waits for all of them.
+func (d *Dispatcher) generations(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	places := make(chan struct{}, maxGenerations)
+	for {
+		select {
+		case <-d.again:
+		case <-ctx.Done():
+			return
+		}
+		if !sleep.For(ctx, growAfter) {
+			return
+		}
+		select {
+		case places <- struct{}{}: // or jobs of an earlier generation must end first
+		case <-ctx.Done():
+			return
+		}
+		before, g := d.grow(ctx)
+		if g == nil {
+			<-places
+			continue
+		}
+		all.Go(func() {
+			defer func() { <-places }()
+			d.run(g)
+		})
+		if before != nil {
+			before.stop()
+		}
+	}
+}
+
+// grow makes a generation with all queues that were asked for, if one lacks any.
+func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, lacks := d.clock(), d.now == nil && len(d.queues) > 0
+	queues := map[string]int{}
+	for name, q := range d.queues {
+		if now.Sub(q.asked) > keepQueue && q.credit <= 0 && q.all == 0 && len(q.kinds) == 0 && len(q.waiting) == 0 {
+			delete(d.queues, name)
+			continue
+		}
+		queues[name] = maxSlots
+		lacks = lacks || !d.now.works(name)
+	}
+	if !lacks || d.quiet {
+		return nil, nil
+	}
+	before = d.now
+	g = &generation{d: d, queues: queues, running: map[string]int{}}
+	g.worker = worker.New(worker.Config{
+		Name: fmt.Sprintf("hub %.90s", d.Name), Queues: queues, Slots: g.slots, Linger: true, Handler: g.handle,
+		Lease: d.Lease, StopTimeout: 5 * time.Second, Poll: pollEvery, Health: &worker.Health{}, Log: d.Log, Outage: outage.New(d.Log),
+	})
+	g.ctx, g.stop = context.WithCancel(ctx)
+	d.now = g
+	return before, g
+}
+
+// run runs a generation until it is replaced, or the dispatcher ends. After an error that waiting does not mend, it tries again all the same: somebody may have mended it.
+func (d *Dispatcher) run(g *generation) {
+	ctx := g.ctx
+	defer g.stop()
+	for ctx.Err() == nil {
+		err := d.work(ctx, g)
+		if ctx.Err() != nil {
+			return
+		}
+		d.mu.Lock()
+		d.failed = fmt.Errorf("the hub's worker does not run: %w", err)
+		d.mu.Unlock()
+		d.Log.Error("weir: jobs over HTTP: the hub's worker does not run", "error", err)
+		sleep.For(ctx, failedAgain)
+		d.mu.Lock()
+		d.failed = nil
+		d.mu.Unlock()
+	}
+}
+
+func (d *Dispatcher) work(ctx context.Context, g *generation) error {
+	own, err := store.OpenOwn(d.Pool)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	g.worker.Store, g.worker.Keep = own.Work, own.Keep
+	g.worker.Maintainer = maintain.New(own.Work, d.Log, g.worker.Outage)
+	if err := g.worker.Run(ctx); err != nil {
+		return err
+	}
+	return errStopping
+}
+
+// slots returns how many jobs of a queue the worker may have: those that sessions have, and as many as they want.
+func (g *generation) slots(name string) int {
+	d := g.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := g.running[name]
+	q := d.queues[name]
+	if g == d.now && !d.quiet && q != nil && len(q.waiting) < maxHere {
+		n += max(q.credit, 0)
+	}
+	return n
+}
+
+// handle has an attempt run by a session, and returns when it has ended.
+func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Result) {
+	d := g.d
+	a := &attempt{key: key{t.Worker, t.Lane, t.Seq, t.ID}, task: t, ended: make(chan worker.Result, 1)}
+	point, err := t.StoredCheckpoint(ctx, false)
+	if err != nil {
+		*r = worker.Result{Outcome: store.Released, Err: fmt.Errorf("read the job's checkpoint: %w", err), After: new(time.Second)}
+		return
+	}
+	a.token, a.point = d.tokens.token(a.key), point
+	d.mu.Lock()
+	if !d.ours[t.Worker] {
+		d.ours[t.Worker] = true
+		d.peers.hearsOf(t.Worker)
+	}
+	g.running[t.Queue]++
+	d.place(a)
+	d.mu.Unlock()
+	defer func() { // in any case, the outcome in the database is told to whoever has reported the end
+		d.mu.Lock()
+		if g.running[t.Queue]--; g.running[t.Queue] == 0 {
+			delete(g.running, t.Queue)
+		}
+		d.mu.Unlock()
+		r.Told = func(recorded store.Outcome, why error) { d.settled(a, recorded, why) }
+	}()
+	select {
+	case *r = <-a.ended:
+		return
+	case <-ctx.Done():
+	}
+	cause := context.Cause(ctx)
+	d.mu.Lock()
+	if a.session == nil {
+		d.drop(a)
+	}
+	if cause != worker.ErrCancelled {
+		d.interrupt(a, Lost)
+		if a.finish(worker.Settle(worker.Result{Outcome: store.Retried, Err: cause}, cause)) {
+			d.freed(a)
+		}
+	} else if a.session == nil {
+		a.finish(worker.Result{Outcome: store.Cancelled})
+	} else {
+		d.interrupt(a, Cancelled)
+	}
+	d.mu.Unlock()
+	*r = worker.Settle(<-a.ended, cause) // its session says so, or is not heard of
+}
+
+// drop takes an attempt from those that wait for a session; the caller holds mu.
+func (d *Dispatcher) drop(a *attempt) {
+	if i := slices.Index(a.queue.waiting, a); i >= 0 {
+		a.queue.waiting = slices.Delete(a.queue.waiting, i, i+1)
+	}
+}
+
+// settled is called when it is known how an attempt has ended in the database.
+func (d *Dispatcher) settled(a *attempt, recorded store.Outcome, why error) {
+	d.mu.Lock()
+	if d.attempts[a.key] == a {
+		delete(d.attempts, a.key)
+	}
+	told := a.told
+	a.told = nil
+	d.checkIdle()
+	d.mu.Unlock()
+	for _, f := range told {
+		f(recorded, why)
+	}
+}

@@ -1,0 +1,213 @@
+package work
+
+import (
+	"context"
+	"crypto/hmac"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Hubs is how the hubs of a database tell each other something: through the log of messages.
+type Hubs interface {
+	// Publish publishes a message.
+	Publish(ctx context.Context, channel string, payload []byte) error
+	// Hear calls f for each message of a channel, until ctx ends.
+	Hear(ctx context.Context, channel string, f func(payload []byte)) error
+}
+
+// A worker behind a load balancer may ask another hub than the one that has given it its jobs. That hub then tells the one that has, on the channel of its worker, that these attempts are
+// alive or have ended. A message that is lost costs nothing: an attempt that is thought lost ends as failed, whereupon the database says that it has ended.
+const (
+	opRenew byte = 1 + iota
+	opEnded
+)
+
+// channelOf returns the channel on which the hub of a worker listens.
+func channelOf(worker int32) string { return fmt.Sprintf("weir.work.%d", worker) }
+
+const (
+	tellEvery     = 50 * time.Millisecond
+	maxToldKeys   = 10_000 // that wait to be told; of more, hubs find out when the lease ends
+	keysAtOnce    = 1000
+	maxRemembered = 100_000
+)
+
+// peers tells other hubs, and hears from them.
+type peers struct {
+	d      *Dispatcher
+	signer signer
+	more   chan struct{} // signals that there is something to tell; never closed
+	heard  chan int32    // workers whose channels are to be heard
+
+	mu      sync.Mutex
+	telling map[note][]key
+	count   int
+	renewed map[key]time.Time // when the owner of an attempt was last told that it is alive
+}
+
+// note is what is to be told to the hub of a worker.
+type note struct {
+	worker int32
+	op     byte
+}
+
+func (p *peers) init(d *Dispatcher) {
+	p.d, p.signer = d, newSigner(d.Secret, "weir work hubs")
+	p.more, p.heard = make(chan struct{}, 1), make(chan int32, 64)
+	p.telling, p.renewed = map[note][]key{}, map[key]time.Time{}
+}
+
+// tell tells the hub of a worker about attempts.
+func (p *peers) tell(worker int32, keys []key, op byte) {
+	if p.d.Hubs == nil || len(keys) == 0 {
+		return
+	}
+	p.mu.Lock()
+	if p.count += len(keys); p.count > maxToldKeys {
+		p.count -= len(keys)
+		p.mu.Unlock()
+		return
+	}
+	n := note{worker, op}
+	p.telling[n] = append(p.telling[n], keys...)
+	p.mu.Unlock()
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+// hearsOf lets other hubs tell about attempts of a worker of this one. A hub has a new worker when it is started, when it was fenced, and when another queue is asked for.
+func (p *peers) hearsOf(worker int32) {
+	select {
+	case p.heard <- worker:
+	default: // others find out when the lease ends
+	}
+}
+
+// run tells and hears until ctx ends.
+func (p *peers) run(ctx context.Context) {
+	if p.d.Hubs == nil {
+		return
+	}
+	for {
+		select {
+		case worker := <-p.heard:
+			go func() { // ends with ctx
+				_ = p.d.Hubs.Hear(ctx, channelOf(worker), func(payload []byte) { p.hear(worker, payload) })
+			}()
+		case <-p.more:
+			p.flush(ctx)
+			select {
+			case <-time.After(tellEvery):
+			case <-ctx.Done():
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *peers) flush(ctx context.Context) {
+	p.mu.Lock()
+	telling := p.telling
+	p.telling, p.count = map[note][]key{}, 0
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for n, keys := range telling {
+		for len(keys) > 0 {
+			some := keys[:min(len(keys), keysAtOnce)]
+			if err := p.d.Hubs.Publish(ctx, channelOf(n.worker), p.encode(n, some)); err != nil {
+				p.d.Log.Debug("weir: jobs over HTTP: can't tell another hub", "error", err)
+				return
+			}
+			keys = keys[len(some):]
+		}
+	}
+}
+
+// encode returns a signed message: the operation, and the attempts.
+func (p *peers) encode(n note, keys []key) []byte {
+	b := []byte{n.op}
+	b = binary.BigEndian.AppendUint32(b, uint32(n.worker))
+	for _, k := range keys {
+		for _, v := range []int64{k.lane, k.seq, k.id} {
+			b = binary.BigEndian.AppendUint64(b, uint64(v))
+		}
+	}
+	return append(b, p.signer.mac(b)...)
+}
+
+// decode returns what a message says; ok: it was signed by a hub of this database.
+func (p *peers) decode(payload []byte) (n note, keys []key, ok bool) {
+	end := len(payload) - macBytes
+	if end < 5 || (end-5)%24 != 0 || !hmac.Equal(p.signer.mac(payload[:end]), payload[end:]) {
+		return n, nil, false
+	}
+	n = note{int32(binary.BigEndian.Uint32(payload[1:])), payload[0]}
+	for b := payload[5:end]; len(b) > 0; b = b[24:] {
+		keys = append(keys, key{n.worker, int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:])), int64(binary.BigEndian.Uint64(b[16:]))})
+	}
+	return n, keys, true
+}
+
+// hear is called with what another hub says about attempts of this one.
+func (p *peers) hear(worker int32, payload []byte) {
+	n, keys, ok := p.decode(payload)
+	if !ok || n.worker != worker {
+		return
+	}
+	d := p.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range keys {
+		a := d.attempts[k]
+		switch {
+		case a == nil:
+		case n.op == opRenew:
+			a.since = d.clock()
+		case n.op == opEnded && a.finish(endedElsewhere()):
+			d.drop(a)
+			d.freed(a)
+		}
+	}
+}
+
+// renew tells the hubs that have given out attempts that they are alive, a few times in each lease. It returns those whose jobs were cancelled.
+func (d *Dispatcher) renew(ctx context.Context, keys []key) (cancelled []Interrupted) {
+	p, now := &d.peers, d.clock()
+	due := map[int32][]key{}
+	var ids []int64
+	p.mu.Lock()
+	if len(p.renewed) > maxRemembered {
+		clear(p.renewed)
+	}
+	for _, k := range keys {
+		ids = append(ids, k.id)
+		if now.Sub(p.renewed[k]) > d.Lease/6 {
+			p.renewed[k] = now
+			due[k.worker] = append(due[k.worker], k)
+		}
+	}
+	p.mu.Unlock()
+	for worker, some := range due {
+		p.tell(worker, some, opRenew)
+	}
+	found, err := d.Calls.CancelledAmong(ctx, ids)
+	if err != nil {
+		return nil // the next call is soon enough
+	}
+	is := make(map[int64]bool, len(found))
+	for _, id := range found {
+		is[id] = true
+	}
+	for _, k := range keys {
+		if is[k.id] {
+			cancelled = append(cancelled, Interrupted{d.tokens.token(k), Cancelled})
+		}
+	}
+	return cancelled
+}

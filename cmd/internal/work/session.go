@@ -1,0 +1,171 @@
+package work
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// Session is one remote worker. Dispatcher.mu guards it.
+type Session struct {
+	d     *Dispatcher
+	id    string
+	name  string
+	seen  time.Time       // when it was last heard of
+	kinds map[string]bool // that it has handlers for; nil: all
+	wants map[string]*want
+	held  map[key]*attempt // given to it, and without an end
+	// What it has to be told.
+	outbox    []*attempt    // jobs
+	tellOf    []*attempt    // attempts to interrupt
+	toldQuiet bool          // that the hub is stopping
+	wake      chan struct{} // signals that it has to be told something; never closed
+	call      *Call         // what it is connected by; nil: nothing
+	ended     bool
+}
+
+// want is what a session wants of one queue.
+type want struct {
+	slots  int  // with a standing call: how many jobs it may have at once
+	credit int  // how many more it wants now
+	listed bool // it is among the queue's takers
+}
+
+func (s *Session) takes(kind string) bool { return s.kinds == nil || s.kinds[kind] }
+
+// signal wakes whoever tells the session.
+func (s *Session) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// want replaces the queues and kinds that the session wants; the caller holds mu.
+func (s *Session) want(queues []string, kinds []string) {
+	s.count(-1)
+	s.kinds = nil
+	if kinds != nil {
+		s.kinds = make(map[string]bool, len(kinds))
+		for _, k := range kinds {
+			s.kinds[k] = true
+		}
+	}
+	for name, w := range s.wants {
+		if !slices.Contains(queues, name) {
+			s.d.give(s, s.d.queueOf(name), -max(w.credit, 0))
+			delete(s.wants, name)
+		}
+	}
+	for _, name := range queues {
+		if s.wants[name] == nil {
+			s.wants[name] = &want{}
+		}
+		s.d.queueOf(name).asked = s.d.clock()
+	}
+	s.count(1)
+}
+
+// count adds the session n times to those that want its queues and kinds.
+func (s *Session) count(n int) {
+	for name := range s.wants {
+		q := s.d.queueOf(name)
+		if s.kinds == nil {
+			q.all += n
+		}
+		for k := range s.kinds {
+			if q.kinds[k] += n; q.kinds[k] == 0 {
+				delete(q.kinds, k)
+			}
+		}
+	}
+}
+
+// credit sets the session's credit for a queue; the caller holds mu. It reports whether the queue had none before.
+func (s *Session) credit(name string, n int) (first bool) {
+	return s.d.give(s, s.d.queueOf(name), n-s.wants[name].credit)
+}
+
+// hold renews the attempts that the session says it holds, and puts the others that it was given into its outbox again: their answer was lost. It returns those that it does not have any
+// more, and those that other hubs have given it. The caller holds mu.
+func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
+	now := s.d.clock()
+	named := make(map[key]bool, len(tokens))
+	for _, token := range tokens {
+		k, err := s.d.tokens.parse(token)
+		a := s.d.attempts[k]
+		switch {
+		case err != nil:
+			lost = append(lost, Interrupted{token, Lost})
+		case a != nil:
+			named[k] = true
+			if a.session != s { // it has another name now
+				if a.session != nil {
+					delete(a.session.held, k)
+				}
+				a.session = s
+				if !a.over {
+					s.held[k] = a
+				}
+			}
+			a.since = now
+		case s.d.ours[k.worker]:
+			lost = append(lost, Interrupted{token, Lost})
+		default:
+			elsewhere = append(elsewhere, k)
+		}
+	}
+	s.outbox = s.outbox[:0]
+	for k, a := range s.held {
+		if !named[k] && a.reason == "" {
+			s.outbox = append(s.outbox, a)
+		}
+	}
+	slices.SortFunc(s.outbox, func(a, b *attempt) int { return cmp.Compare(a.id, b.id) })
+	return lost, elsewhere
+}
+
+// leave takes a session away, and releases what it holds; the caller holds mu.
+func (s *Session) leave() {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	s.want(nil, nil)
+	for _, a := range s.held {
+		if a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+			s.d.freed(a)
+		}
+	}
+	delete(s.d.sessions, s.id)
+	if s.call != nil {
+		s.call.end(errEnded)
+	}
+}
+
+// freed takes an attempt that has ended from its session; the caller holds mu.
+func (d *Dispatcher) freed(a *attempt) {
+	s := a.session
+	if s == nil {
+		return
+	}
+	delete(s.held, a.key)
+	if w := s.wants[a.queue.name]; w != nil && s.call != nil && s.call.Standing {
+		if d.give(s, a.queue, 1) {
+			d.more()
+		}
+	}
+}
+
+// interrupted returns what the session holds and is to interrupt; the caller holds mu.
+func (s *Session) interrupted() (all []Interrupted) {
+	for _, a := range s.held {
+		if a.reason != "" {
+			all = append(all, Interrupted{a.token, a.reason})
+		}
+	}
+	return all
+}
