@@ -29,7 +29,10 @@ func (s *Server) jobEndpoints(ctx context.Context) ([]web.Endpoints, error) {
 	case err != nil && !store.IsMoved(err):
 		return nil, fmt.Errorf("read jobs from the database: %w", err)
 	}
-	return []web.Endpoints{jobs.New(calls)}, nil
+	if s.work, err = s.dispatcher(ctx, calls); err != nil {
+		return nil, fmt.Errorf("connect to the database to work jobs: %w", err)
+	}
+	return []web.Endpoints{jobs.New(calls), s.work}, nil
 }
 
 // jobPool returns a pool for calls of HTTP clients, which write times in UTC.

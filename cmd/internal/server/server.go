@@ -26,6 +26,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 	"github.com/weir-pg/weir/cmd/internal/wake"
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/cmd/internal/work"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -53,6 +54,8 @@ type Config struct {
 	DurableNotify bool // notifications by clients are logged before they are delivered
 
 	Web web.Config // authorization, origins and limits of HTTP; Hub, Logger, Metrics, Jobs, Endpoints, Stuck and Ready are set by Start
+
+	JobsLease time.Duration // of a job given out over HTTP; 0: 30 s
 
 	Jobs bool // jobs are enqueued and worked over HTTP too; the database's user needs the role weir_work
 
@@ -101,7 +104,8 @@ type Server struct {
 	pools      []*pgxpool.Pool
 	cluster    *cluster.Cluster
 	jobs       *wake.Jobs
-	examiner   *examiner // nil: none
+	work       *work.Dispatcher // nil: no jobs are worked over HTTP
+	examiner   *examiner        // nil: none
 	pg         *pgwire.Server
 	secret     string // from which the salts of users that do not exist are derived
 	iterations int    // shown for them
@@ -161,6 +165,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.inner.Go(func() { s.hub.Run(inner) })
 	s.inner.Go(func() { s.jobs.Run(inner) })
+	if s.work != nil {
+		s.inner.Go(func() { s.work.Run(inner) })
+	}
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
 	if s.roster != nil {
@@ -434,6 +441,11 @@ func (s *Server) stopNow(ctx context.Context) error {
 		s.stopPG()
 	}
 	s.pgServing.Wait() // limited by Drain; requests already received are still answered
+	if s.work != nil {
+		finishing, cancel := context.WithTimeout(bounded, drain*4/5) // the rest is for clients to be told
+		s.work.Stop(finishing)
+		cancel()
+	}
 	// The end of the hub makes event streams reconnect elsewhere.
 	s.stopInner()
 	var err error

@@ -51,11 +51,11 @@ func (w *Web) readAll(ctx context.Context, from io.Reader) (b []byte, done func(
 	return nil, nil, err
 }
 
-// list is a list in a request. One that is longer than any limit is refused before it is built: two bytes of JSON become forty in memory.
-type list[T any] []T
+// List is a list in a request. One that is longer than any limit is refused before it is built: two bytes of JSON become forty in memory.
+type List[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (l *list[T]) UnmarshalJSON(b []byte) error {
+func (l *List[T]) UnmarshalJSON(b []byte) error {
 	*l = nil
 	if string(b) == "null" {
 		return nil
@@ -64,7 +64,7 @@ func (l *list[T]) UnmarshalJSON(b []byte) error {
 	if first, err := from.Token(); err != nil || first != json.Delim('[') {
 		return errors.New("expected a list")
 	}
-	*l = list[T]{}
+	*l = List[T]{}
 	for from.More() {
 		if len(*l) == maxInLists {
 			return tooMany("elements in a list", maxInLists)

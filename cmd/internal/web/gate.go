@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -67,6 +68,13 @@ func (g *Gate) Read(ctx context.Context, rw http.ResponseWriter, r *http.Request
 		_ = http.NewResponseController(rw).SetReadDeadline(time.Time{})
 	}
 	return body, done, err
+}
+
+// ReadFrom reads a frame of a connection, within the limit of its reader, as Read does a body.
+func (g *Gate) ReadFrom(ctx context.Context, frame io.Reader) (b []byte, done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.web.BodyTimeout)
+	defer cancel()
+	return g.web.readAll(ctx, frame)
 }
 
 // Context ends when the server stops, with Shutdown: what waits then answers.

@@ -19,12 +19,12 @@ import (
 type request struct {
 	Type     string          `json:"type"`
 	ID       json.RawMessage `json:"id"`
-	Channels list[string]    `json:"channels"`
+	Channels List[string]    `json:"channels"`
 	Position string          `json:"position"`
 	Last     int             `json:"last"` // messages of each channel to begin with
 	Token    string          `json:"token"`
 	draftJSON
-	Messages list[draftJSON] `json:"messages"`
+	Messages List[draftJSON] `json:"messages"`
 }
 
 const (

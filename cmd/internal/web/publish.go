@@ -70,7 +70,7 @@ func (w *Web) parseBody(r *http.Request, body []byte) ([]hub.Draft, error) {
 		d := hub.Draft{Channel: q.Get("channel"), Payload: body, Binary: kind == "application/octet-stream" || !utf8.Valid(body)}
 		return []hub.Draft{d}, w.checkDraft(d)
 	}
-	var all list[draftJSON]
+	var all List[draftJSON]
 	var err error
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '[' {
 		err = json.Unmarshal(body, &all)

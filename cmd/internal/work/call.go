@@ -210,12 +210,7 @@ func (c *Call) take() (n News, gathers bool) {
 	if s.outbox = s.outbox[told:]; len(s.outbox) > 0 {
 		s.signal()
 	}
-	for _, a := range s.tellOf {
-		if a.session == s && !a.over {
-			n.Interrupted = append(n.Interrupted, Interrupted{a.token, a.reason})
-		}
-	}
-	s.tellOf = nil
+	n.Interrupted, s.tellOf = s.tellOf, nil // if it has recorded some since, it ignores them
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
 	if len(n.Jobs) > 0 && len(s.outbox) == 0 {

@@ -176,7 +176,7 @@ func (d *Dispatcher) End(id string) bool {
 // interrupt tells an attempt's session to interrupt it; the caller holds mu.
 func (d *Dispatcher) interrupt(a *attempt, reason string) {
 	if a.reason = reason; a.session != nil {
-		a.session.tellOf = append(a.session.tellOf, a)
+		a.session.tellOf = append(a.session.tellOf, Interrupted{a.token, reason})
 		a.session.signal()
 	}
 }
@@ -244,10 +244,19 @@ func (d *Dispatcher) sweep(all bool) {
 		}
 	}
 	for _, s := range d.sessions {
-		if now.Sub(s.seen) > d.Lease && (s.call == nil || s.call.Standing) {
+		if now.Sub(s.seen) > d.Lease && len(s.held) == 0 && (s.call == nil || s.call.Standing) { // it may be heard of at other hubs while it has attempts
 			s.leave()
 		}
 	}
 }
 
 var errStopping = errors.New("this hub is stopping")
+
+// errNoWorker means that the hub has no worker in the database.
+var errNoWorker = errors.New("the hub's worker does not run")
+
+// isGone reports whether an error means that a worker has ended.
+func isGone(err error) bool { return store.IsFenced(err) || store.IsMoved(err) }
+
+// isBad reports whether an error is the caller's.
+func isBad(err error) bool { return store.IsBadArgument(err) }

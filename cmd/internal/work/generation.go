@@ -106,7 +106,7 @@ func (d *Dispatcher) run(g *generation) {
 			return
 		}
 		d.mu.Lock()
-		d.failed = fmt.Errorf("the hub's worker does not run: %w", err)
+		d.failed = fmt.Errorf("%w: %w", errNoWorker, err)
 		d.mu.Unlock()
 		d.Log.Error("weir: jobs over HTTP: the hub's worker does not run", "error", err)
 		sleep.For(ctx, failedAgain)

@@ -144,7 +144,7 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 			switch {
 			case recorded == store.Lost:
 				w.settle(i, "lost", "")
-			case !first:
+			case !first || (recorded == store.Completed) != (r.Outcome == store.Completed): // another hub has recorded another end
 				w.settle(i, "ended", "")
 			case why != nil:
 				w.settle(i, "", why.Error())
@@ -226,7 +226,7 @@ func (d *Dispatcher) recordRemote(ctx context.Context, id int32, some []remote, 
 		refused, err := d.Calls.Record(ctx, id, ends)
 		if err != nil {
 			refusal, detail := unavailable, "the database does not answer now: record it again"
-			if store.IsFenced(err) || store.IsMoved(err) {
+			if isGone(err) {
 				refusal, detail = "lost", ""
 			} else {
 				d.Log.Warn("weir: jobs over HTTP: can't record ends", "error", err)

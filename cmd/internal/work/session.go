@@ -20,7 +20,7 @@ type Session struct {
 	held  map[key]*attempt // given to it, and without an end
 	// What it has to be told.
 	outbox    []*attempt    // jobs
-	tellOf    []*attempt    // attempts to interrupt
+	tellOf    []Interrupted // attempts to interrupt
 	toldQuiet bool          // that the hub is stopping
 	wake      chan struct{} // signals that it has to be told something; never closed
 	call      *Call         // what it is connected by; nil: nothing

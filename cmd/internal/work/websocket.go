@@ -1,0 +1,350 @@
+package work
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/weir-pg/weir/cmd/internal/web"
+)
+
+const (
+	subprotocol = "weir.work.v1"
+	pingEvery   = 10 * time.Second // or a third of the lease
+	openFor     = 10 * time.Second // within which a client must say what it wants
+	frameFor    = 10 * time.Second // within which a frame must arrive
+	writeFor    = 30 * time.Second
+	recordings  = 16 // requests of a session that are being recorded at once; the others wait in its connection
+	maxReplyID  = 100
+)
+
+// Close codes, as those of messages.
+const (
+	closeStopping websocket.StatusCode = 1012
+	closeExpired  websocket.StatusCode = 4401
+	closeReplaced websocket.StatusCode = 4409
+)
+
+// session is a WebSocket.
+type session struct {
+	*endpoints
+	conn   *websocket.Conn
+	caller web.Caller
+	call   *Call
+	queues []string
+	busy   chan struct{} // holds one element for each request that is being recorded
+	tasks  sync.WaitGroup
+
+	mu       sync.Mutex
+	grant    web.Grant
+	revision uint64
+}
+
+// request is what a client sends.
+type request struct {
+	Type    string          `json:"type"`
+	ID      json.RawMessage `json:"id"`
+	Token   string          `json:"token"`
+	Ends    web.List[End]   `json:"ends"`
+	Entries json.RawMessage `json:"entries"`
+	opening
+}
+
+// message is what the hub sends.
+type message struct {
+	Type     string          `json:"type"`
+	ID       json.RawMessage `json:"id,omitempty"`
+	Worker   string          `json:"worker,omitempty"`
+	Lease    float64         `json:"lease,omitempty"`
+	Jobs     []Job           `json:"jobs,omitempty"`
+	Attempts []Interrupted   `json:"attempts,omitempty"`
+	Results  []Result        `json:"results,omitempty"`
+	Expires  *time.Time      `json:"expires,omitempty"`
+	*web.Failure
+}
+
+func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
+	caller, release, err := e.gate.Admit(r)
+	if err != nil {
+		e.gate.Refuse(rw, "open a session", err)
+		return
+	}
+	defer release()
+	s := &session{endpoints: e, caller: caller, busy: make(chan struct{}, recordings), revision: e.gate.Revision()}
+	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
+		e.gate.Refuse(rw, "open a session", err)
+		return
+	}
+	// The origin was checked by the gate.
+	s.conn, err = websocket.Accept(rw, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return // it has answered
+	}
+	defer func() { _ = s.conn.CloseNow() }()
+	s.conn.SetReadLimit(maxBody)
+	s.serve()
+}
+
+// serve serves the session until its connection ends.
+func (s *session) serve() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer s.tasks.Wait()
+	defer cancel()
+	if !s.open(ctx) {
+		return
+	}
+	defer s.call.Close(true)
+	s.tasks.Go(func() { s.tell(ctx) })
+	s.tasks.Go(func() { s.ping(ctx) })
+	for {
+		r, err := s.next(ctx)
+		if err != nil {
+			return
+		}
+		s.call.Heard()
+		if !s.do(ctx, r) {
+			return
+		}
+	}
+}
+
+var errFrame = errors.New("not a request")
+
+// next reads a request; one that is none is answered.
+func (s *session) next(ctx context.Context) (*request, error) {
+	for {
+		kind, frame, err := s.conn.Reader(ctx)
+		if err != nil {
+			return nil, err
+		}
+		late := time.AfterFunc(frameFor, func() { _ = s.conn.CloseNow() })
+		b, done, err := s.gate.ReadFrom(ctx, frame)
+		late.Stop()
+		if err != nil {
+			return nil, err
+		}
+		r := &request{}
+		err = errFrame
+		if kind == websocket.MessageText {
+			err = json.Unmarshal(b, r)
+		}
+		done()
+		if err == nil && len(r.ID) > maxReplyID {
+			r.ID, err = nil, fmt.Errorf("its id is longer than %d bytes", maxReplyID)
+		}
+		if err == nil {
+			return r, nil
+		}
+		s.refuse(ctx, nil, &BadError{"the frame is not a valid request: " + web.Unreadable(err), `send a JSON object in a text frame, such as {"type": "open", "queues": {"mail": 8}}`})
+	}
+}
+
+// open waits for the first request, and opens the session.
+func (s *session) open(ctx context.Context) bool {
+	soon, cancel := context.WithTimeout(ctx, openFor)
+	defer cancel()
+	for {
+		r, err := s.next(soon)
+		if err != nil {
+			return false
+		}
+		if r.Type != "open" {
+			s.refuse(ctx, r.ID, &BadError{fmt.Sprintf("the session is not open, got %.50q", r.Type), `send {"type": "open", "queues": …} first`})
+			continue
+		}
+		s.queues = slices.Sorted(maps.Keys(r.Queues))
+		if err := s.authorize(ctx, s.caller); err != nil {
+			s.refuse(ctx, r.ID, err)
+			continue
+		}
+		o := r.opening
+		if s.call, err = s.Open(ctx, Opening{o.Worker, o.Name, o.Queues, o.Kinds, o.Held}, true); err != nil {
+			s.refuse(ctx, r.ID, err)
+			continue
+		}
+		return s.send(ctx, message{Type: "opened", ID: r.ID, Worker: s.call.ID(), Lease: s.Lease.Seconds()}) == nil
+	}
+}
+
+// authorize asks whether the client may work the session's queues, and keeps its grant.
+func (s *session) authorize(ctx context.Context, as web.Caller) error {
+	revision := s.gate.Revision()
+	grant, err := s.gate.Authorize(ctx, as, web.Work, s.queues...)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caller, s.grant, s.revision = as, grant, revision
+	return nil
+}
+
+// do carries out a request; false: the session is over.
+func (s *session) do(ctx context.Context, r *request) bool {
+	var err error
+	switch r.Type {
+	case "slots":
+		err = s.call.Slots(r.Queues)
+	case "record":
+		if err = checkEnds(len(r.Ends)); err == nil {
+			s.later(ctx, func() {
+				ctx, cancel := context.WithTimeout(ctx, recordFor)
+				defer cancel()
+				_ = s.send(ctx, message{Type: "recorded", ID: r.ID, Results: s.Record(ctx, r.Ends)})
+			})
+		}
+	case "progress":
+		s.later(ctx, func() {
+			results, err := s.Report(ctx, r.Entries)
+			if err != nil {
+				s.refuse(ctx, r.ID, err)
+				return
+			}
+			_ = s.send(ctx, message{Type: "reported", ID: r.ID, Results: results})
+		})
+	case "auth":
+		if err = s.authorize(ctx, web.Caller{Token: r.Token, Remote: s.caller.Remote}); err == nil {
+			m := message{Type: "authorized", ID: r.ID}
+			if !s.grant.Expires.IsZero() {
+				m.Expires = &s.grant.Expires
+			}
+			_ = s.send(ctx, m)
+		}
+	case "ping":
+		_ = s.send(ctx, message{Type: "pong", ID: r.ID})
+	case "stop":
+		for range recordings { // ends that it sent before are recorded, and answered, before
+			s.busy <- struct{}{}
+		}
+		s.End(s.call.ID())
+		_ = s.send(ctx, message{Type: "stopped", ID: r.ID})
+		_ = s.conn.Close(websocket.StatusNormalClosure, "the worker has stopped")
+		return false
+	case "open":
+		err = &BadError{"the session is open already", "open another connection"}
+	default:
+		err = &BadError{fmt.Sprintf("%.50q is not a type of request", r.Type), "use slots, record, progress, auth, ping or stop"}
+	}
+	if err != nil {
+		s.refuse(ctx, r.ID, err)
+	}
+	return true
+}
+
+// later carries out what waits for the database, beside the next requests; too many wait.
+func (s *session) later(ctx context.Context, f func()) {
+	select {
+	case s.busy <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	s.tasks.Go(func() {
+		defer func() { <-s.busy }()
+		f()
+	})
+}
+
+// tell sends the client its jobs, and what to interrupt, until the session is over.
+func (s *session) tell(ctx context.Context) {
+	if len(s.call.Lost) > 0 {
+		_ = s.send(ctx, message{Type: "cancel", Attempts: s.call.Lost})
+	}
+	for ctx.Err() == nil {
+		news, err := s.call.Wait(ctx)
+		if err != nil {
+			code := websocket.StatusNormalClosure
+			if errors.Is(err, errRenewed) {
+				code = closeReplaced
+			}
+			_ = s.conn.Close(code, err.Error())
+			return
+		}
+		if s.pass(ctx, news) != nil {
+			_ = s.conn.CloseNow()
+			return
+		}
+	}
+}
+
+// pass sends news.
+func (s *session) pass(ctx context.Context, news News) (err error) {
+	if len(news.Interrupted) > 0 {
+		err = s.send(ctx, message{Type: "cancel", Attempts: news.Interrupted})
+	}
+	if len(news.Jobs) > 0 && err == nil {
+		err = s.send(ctx, message{Type: "jobs", Jobs: news.Jobs})
+	}
+	if news.Quiet && err == nil {
+		err = s.send(ctx, message{Type: "quiet"})
+	}
+	return err
+}
+
+// ping checks that the client is alive and its token valid, until the session is over.
+func (s *session) ping(ctx context.Context) {
+	pause := min(pingEvery, s.Lease/3)
+	every := time.NewTicker(pause)
+	defer every.Stop()
+	for {
+		s.mu.Lock()
+		grant, accepted, caller := s.grant, s.revision, s.caller
+		s.mu.Unlock()
+		var expires <-chan time.Time
+		if !grant.Expires.IsZero() {
+			expires = time.After(time.Until(grant.Expires))
+		}
+		select {
+		case <-every.C:
+		case <-expires:
+		case <-s.gate.Context().Done():
+			news, _ := s.call.take() // what was interrupted at the end
+			_ = s.pass(ctx, news)
+			_ = s.conn.Close(closeStopping, "this hub is stopping")
+			return
+		case <-ctx.Done():
+			return
+		}
+		s.mu.Lock()
+		expired := s.grant.Expired(time.Now())
+		s.mu.Unlock()
+		if !expired && s.gate.Revision() != accepted {
+			var refusal *web.Failure
+			expired = errors.As(s.authorize(ctx, caller), &refusal) && refusal.Status != http.StatusServiceUnavailable
+		}
+		if expired {
+			_ = s.conn.Close(closeExpired, "the token has expired")
+			return
+		}
+		alive, cancel := context.WithTimeout(ctx, 2*pause)
+		err := s.conn.Ping(alive)
+		cancel()
+		if err != nil {
+			_ = s.conn.CloseNow()
+			return
+		}
+		s.call.Heard()
+	}
+}
+
+func (s *session) refuse(ctx context.Context, id json.RawMessage, err error) {
+	_ = s.send(ctx, message{Type: "error", ID: id, Failure: s.gate.Explain("carry out a worker's request", asFailure(err))})
+}
+
+func (s *session) send(ctx context.Context, m message) error {
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(m); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeFor)
+	defer cancel()
+	return s.conn.Write(ctx, websocket.MessageText, bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+}
