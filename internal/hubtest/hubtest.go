@@ -44,54 +44,101 @@ var command = sync.OnceValues(func() (string, error) {
 // Start runs weir serve --anonymous until the end of the test, and returns its HTTP address. Its warnings and errors are written to complaints.
 func Start(t testing.TB, database string, complaints io.Writer) (address string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	return Run(t, database, complaints).Address
+}
+
+// Hub is a hub that can be killed and started again.
+type Hub struct {
+	Address string // where it serves HTTP, also after Restart
+
+	t          testing.TB
+	database   string
+	complaints io.Writer
+	flags      []string
+	process    *exec.Cmd
+	ended      chan error
+	killed     bool
+}
+
+// Run runs weir serve --anonymous, with further flags, until the end of the test. Its warnings and errors are written to complaints.
+func Run(t testing.TB, database string, complaints io.Writer, flags ...string) *Hub {
+	t.Helper()
+	h := &Hub{Address: "127.0.0.1:0", t: t, database: database, complaints: complaints, flags: flags}
+	h.start()
+	t.Cleanup(h.stop)
+	return h
+}
+
+func (h *Hub) start() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), bound)
 	defer cancel()
 	command, err := command()
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	hub := exec.Command(command, "serve", "--listen-pg", "", "--listen-http", "127.0.0.1:0", "--anonymous", "--name", t.Name())
-	hub.Env = append(os.Environ(), "DATABASE_URL="+database)
-	output, err := hub.StderrPipe()
+	h.process = exec.Command(command, append([]string{"serve", "--listen-pg", "", "--listen-http", h.Address, "--anonymous", "--name", h.t.Name()}, h.flags...)...)
+	h.process.Env = append(os.Environ(), "DATABASE_URL="+h.database)
+	output, err := h.process.StderrPipe()
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	if err := hub.Start(); err != nil {
-		t.Fatal(err)
+	if err := h.process.Start(); err != nil {
+		h.t.Fatal(err)
 	}
-	at, ended := make(chan string, 1), make(chan error, 1)
-	go func() {
+	at, ended, process := make(chan string, 1), make(chan error, 1), h.process
+	h.ended = ended
+	go func() { // ends with the process, which stop and Kill wait for
 		lines := bufio.NewScanner(output)
 		for lines.Scan() {
 			if m := serves.FindStringSubmatch(lines.Text()); m != nil {
 				at <- m[1]
 			} else if !strings.Contains(lines.Text(), "level=INFO") {
-				fmt.Fprintln(complaints, lines.Text())
+				fmt.Fprintln(h.complaints, lines.Text())
 			}
 		}
-		ended <- errors.Join(lines.Err(), hub.Wait())
+		ended <- errors.Join(lines.Err(), process.Wait())
 	}()
 	select {
-	case address = <-at:
+	case h.Address = <-at:
 	case err := <-ended:
-		t.Fatalf("the hub ended before it was ready: %v", err)
+		h.killed = true
+		h.t.Fatalf("the hub ended before it was ready: %v", err)
 	case <-ctx.Done():
-		_ = hub.Process.Kill()
-		t.Fatal("the hub did not report its address in time")
+		_ = h.process.Process.Kill()
+		h.t.Fatal("the hub did not report its address in time")
 	}
-	t.Cleanup(func() {
-		if err := hub.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("stop the hub: %v", err)
+}
+
+// Kill ends the hub with SIGKILL.
+func (h *Hub) Kill() {
+	h.t.Helper()
+	_ = h.process.Process.Kill()
+	<-h.ended
+	h.killed = true
+}
+
+// Restart starts a hub that was killed, at the same address.
+func (h *Hub) Restart() {
+	h.t.Helper()
+	h.killed = false
+	h.start()
+}
+
+func (h *Hub) stop() {
+	if h.killed {
+		return
+	}
+	if err := h.process.Process.Signal(syscall.SIGTERM); err != nil {
+		h.t.Errorf("stop the hub: %v", err)
+	}
+	select {
+	case err := <-h.ended:
+		if err != nil {
+			h.t.Errorf("the hub stopped with an error: %v", err)
 		}
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("the hub stopped with an error: %v", err)
-			}
-		case <-time.After(bound):
-			_ = hub.Process.Kill()
-			t.Errorf("the hub has not stopped within %v of SIGTERM", bound)
-		}
-	})
-	return address
+	case <-time.After(bound):
+		_ = h.process.Process.Kill()
+		h.t.Errorf("the hub has not stopped within %v of SIGTERM", bound)
+	}
 }

@@ -42,7 +42,7 @@ func Run(t *testing.T, command Command) {
 			} {
 				t.Run(name, func(t *testing.T) {
 					url := pgtest.Database(t)
-					check(&stage{T: t, command: command, pool: judge(t, url), line: newLine(t, through(t, url))})
+					check(&stage{T: t, command: command, pool: judge(t, url), line: pgtest.NewLine(t, through(t, url))})
 				})
 			}
 		})
@@ -70,7 +70,7 @@ type stage struct {
 	*testing.T
 	command Command
 	pool    *pgxpool.Pool
-	line    *line
+	line    *pgtest.Line
 }
 
 // process is a running worker.
@@ -100,7 +100,7 @@ func (o *output) String() string {
 
 func (s *stage) start() *process {
 	s.Helper()
-	p := &process{Cmd: s.command(s.line.url), output: &output{}, ended: make(chan error, 1)}
+	p := &process{Cmd: s.command(s.line.URL), output: &output{}, ended: make(chan error, 1)}
 	p.Env = append(os.Environ(), "WEIR_LEASE=5", "WEIR_GRACE=2")
 	p.Stdout, p.Stderr = p.output, p.output
 	if err := p.Start(); err != nil {
@@ -247,7 +247,7 @@ func survivesTheEndOfItsSessions(s *stage) {
 		if round%2 == 0 {
 			s.endSessions()
 		} else {
-			s.line.cut()
+			s.line.Cut()
 		}
 	}
 	s.ended(rounds*each, func() {})
@@ -320,7 +320,7 @@ func endsEveryJobOnce(s *stage) {
 		case 2:
 			s.endSessions()
 		case 3, 4:
-			s.line.cut()
+			s.line.Cut()
 		case 5:
 			s.exec(`SELECT weir.cancel(id) FROM weir.jobs('running', max_rows => 2)`)
 		}

@@ -1,0 +1,41 @@
+package conformance
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// A client that this repository does not know is named by these.
+var (
+	command = flag.String("driver", "", "the command of your client's driver, run by a shell in the directory of this package, or in that of -dir")
+	via     = flag.String("via", "sql", "which way jobs take: sql or http")
+	dir     = flag.String("dir", "", "the directory in which the driver is started")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	pgtest.Main(m)
+}
+
+// TestTheSuite: a client passes all scripts of the suite: the Go library, or the one of the flags -driver and -via.
+func TestTheSuite(t *testing.T) {
+	t.Parallel()
+	c := goClient(t)
+	if *command != "" {
+		if *via != "sql" && *via != "http" {
+			t.Fatalf("-via is %q, want sql or http", *via)
+		}
+		c = client{"yours", []string{"sh", "-c", *command}, *dir, *via}
+	}
+	t.Run(c.name+" over "+c.via, func(t *testing.T) { run(t, c) })
+}
+
+// leftOut skips the test of a client of this repository if the flags name another one.
+func leftOut(t *testing.T) {
+	t.Helper()
+	if *command != "" {
+		t.Skip("the flag -driver names another client")
+	}
+}
