@@ -9,9 +9,9 @@ import (
 
 // A client that this repository does not know is named by these.
 var (
-	command = flag.String("driver", "", "the command of your client's driver, run by a shell in the directory of this package, or in that of -dir")
+	command = flag.String("driver", "", "the command of your client's driver, run by a shell in -dir")
 	via     = flag.String("via", "sql", "which way jobs take: sql or http")
-	dir     = flag.String("dir", "", "the directory in which the driver is started")
+	dir     = flag.String("dir", "", "the directory of the driver; default: that of this package")
 )
 
 func TestMain(m *testing.M) {

@@ -101,7 +101,6 @@ var enqueueing = []script{
 			of     string
 			fields object
 		}{
-			{"queue", object{"queue": ""}},
 			{"queue", object{"queue": " q"}},
 			{"queue", object{"queue": strings.Repeat("q", 129)}},
 			{"queue", object{"queue": "q\x00"}},
