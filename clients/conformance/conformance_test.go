@@ -31,11 +31,3 @@ func TestTheSuite(t *testing.T) {
 	}
 	t.Run(c.name+" over "+c.via, func(t *testing.T) { run(t, c) })
 }
-
-// leftOut skips the test of a client of this repository if the flags name another one.
-func leftOut(t *testing.T) {
-	t.Helper()
-	if *command != "" {
-		t.Skip("the flag -driver names another client")
-	}
-}
