@@ -26,6 +26,8 @@ type serveCmd struct {
 
 	DurableNotify bool `negatable:"" default:"true" help:"Log the notifications of PostgreSQL clients, and deliver them through all hubs (default). Otherwise they are delivered immediately, without being logged, to clients of this hub and of its cluster only."`
 
+	ChannelsFile string `type:"existingfile" placeholder:"FILE" help:"Policies by channel: who may subscribe and publish, how large, how often, with how much history (docs/channel-policies.md). Read again when it changes."`
+
 	Web webFlags `embed:""`
 	UI  uiFlags  `embed:""`
 
@@ -97,7 +99,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
-		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor,
+		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile,
 		Jobs: c.Jobs,
 	}
 	switch {

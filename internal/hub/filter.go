@@ -144,6 +144,27 @@ func (p Pattern) Contains(other Filter) bool {
 	return len(a) == len(b)
 }
 
+// Overlap reports whether there is a channel that both filters select.
+func Overlap(a, b Filter) bool {
+	if c, ok := a.(Channel); ok {
+		return b.Match(string(c))
+	}
+	if c, ok := b.(Channel); ok {
+		return a.Match(string(c))
+	}
+	p, q := strings.Split(a.String(), "."), strings.Split(b.String(), ".")
+	for i := 0; ; i++ {
+		switch {
+		case i == len(p) || i == len(q):
+			return len(p) == len(q)
+		case p[i] == ">" && i == len(p)-1, q[i] == ">" && i == len(q)-1:
+			return true
+		case p[i] != "*" && q[i] != "*" && p[i] != q[i]:
+			return false
+		}
+	}
+}
+
 func match(filters []Filter, channel string) bool {
 	for _, f := range filters {
 		if f.Match(channel) {

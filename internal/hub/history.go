@@ -15,9 +15,9 @@ type History struct {
 	At       Position   // the subscriber's position: Messages are the new channels' up to there, at least
 }
 
-// SubscribeLast adds filters, as Subscribe does, and returns the newest n messages of each: every later message will be delivered, and none of
+// SubscribeLast adds filters, as Subscribe does, and returns the newest messages of each, ns of them: every later message will be delivered, and none of
 // these. When it returns, the subscriber is paused, whether or not there was an error, so that its client can be sent the history first: call Continue.
-func (s *Subscriber) SubscribeLast(ctx context.Context, n int, filters ...Filter) (History, error) {
+func (s *Subscriber) SubscribeLast(ctx context.Context, ns []int, filters ...Filter) (History, error) {
 	h := s.hub
 	s.hub.mu.RLock()
 	words := s.words
@@ -35,7 +35,7 @@ func (s *Subscriber) SubscribeLast(ctx context.Context, n int, filters ...Filter
 	if err := h.want(ctx, filters); err != nil {
 		return History{}, err
 	}
-	history, err := s.joinLast(ctx, n, filters)
+	history, err := s.joinLast(ctx, ns, filters)
 	if err != nil {
 		h.unwant(filters...)
 	}
@@ -46,16 +46,16 @@ func (s *Subscriber) SubscribeLast(ctx context.Context, n int, filters ...Filter
 const lookBacks = 3
 
 // joinLast looks back, and then adds the subscriber to the index in the same step in which it completes what was found.
-func (s *Subscriber) joinLast(ctx context.Context, n int, filters []Filter) (History, error) {
+func (s *Subscriber) joinLast(ctx context.Context, ns []int, filters []Filter) (History, error) {
 	var found *ask
 	for times := 0; ; times++ {
 		s.Pause() // what the new filters select must not be delivered before the history
-		history, joined, err := s.tryJoinLast(n, filters, found, times == lookBacks)
+		history, joined, err := s.tryJoinLast(ns, filters, found, times == lookBacks)
 		if joined || err != nil {
 			return history, err
 		}
 		s.Continue() // its other channels don't wait for the look back
-		found = newAsk(n, filters, s.limit)
+		found = newAsk(ns, filters, s.limit)
 		if err := s.hub.lookBack(ctx, found); err != nil {
 			return History{}, err
 		}
@@ -64,7 +64,7 @@ func (s *Subscriber) joinLast(ctx context.Context, n int, filters []Filter) (His
 
 // tryJoinLast joins if everything that was published on the filters' channels is known: what was found earlier, and in memory since then.
 // As a last resort it joins with what is known, which is then not complete.
-func (s *Subscriber) tryJoinLast(n int, filters []Filter, found *ask, lastResort bool) (h History, joined bool, err error) {
+func (s *Subscriber) tryJoinLast(ns []int, filters []Filter, found *ask, lastResort bool) (h History, joined bool, err error) {
 	hub := s.hub
 	hub.mu.Lock()
 	defer hub.mu.Unlock()
@@ -73,8 +73,11 @@ func (s *Subscriber) tryJoinLast(n int, filters []Filter, found *ask, lastResort
 	looked := make([]bool, len(filters))
 	h.Complete = true
 	for i, f := range filters {
+		if ns[i] == 0 {
+			continue
+		}
 		var ok, complete bool
-		if lists[i], complete, ok = hub.index.recall(f, n); !ok {
+		if lists[i], complete, ok = hub.index.recall(f, ns[i]); !ok {
 			if !connects && !lastResort {
 				return h, false, nil
 			}
@@ -88,7 +91,7 @@ func (s *Subscriber) tryJoinLast(n int, filters []Filter, found *ask, lastResort
 	}
 	for i, f := range filters {
 		if looked[i] {
-			hub.index.remember(f, n, lists[i], found.reached(f, since))
+			hub.index.remember(f, ns[i], lists[i], found.reached(f, since))
 		}
 	}
 	var whole bool

@@ -58,7 +58,7 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 					err = r.Subscribe(t.Context(), Channel("another"))
 				}
 				if err == nil {
-					v.history, err = r.SubscribeLast(t.Context(), v.n, v.filters...)
+					v.history, err = r.SubscribeLast(t.Context(), slices.Repeat([]int{v.n}, len(v.filters)), v.filters...)
 				}
 				if err != nil {
 					t.Error(err)
@@ -164,7 +164,7 @@ func TestManyLookBacksCostLittleMoreThanOne(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		got, err := s.SubscribeLast(t.Context(), 5, Channel(fmt.Sprint("user.", i)))
+		got, err := s.SubscribeLast(t.Context(), []int{5}, Channel(fmt.Sprint("user.", i)))
 		if err == nil && (len(got.Messages) != 3 || !got.Complete) {
 			err = fmt.Errorf("user.%d has %d messages, complete: %v", i, len(got.Messages), got.Complete)
 		}
@@ -218,7 +218,7 @@ func TestHistoryIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Leave()
-		got, err := s.SubscribeLast(t.Context(), n, parse(t, filters)...)
+		got, err := s.SubscribeLast(t.Context(), slices.Repeat([]int{n}, len(filters)), parse(t, filters)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -105,7 +105,7 @@ func TestIndexFindsWhoMatches(t *testing.T) {
 	}
 }
 
-// TestFilterContainsWhatItCovers: Contains agrees with Match on every channel.
+// TestFilterContainsWhatItCovers: Contains and Overlap agree with Match on every channel.
 func TestFilterContainsWhatItCovers(t *testing.T) {
 	t.Parallel()
 	words := []string{"a", "b", "c"}
@@ -145,6 +145,10 @@ func TestFilterContainsWhatItCovers(t *testing.T) {
 		}
 		if f.Contains(g) != covers {
 			t.Fatalf("%s contains %s: %t, but their channels say %t", f, g, f.Contains(g), covers)
+		}
+		overlap := slices.ContainsFunc(channels, func(c string) bool { return f.Match(c) && g.Match(c) })
+		if Overlap(f, g) != overlap {
+			t.Fatalf("%s and %s overlap: %t, but their channels say %t", f, g, Overlap(f, g), overlap)
 		}
 	}
 }

@@ -43,10 +43,13 @@ type want struct {
 	whole  bool       // the log has no older ones
 }
 
-func newAsk(n int, filters []Filter, bytes int) *ask {
-	a := &ask{wants: make([]*want, len(filters)), open: len(filters), bytes: bytes, done: make(chan struct{})}
+func newAsk(ns []int, filters []Filter, bytes int) *ask {
+	a := &ask{wants: make([]*want, len(filters)), bytes: bytes, done: make(chan struct{})}
 	for i, f := range filters {
-		a.wants[i] = &want{ask: a, filter: f, n: n}
+		a.wants[i] = &want{ask: a, filter: f, n: ns[i]}
+		if ns[i] > 0 {
+			a.open++
+		}
 	}
 	return a
 }

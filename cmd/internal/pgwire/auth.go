@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/weir-pg/weir/cmd/internal/policy"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -46,6 +47,16 @@ func (trust) Login(context.Context, string) (Login, error) { return Login{}, Err
 func (c *conn) may(do string, filters []hub.Filter, channel string) error {
 	if err := hub.CheckChannel(channel); err != nil {
 		return errorf(badValue, "%v", err)
+	}
+	action := policy.Subscribe
+	if do == "NOTIFY" {
+		action = policy.Publish
+	}
+	switch c.server.config.Policies.Set().Decide(action, hub.Channel(channel), c.user) {
+	case policy.Allow:
+		return nil
+	case policy.Refuse:
+		return errorf(denied, "permission denied: the policies of channel \"%s\" don't allow user \"%s\" to %s", cut(channel, 64), cut(c.user, 64), do)
 	}
 	for _, f := range filters {
 		if f.Match(channel) {

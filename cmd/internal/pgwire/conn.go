@@ -27,6 +27,7 @@ type conn struct {
 	user     string
 	database string
 	rights   atomic.Pointer[rights]
+	policies uint64 // version of the policies that were last checked; only Recheck uses it
 	settings settings
 	told     settings // as last reported to the client
 

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/cmd/internal/policy"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	// comparing two hubs does not reveal which users exist. nil: random; 0: 4096.
 	Secret     []byte
 	Iterations int
+
+	Policies *policy.File // what is allowed on which channels, in addition to Auth; nil: nothing else
 
 	MaxConnections int // 0: 100,000
 	MaxStrangers   int // connections that have not logged in yet: beyond it the oldest is ended; 0: 10,000

@@ -95,6 +95,13 @@ func (c *conn) notify(args []value, logged, keep bool) error {
 	if err := c.may("NOTIFY", c.rights.Load().notify, a.channel); err != nil {
 		return err
 	}
+	policies := c.server.config.Policies.Set()
+	if limit := policies.Payload(a.channel, c.server.config.MaxPayload); len(a.payload) > limit {
+		return errorf(badValue, "payload too long: %d bytes, at most %d are allowed on this channel", len(a.payload), limit)
+	}
+	if err := policies.Publish("user "+c.user, []string{a.channel}); err != nil {
+		return errorf(overLimit, "%v", err).hint("Send notifications more slowly.")
+	}
 	return c.pend(a)
 }
 

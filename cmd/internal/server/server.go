@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-pg/weir/cmd/internal/cluster"
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/policy"
 	"github.com/weir-pg/weir/cmd/internal/wake"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/cmd/internal/work"
@@ -58,6 +59,9 @@ type Config struct {
 	JobsLease time.Duration // of a job given out over HTTP; 0: 30 s
 
 	Jobs bool // jobs are enqueued and worked over HTTP too; the database's user needs the role weir_work
+
+	// ChannelsFile has policies of channels, for clients of every protocol: see package policy. It is read again when it changes. "": none.
+	ChannelsFile string
 
 	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
 	Name        string        // of this hub, to show; required
@@ -112,6 +116,7 @@ type Server struct {
 
 	roster   *pgwire.Roster // nil: every client is accepted
 	refusals refusals
+	policies *policy.File // nil: none
 	web      *web.Web
 	http     *http.Server
 
@@ -170,7 +175,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
-	if s.roster != nil {
+	if s.roster != nil || s.pg != nil && s.policies != nil {
 		s.inner.Go(func() { s.recheck(inner) })
 	}
 	if s.examiner != nil {
@@ -270,6 +275,11 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.config.ChannelsFile != "" {
+		if s.policies, err = policy.Open(s.config.ChannelsFile, s.log); err != nil {
+			return fmt.Errorf("read the channels file: %w", err)
+		}
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{s}, &queues{store: s.primary, log: s.log})
 	if s.config.Doctor {
@@ -289,7 +299,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			return fmt.Errorf("read the version of the database: %w", err)
 		}
 		s.pg = pgwire.New(pgwire.Config{
-			Hub: s.hub, Auth: auth, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
+			Hub: s.hub, Auth: auth, Policies: s.policies, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
 			MaxStrangers: s.config.LoggingIn, MaxFromAddress: s.config.LoggingIn,
 			Secret: []byte(s.secret), Iterations: s.iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})
@@ -312,6 +322,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 				return err
 			}
 		}
+		c.Policies = s.policies
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.jobs.Stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {

@@ -20,12 +20,12 @@ type Authorizer interface {
 // revisable is an Authorizer that can revoke grants: whenever Revision changes, the tokens of connected clients are checked again.
 type revisable interface{ Revision() uint64 }
 
-// revision returns the Authorizer's revision; 0 if it has none.
-func (w *Web) revision() uint64 {
+// revision changes whenever the Authorizer's does, or the policies do.
+func (w *Web) revision() (revision uint64) {
 	if a, ok := w.Authorizer.(revisable); ok {
-		return a.Revision()
+		revision = a.Revision()
 	}
-	return 0
+	return revision + w.Policies.Version()<<32
 }
 
 // Action is what a client wants to do.
@@ -62,7 +62,15 @@ type Ask struct {
 type Grant struct {
 	Allow   []hub.Filter // nil: nothing
 	Expires time.Time    // zero: never
-	User    string       // whose token it is, for operators; empty: unknown
+	User    string       // whose token it is; empty: unknown
+	Terms   *Terms       // further limits of what is allowed; nil: none
+}
+
+// Terms limit what a callback allows, in addition to the policies of the channels. What is nil is not limited.
+type Terms struct {
+	PayloadBytes *int     `json:"payload_bytes"` // of a message
+	PublishRate  *float64 `json:"publish_rate"`  // messages per second
+	History      *int     `json:"history"`       // messages with which a subscription may begin
 }
 
 // Covers reports whether the grant allows all of the channels; if not, it returns the first that is denied.

@@ -32,6 +32,7 @@ const (
 	maxCached              = 10000
 	maxAnswer              = 64 << 10
 	maxAllowed             = 1000 // channels and patterns in an answer
+	maxUser                = 255  // bytes of a user's name
 )
 
 // callback authorizes clients by asking an HTTP service.
@@ -150,6 +151,8 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	var a struct {
 		Allow     json.RawMessage `json:"allow"`
 		ExpiresIn *float64        `json:"expires_in"`
+		User      string          `json:"user"`
+		Terms
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
 		return grant, err
@@ -167,6 +170,12 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 		return grant, fmt.Errorf("it allows %d channels and patterns; the limit is %d: use broader patterns", len(patterns), maxAllowed)
 	} else if grant.Allow, err = hub.ParseFilters(patterns); err != nil {
 		return grant, err
+	}
+	if len(a.User) > maxUser {
+		return grant, fmt.Errorf("the user has %d bytes; the limit is %d", len(a.User), maxUser)
+	}
+	if grant.User = a.User; a.Terms != (Terms{}) {
+		grant.Terms = &a.Terms
 	}
 	if a.ExpiresIn != nil {
 		if *a.ExpiresIn <= 0 {

@@ -64,6 +64,7 @@ func (webSocketKind) probe(dst []byte) []byte { return appendFrame(dst, opPing, 
 // Close codes in addition to those of RFC 6455.
 const (
 	closeExpired websocket.StatusCode = 4401
+	closeDenied  websocket.StatusCode = 4403
 	closeSlow    websocket.StatusCode = 4408
 )
 
@@ -76,6 +77,8 @@ func (webSocketKind) farewell(reason error) []byte {
 		code, text = closeSlow, "you did not keep up: connect again and resume"
 	case errors.Is(reason, errExpired):
 		code, text = closeExpired, "your token has expired: connect again with a new one"
+	case errors.Is(reason, errDenied):
+		code, text = closeDenied, errDenied.Error()
 	case errors.Is(reason, errEnded):
 		code, text = websocket.StatusPolicyViolation, "an operator closed this connection"
 	case errors.Is(reason, errSilent):
@@ -127,7 +130,7 @@ func (eventKind) farewell(reason error) []byte {
 		return fmt.Appendf(nil, "retry: %d\n\n", 500+rand.IntN(4500))
 	}
 	text := reason.Error()
-	if !errors.Is(reason, hub.ErrSlow) && !errors.Is(reason, errExpired) {
+	if !errors.Is(reason, hub.ErrSlow) && !errors.Is(reason, errExpired) && !errors.Is(reason, errDenied) {
 		text = "the stream has failed"
 	}
 	return appendEvent(nil, hub.Position{}, "end", marshal(outgoing{Type: "end", Failure: &Failure{Code: endCode(reason), Text: text}}))
@@ -139,6 +142,8 @@ func endCode(reason error) string {
 		return "slow"
 	case errors.Is(reason, errExpired):
 		return "expired"
+	case errors.Is(reason, errDenied):
+		return "denied"
 	}
 	return "unavailable"
 }

@@ -18,6 +18,7 @@ type wanted struct {
 	resume  bool
 	after   hub.Position
 	last    int
+	terms   *Terms
 	policy  hub.Policy
 }
 
@@ -61,7 +62,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	}
 	remote := strings.Clone(w.ClientAddress(r))
 	token, revision := strings.Clone(token(r)), w.revision() // before the Authorizer is asked
-	grant, err := w.authorize(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
+	grant, err := w.admitClient(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
 	if err != nil {
 		w.explain("", err).write(rw)
 		return
@@ -71,6 +72,8 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
+	want.terms = grant.Terms
+	s.holds(want.filters...)
 	s.livesBy(token, strings.Clone(grant.User), revision)
 	s.until(grant.Expires)
 	head := rw.Header()
@@ -149,7 +152,7 @@ func (s *stream) begin(head []byte, want wanted) {
 			err = s.sub.Resume(ctx, want.after, want.filters...)
 		}
 	} else {
-		err = s.followLast(ctx, answer, want.last, distinct(want.filters))
+		err = s.followLast(ctx, answer, want.last, distinct(want.filters), want.terms)
 	}
 	if err != nil {
 		s.web.log.Debug("weir: start an event stream", "error", err)

@@ -18,7 +18,7 @@ type Failure struct {
 	Code   string `json:"code"`
 	Text   string `json:"error"`
 	Hint   string `json:"hint,omitempty"`
-	After  int    `json:"-"` // seconds until it makes sense to try again
+	After  int    `json:"retry_after,omitempty"` // seconds until it makes sense to try again
 }
 
 func (f *Failure) Error() string { return f.Text }

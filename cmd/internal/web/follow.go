@@ -34,16 +34,17 @@ type history struct {
 }
 
 // followLast is follow with the last messages of each channel: the answer contains them, and everything later is delivered.
-func (s *stream) followLast(ctx context.Context, answer outgoing, last int, filters []hub.Filter) error {
+func (s *stream) followLast(ctx context.Context, answer outgoing, last int, filters []hub.Filter, granted *Terms) error {
 	if last == 0 {
 		return s.follow(ctx, answer, filters)
 	}
 	defer s.sub.Continue()
-	found, err := s.sub.SubscribeLast(ctx, last, filters...)
+	ns, less := s.web.historyOf(last, filters, granted)
+	found, err := s.sub.SubscribeLast(ctx, ns, filters...)
 	if err != nil {
 		return err
 	}
-	answer.history = &history{Messages: make([]json.RawMessage, len(found.Messages)), Complete: found.Complete}
+	answer.history = &history{Messages: make([]json.RawMessage, len(found.Messages)), Complete: found.Complete && !less}
 	for i, m := range found.Messages {
 		answer.Messages[i] = messageJSON(m)
 	}

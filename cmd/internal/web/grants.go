@@ -22,6 +22,10 @@ func (g *grants) of(action Action) *Grant {
 
 // permit asks the Authorizer, unless an earlier grant is enough.
 func (ws *webSocket) permit(ctx context.Context, action Action, filters []hub.Filter) error {
+	filters, err := ws.web.decide(action, filters, ws.user())
+	if err != nil || len(filters) == 0 {
+		return err
+	}
 	earlier := ws.grants.of(action)
 	if _, ok := earlier.Covers(filters); ok && !earlier.Expired(time.Now()) {
 		return nil
@@ -64,6 +68,9 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		return nil, err
 	}
 	all.connect = grant
+	if filters, err = ws.web.decide(Subscribe, filters, grant.User); err != nil {
+		return nil, err
+	}
 	if len(filters) > 0 {
 		grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Subscribe, Filters: filters, Remote: ws.remote})
 		if err != nil {

@@ -125,7 +125,7 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 			return err
 		}
 	} else if r.Last > 0 {
-		if err := ws.followLast(ctx, answer, r.Last, distinct(filters)); err != nil {
+		if err := ws.followLast(ctx, answer, r.Last, distinct(filters), ws.grants.subscribe.Terms); err != nil {
 			return err
 		}
 	} else if err := ws.follow(ctx, answer, added); err != nil {
@@ -137,6 +137,7 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	for _, f := range added {
 		ws.filters[f] = struct{}{}
 	}
+	ws.holds(added...)
 	ws.resumed = true
 	return nil
 }
@@ -179,6 +180,7 @@ func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {
 	for _, f := range filters {
 		delete(ws.filters, f)
 	}
+	ws.lets(filters)
 	return nil
 }
 
@@ -196,6 +198,9 @@ func (ws *webSocket) publish(ctx context.Context, r *request) error {
 	}
 	if ws.rate != nil && !ws.rate.AllowN(time.Now(), len(drafts)) {
 		return fail(http.StatusTooManyRequests, "limit", "you have exceeded the rate at which a connection may publish", "publish more slowly, or combine messages")
+	}
+	if err := ws.web.checkPolicies(identity(ws.user(), ws.remote), drafts, ws.grants.publish.Terms); err != nil {
+		return err
 	}
 	return ws.web.publish(ctx, ws.kind.name(), drafts)
 }

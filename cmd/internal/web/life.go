@@ -3,10 +3,13 @@ package web
 import (
 	"context"
 	"errors"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -18,9 +21,10 @@ type life struct {
 	beatAt  time.Time
 	expires time.Time // zero: never
 
-	token    string // the token that the Authorizer last accepted
-	user     string // whose token it is
-	revision uint64 // the Authorizer's when it last accepted the token
+	token    string       // the token that the Authorizer last accepted
+	user     string       // whose token it is
+	revision uint64       // the Authorizer's and the policies' when they last accepted the token
+	holding  []hub.Filter // what it has subscribed to, if there are policies
 
 	heard atomic.Int64 // when the client last sent anything, in ns since 1970; only for WebSocket
 }
@@ -87,8 +91,8 @@ func (s *stream) tick() {
 	if !beat {
 		return
 	}
-	if !s.stillGood() {
-		s.leave(errExpired)
+	if err := s.stillGood(); err != nil {
+		s.leave(err)
 		return
 	}
 	if err := s.heartbeat(); err != nil {
@@ -109,26 +113,59 @@ func (s *stream) user() string {
 	return s.life.user
 }
 
-// stillGood checks the stream's token again if the Authorizer's revision has changed. If the Authorizer can't answer, the token remains good.
-func (s *stream) stillGood() bool {
+// stillGood checks the stream's token and its channels again if the revision has changed. If the Authorizer can't answer, the token remains good.
+func (s *stream) stillGood() error {
 	current := s.web.revision()
 	s.life.mu.Lock()
-	token, accepted := s.life.token, s.life.revision
+	token, accepted, user, holding := s.life.token, s.life.revision, s.life.user, slices.Clone(s.life.holding)
 	s.life.mu.Unlock()
 	if current == accepted {
-		return true
+		return nil
+	}
+	rest, err := s.web.decide(Subscribe, holding, user)
+	if err != nil {
+		return errDenied
+	}
+	if token == "" && len(rest) == 0 && s.web.Policies.Set().Anyone() {
+		s.livesBy(token, user, current)
+		return nil
+	}
+	ask := Ask{Token: token, Action: Connect, Remote: s.remote}
+	if len(rest) > 0 {
+		ask.Action, ask.Filters = Subscribe, rest
 	}
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
 	defer cancel()
-	grant, err := s.web.Authorizer.Authorize(ctx, Ask{Token: token, Action: Connect, Remote: s.remote})
+	grant, err := s.web.authorize(ctx, ask)
 	var refusal *Failure
-	if errors.As(err, &refusal) {
-		return false
+	switch {
+	case !errors.As(err, &refusal):
+	case refusal.Status == http.StatusUnauthorized:
+		return errExpired
+	case refusal.Status == http.StatusForbidden:
+		return errDenied
 	}
 	if err == nil {
 		s.livesBy(token, grant.User, current)
 	}
-	return true
+	return nil
+}
+
+// holds records what the stream has subscribed to, so that it ends if the policies no longer allow it.
+func (s *stream) holds(filters ...hub.Filter) {
+	if s.web.Policies == nil {
+		return
+	}
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.life.holding = append(s.life.holding, filters...)
+}
+
+// lets is the opposite of holds.
+func (s *stream) lets(filters []hub.Filter) {
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.life.holding = slices.DeleteFunc(s.life.holding, func(f hub.Filter) bool { return slices.Contains(filters, f) })
 }
 
 // heartbeat sends the client its position. While something else is being written, no heartbeat is needed.

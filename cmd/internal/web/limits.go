@@ -22,6 +22,9 @@ type Limits struct {
 	History       int     // messages of a channel's history that a subscription may begin with; 0: 1000
 }
 
+// maxClients is the number of clients whose rates are remembered.
+const maxClients = 200000
+
 func (l Limits) withDefaults() Limits {
 	or := func(value *int, d int) {
 		if *value <= 0 {

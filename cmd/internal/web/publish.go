@@ -42,7 +42,7 @@ func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *htt
 		}
 		ask.Filters = []hub.Filter{hub.Channel(query.Get("channel"))}
 	}
-	grant, err := w.authorize(ctx, ask)
+	grant, err := w.admitClient(ctx, ask)
 	if err != nil {
 		return 0, err
 	}
@@ -56,10 +56,19 @@ func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *htt
 		return 0, err
 	}
 	ask.Filters = channelsOf(drafts)
-	if _, ok := grant.Covers(ask.Filters); !ok {
-		if _, err := w.authorize(ctx, ask); err != nil {
+	rest, err := w.decide(Publish, ask.Filters, grant.User)
+	if err != nil {
+		return 0, err
+	}
+	if _, ok := grant.Covers(rest); !ok {
+		ask.Filters = rest
+		if grant, err = w.authorize(ctx, ask); err != nil {
 			return 0, err
 		}
+	}
+	if err := w.checkPolicies(identity(grant.User, ask.Remote), drafts, grant.Terms); err != nil {
+		w.metrics.refused("limit")
+		return 0, err
 	}
 	return len(drafts), w.publish(ctx, "http", drafts)
 }

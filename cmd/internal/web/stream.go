@@ -66,6 +66,7 @@ var (
 	errClosing = errors.New("the connection is being closed")
 	errSilent  = errors.New("the client does not answer")
 	errExpired = errors.New("the token has expired")
+	errDenied  = errors.New("you may no longer use these channels")
 	errGone    = errors.New("the client has disconnected")
 )
 

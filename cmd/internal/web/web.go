@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-pg/weir/cmd/internal/policy"
+	"github.com/weir-pg/weir/cmd/internal/rate"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -33,7 +35,9 @@ type Config struct {
 	// ClientAddress returns the address of a request's client, for limits and authorization. nil: the address that the connection comes from.
 	ClientAddress func(*http.Request) string
 
-	Limits  Limits
+	Limits   Limits
+	Policies *policy.File // what is allowed on which channels, in addition to the Authorizer; nil: nothing else
+
 	Metrics *prometheus.Registry // where metrics are registered, and what /metrics shows; nil: a new registry
 	Jobs    Jobs                 // nil: /v1/jobs/wait is not served
 	Stuck   func() error         // a further check of /healthz and /readyz, after the hub's; nil: none. It must not block
@@ -76,6 +80,7 @@ type Web struct {
 	mux     *http.ServeMux
 	metrics *metrics
 	origins origins
+	granted *rate.Limiter // rates that a callback has granted
 	long    chan struct{} // slots for long bodies and frames that are being read
 
 	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
@@ -100,7 +105,7 @@ func New(c Config) (*Web, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, long: make(chan struct{}, longAtOnce), from: map[string]int{}, all: map[*stream]struct{}{}}
+	w := &Web{Config: c, log: c.Logger, mux: http.NewServeMux(), origins: allowed, granted: rate.NewVarious(maxClients), long: make(chan struct{}, longAtOnce), from: map[string]int{}, all: map[*stream]struct{}{}}
 	if w.log == nil {
 		w.log = slog.Default()
 	}

@@ -1,0 +1,134 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/policy"
+	"github.com/weir-pg/weir/cmd/internal/rate"
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// actions are those that policies decide on.
+var actions = map[Action]policy.Action{Subscribe: policy.Subscribe, Publish: policy.Publish}
+
+// decide returns the filters that the Authorizer has to decide on. The policies allow the others to the user, or one of them is refused.
+func (w *Web) decide(action Action, filters []hub.Filter, user string) (ask []hub.Filter, err error) {
+	do, decides := actions[action]
+	set := w.Policies.Set()
+	if !decides || set == nil {
+		return filters, nil
+	}
+	for _, f := range filters {
+		switch set.Decide(do, f, user) {
+		case policy.Ask:
+			ask = append(ask, f)
+		case policy.Refuse:
+			w.metrics.refused("denied")
+			return nil, Denied(fmt.Sprintf("%s %q is not allowed", action, f), "the policies of this channel don't allow it to you")
+		}
+	}
+	return ask, nil
+}
+
+// admitClient authorizes a client that has no stream: the policies decide first.
+func (w *Web) admitClient(ctx context.Context, ask Ask) (Grant, error) {
+	set := w.Policies.Set()
+	do, decides := actions[ask.Action]
+	if set == nil || !decides {
+		return w.authorize(ctx, ask)
+	}
+	var known Grant
+	if len(ask.Filters) == 0 {
+		if ask.Token == "" && set.Anyone() { // whether it may publish somewhere depends on the channel
+			return Grant{}, nil
+		}
+		ask.Action = Connect
+		return w.authorize(ctx, ask)
+	}
+	needs := ask.Token != ""
+	for _, f := range ask.Filters {
+		needs = needs || set.NeedsUser(do, f)
+	}
+	if needs {
+		var err error
+		if known, err = w.authorize(ctx, Ask{Token: ask.Token, Action: Connect, Remote: ask.Remote}); err != nil {
+			return Grant{}, err
+		}
+	}
+	rest, err := w.decide(ask.Action, ask.Filters, known.User)
+	if err != nil {
+		return Grant{}, err
+	}
+	if len(rest) == 0 {
+		known.Allow = nil
+		return known, nil
+	}
+	ask.Filters = rest
+	return w.authorize(ctx, ask)
+}
+
+// checkPolicies checks messages that a client is about to publish: their sizes, and the client's rates. client is the user, or an address.
+func (w *Web) checkPolicies(client string, drafts []hub.Draft, granted *Terms) error {
+	set := w.Policies.Set()
+	if set == nil && granted == nil {
+		return nil
+	}
+	channels := make([]string, len(drafts))
+	for i, d := range drafts {
+		channels[i] = d.Channel
+		limit := set.Payload(d.Channel, w.Limits.MessageBytes)
+		if granted != nil && granted.PayloadBytes != nil {
+			limit = min(limit, *granted.PayloadBytes)
+		}
+		if len(d.Payload) > limit {
+			return fail(http.StatusRequestEntityTooLarge, "limit",
+				fmt.Sprintf("the payload has %d bytes; the limit of the channel %q is %d", len(d.Payload), d.Channel, limit), "publish a reference to it, such as the row's key")
+		}
+	}
+	if granted != nil && granted.PublishRate != nil {
+		limit := rate.Limit{PerSecond: *granted.PublishRate}
+		if wait := w.granted.TakeAt(limit, client, len(drafts)); wait > 0 {
+			return tooFast("you have exceeded the rate at which you may publish", "publish more slowly", wait)
+		}
+	}
+	err := set.Publish(client, channels)
+	var exceeded *policy.RateError
+	if errors.As(err, &exceeded) {
+		return tooFast(exceeded.Error(), fmt.Sprintf("publish more slowly: up to %d messages at once", exceeded.Burst), exceeded.After)
+	}
+	return err
+}
+
+// tooFast is the failure of a client that exceeds a rate.
+func tooFast(text, hint string, after time.Duration) *Failure {
+	f := fail(http.StatusTooManyRequests, "limit", text, hint)
+	f.After = int(math.Ceil(after.Seconds()))
+	return f
+}
+
+// historyOf returns how many messages of each filter's history a client receives that asks for last of each. less is true if the policies limit that.
+func (w *Web) historyOf(last int, filters []hub.Filter, granted *Terms) (ns []int, less bool) {
+	set := w.Policies.Set()
+	ns = make([]int, len(filters))
+	for i, f := range filters {
+		ns[i] = set.HistoryOf(f, last)
+		if granted != nil && granted.History != nil {
+			ns[i] = min(ns[i], max(0, *granted.History))
+		}
+		less = less || ns[i] < last
+	}
+	return ns, less
+}
+
+// identity is what a client's rates are counted by.
+func identity(user, remote string) string {
+	if user != "" {
+		return "user " + user
+	}
+	return "from " + remote
+}
