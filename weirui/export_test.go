@@ -34,10 +34,11 @@ func Occupy(a Access) (free func(), wait int) {
 	}, waitAtMost
 }
 
-// GuessesAtOnce is how many passwords may be wrong at once, and GuessEvery how often one may be after that.
-const (
-	GuessesAtOnce = guessesAtOnce
-	GuessEvery    = guessEvery
+// GuessesAtOnce is how many passwords of a user may be wrong at once, from an address, and GuessEvery how often one may be after that; AddressGuesses and AddressEvery are those of
+// all users together.
+var (
+	GuessesAtOnce, GuessEvery    = ofUser.atOnce, ofUser.every
+	AddressGuesses, AddressEvery = ofAddress.atOnce, ofAddress.every
 )
 
 // Endpoints lists all pages, actions and streams.

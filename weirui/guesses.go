@@ -6,11 +6,18 @@ import (
 	"time"
 )
 
-const (
-	guessesAtOnce = 10              // from an address; after that,
-	guessEvery    = 3 * time.Second // one
-	guessersKept  = 10_000
+// allowance is how many passwords may be wrong: so many at once, and one in each time after that.
+type allowance struct {
+	atOnce int
+	every  time.Duration
+}
+
+var (
+	ofUser    = allowance{10, 3 * time.Second} // of a user, from an address
+	ofAddress = allowance{60, time.Second}     // of all users together, from an address
 )
+
+const guessersKept = 10_000
 
 // guesses counts wrong passwords. The zero value is ready for use.
 type guesses struct {
@@ -29,23 +36,44 @@ func (e *tooManyGuesses) Error() string {
 	return fmt.Sprintf("too many wrong passwords: try again in %s", e.after.Round(time.Second))
 }
 
-// take charges a guess; false: there were too many, and the next may be made after a while.
-func (g *guesses) take(who guesser, now time.Time) (after time.Duration, ok bool) {
+// take charges a guess; an error: there were too many.
+func (g *guesses) take(who guesser, a allowance, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	free := now.Add(-guessesAtOnce * guessEvery)
+	free, err := g.next(who, a, now)
+	if err == nil {
+		g.set(who, free, now)
+	}
+	return err
+}
+
+// mayGuess returns the error of take, and charges nothing.
+func (g *guesses) mayGuess(who guesser, a allowance, now time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, err := g.next(who, a, now)
+	return err
+}
+
+// next is when all guesses are worked off with one more.
+func (g *guesses) next(who guesser, a allowance, now time.Time) (free time.Time, err error) {
+	free = now.Add(-time.Duration(a.atOnce) * a.every)
 	if f := g.free[who]; f.After(free) {
 		free = f
 	}
-	if free = free.Add(guessEvery); free.After(now) {
-		return free.Sub(now), false
+	if free = free.Add(a.every); free.After(now) {
+		err = &tooManyGuesses{free.Sub(now)}
 	}
+	return free, err
+}
+
+func (g *guesses) set(who guesser, free, now time.Time) {
 	if g.free == nil {
 		g.free = map[guesser]time.Time{}
 	}
-	if len(g.free) >= guessersKept {
+	if _, ok := g.free[who]; !ok && len(g.free) >= guessersKept {
 		for other, f := range g.free {
-			if now.Sub(f) >= guessesAtOnce*guessEvery {
+			if now.Sub(f) >= max(time.Duration(ofUser.atOnce)*ofUser.every, time.Duration(ofAddress.atOnce)*ofAddress.every) {
 				delete(g.free, other)
 			}
 		}
@@ -54,15 +82,14 @@ func (g *guesses) take(who guesser, now time.Time) (after time.Duration, ok bool
 		}
 	}
 	g.free[who] = free
-	return 0, true
 }
 
 // giveBack undoes a charge.
-func (g *guesses) giveBack(who guesser) {
+func (g *guesses) giveBack(who guesser, a allowance) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if f, ok := g.free[who]; ok {
-		g.free[who] = f.Add(-guessEvery)
+		g.free[who] = f.Add(-a.every)
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 const (
 	rememberFor    = 5 * time.Minute // a right password, from its last use on
 	rememberAtMost = 1000
-	waitAtMost     = 64 // logins at a time, those being checked included
-	waitFor        = 10 * time.Second
+	waitAtMost     = 1000 // logins at a time, those being checked included
+	waitFor        = 45 * time.Second
 )
 
 // PasswordConfig configures Password. File is required.
@@ -50,7 +50,7 @@ func Password(c PasswordConfig) (Access, error) {
 	}
 	p := &password{
 		PasswordConfig: c, accounts: accounts{path: c.File, log: c.Logger}, remembered: map[mark]memory{},
-		slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(chan struct{}, waitAtMost),
+		checks: map[guess]*check{}, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(chan struct{}, waitAtMost),
 	}
 	_, _ = rand.Read(p.key[:]) // never fails
 	if err := p.accounts.read(); err != nil {
@@ -70,6 +70,7 @@ type password struct {
 	key        [32]byte // of marks
 	mu         sync.Mutex
 	remembered map[mark]memory
+	checks     map[guess]*check // that are under way
 
 	refused, busy seldom.Log
 }
@@ -81,6 +82,18 @@ type mark [sha256.Size]byte
 type memory struct {
 	verifier verifier
 	until    time.Time
+}
+
+// guess is a name and a password from somewhere.
+type guess struct {
+	mark
+	origin string
+}
+
+// check is a check of a guess, for all requests that contain it.
+type check struct {
+	done chan struct{} // closed when err is set
+	err  error
 }
 
 var (
@@ -140,7 +153,7 @@ func refuseLogin(w http.ResponseWriter, status int, after time.Duration, text st
 	http.Error(w, text, status)
 }
 
-// check returns nil if the password is right. An unknown user takes as long as a known one.
+// check returns nil if the password is right. Requests with the same guess, as those of one page, wait for one check. An unknown user takes as long as a known one.
 func (p *password) check(ctx context.Context, from, name string, who account, known bool, secret string) error {
 	m := p.markOf(name, secret)
 	if known && p.remembers(m, who.verifier) {
@@ -152,16 +165,58 @@ func (p *password) check(ctx context.Context, from, name string, who account, kn
 	default:
 		return errBusy
 	}
-	// Charged before it is known whether it is right, because otherwise any number could be tried at once.
-	guess := guesser{origin(from), ""}
-	if p.guesses.proven(guesser{origin(from), name}) {
-		guess.name = name // neighbours who guess don't lock out who has logged in from there
+	g := guess{m, origin(from)}
+	for {
+		p.mu.Lock()
+		c, others := p.checks[g]
+		if !others {
+			c = &check{done: make(chan struct{})}
+			p.checks[g] = c
+		}
+		p.mu.Unlock()
+		if !others {
+			c.err = p.verify(ctx, g.origin, name, who, known, secret)
+			p.mu.Lock()
+			delete(p.checks, g)
+			p.mu.Unlock()
+			close(c.done)
+			if c.err == nil {
+				p.Logger.Info("weir: a user has logged in to the UI", "user", name, "role", who.role.String(), "address", from)
+			}
+			return c.err
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		switch {
+		case c.err == nil && known && p.remembers(m, who.verifier):
+			return nil
+		case c.err != nil && !errors.Is(c.err, context.Canceled) && !errors.Is(c.err, context.DeadlineExceeded): // whose client has left
+			return c.err
+		}
 	}
-	if after, ok := p.guesses.take(guess, time.Now()); !ok {
-		return &tooManyGuesses{after}
-	}
+}
+
+// verify checks a guess, if there were not too many wrong ones.
+func (p *password) verify(ctx context.Context, origin, name string, who account, known bool, secret string) error {
 	if len(name) > maxUserName || len(secret) > maxPassword {
-		return errWrongPassword // nobody has such
+		name = "" // nobody has such
+	}
+	address, user := guesser{origin, ""}, guesser{origin, "user " + name}
+	may := func() error {
+		if p.guesses.proven(user) {
+			return nil // neighbours who guess don't lock out who has logged in from there
+		}
+		return p.guesses.mayGuess(address, ofAddress, time.Now())
+	}
+	if err := may(); err != nil {
+		return err
+	}
+	// Charged before it is known whether it is right, because otherwise any number could be tried at once. Of different users, as many are tried at once as there are slots.
+	if err := p.guesses.take(user, ofUser, time.Now()); err != nil {
+		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
@@ -169,28 +224,32 @@ func (p *password) check(ctx context.Context, from, name string, who account, kn
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	case <-wait.Done():
-		p.guesses.giveBack(guess)
+		p.guesses.giveBack(user, ofUser)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		return errBusy
 	}
-	if known && p.remembers(m, who.verifier) { // another request of the same page was first
-		p.guesses.giveBack(guess)
-		return nil
+	if err := may(); err != nil { // others were wrong while it waited
+		p.guesses.giveBack(user, ofUser)
+		return err
 	}
 	v := who.verifier
 	if !known {
 		v = p.nobody()
 	}
-	p.derived.Add(1)
-	if !v.matches(secret) || !known {
+	wrong := name == ""
+	if !wrong {
+		p.derived.Add(1)
+		wrong = !v.matches(secret) || !known
+	}
+	if wrong {
+		_ = p.guesses.take(address, ofAddress, time.Now())
 		return errWrongPassword
 	}
-	p.guesses.giveBack(guess)
-	p.guesses.prove(guesser{origin(from), name})
-	p.remember(m, v)
-	p.Logger.Info("weir: a user has logged in to the UI", "user", name, "role", who.role.String(), "address", from)
+	p.guesses.giveBack(user, ofUser)
+	p.guesses.prove(user)
+	p.remember(p.markOf(name, secret), v)
 	return nil
 }
 

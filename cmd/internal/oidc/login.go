@@ -1,6 +1,7 @@
 package oidc
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -79,20 +80,18 @@ func (a *access) callback(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, http.StatusBadGateway, "The identity provider can't be reached. Try again in a moment.", err)
 		return
 	}
-	select {
-	case a.calls <- struct{}{}:
-		defer func() { <-a.calls }()
-	default:
+	if !a.enter(r.Context()) {
 		a.refuse(w, r, http.StatusServiceUnavailable, "Too many are logging in just now. Try again.", errors.New("too many logins at a time"))
 		return
 	}
+	defer func() { <-a.calls }()
 	said, err := p.redeem(r.Context(), q.Get("code"), l, a.RoleClaim)
 	if err != nil {
 		a.refuse(w, r, http.StatusBadGateway, "The login has failed. Try again; the server's log says more.", err)
 		return
 	}
 	values := said.values(a.RoleClaim)
-	s := session{Name: cut(said.user()), Role: a.Roles.Of(values...), Until: a.now().Add(sessionFor)}
+	s := session{ID: rand.Text(), Name: cut(said.user()), Role: a.Roles.Of(values...), Until: a.now().Add(sessionFor)}
 	if s.Role == weirui.Nobody {
 		a.nobodies.Warn(a.Logger, "weir: a user of the identity provider has no role in the UI: give one to a value of the claim", "user", s.Name, "claim", a.RoleClaim, "values", fmt.Sprintf("%.500q", values), "address", a.ClientAddress(r))
 		show(w, r, page{
@@ -109,6 +108,25 @@ func (a *access) callback(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Location", "../"+l.Back) // relative: it can't lead elsewhere
 	w.WriteHeader(http.StatusSeeOther)
+}
+
+// enter waits for a moment until few enough logins are being checked; false: it has waited in vain.
+func (a *access) enter(ctx context.Context) bool {
+	select {
+	case a.waiting <- struct{}{}:
+		defer func() { <-a.waiting }()
+	default:
+		return false
+	}
+	late := time.NewTimer(enterWithin)
+	defer late.Stop()
+	select {
+	case a.calls <- struct{}{}:
+		return true
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // refuse shows why a login has failed, and logs it.

@@ -1,7 +1,7 @@
 // Package oidc lets users into the web UI who log in at an OpenID Connect provider: authorization code flow with PKCE, sessions in sealed cookies, and roles
 // from a claim.
 //
-// Nothing is stored: any number of servers with the same configuration accept each other's sessions.
+// Nothing is stored: any number of servers with the same configuration accept each other's sessions. A logout is remembered by the process that it reaches.
 package oidc
 
 import (
@@ -46,7 +46,10 @@ const (
 	loginWithin = 10 * time.Minute // the user has to log in at the provider
 	callWithin  = 10 * time.Second // each call of the provider
 	askAgain    = 5 * time.Second  // after it could not be reached
+	patience    = 3 * time.Second  // logins wait for a provider that is being asked to describe itself
 	callsAtOnce = 8                // logins that are being checked
+	waitAtMost  = 100              // logins that wait for that
+	enterWithin = 5 * time.Second  // how long
 	loginsOpen  = 8                // of a browser: each of its tabs may begin one
 	shortest    = 16               // bytes of a client secret
 )
@@ -61,10 +64,11 @@ type access struct {
 	calls  chan struct{}
 	now    func() time.Time
 
-	mu      sync.Mutex
-	found   *provider // nil: not reached yet
-	trouble error     // why not
-	tried   time.Time
+	waiting chan struct{}
+	revoked revoked
+
+	mu    sync.Mutex
+	asked *question // the newest; nil: none yet
 
 	unreached, failed, nobodies seldom.Log
 }
@@ -102,7 +106,7 @@ func newAccess(c Config) (*access, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	a := &access{Config: c, base: base, origin: http.NewCrossOriginProtection(), calls: make(chan struct{}, callsAtOnce), now: time.Now}
+	a := &access{Config: c, base: base, origin: http.NewCrossOriginProtection(), calls: make(chan struct{}, callsAtOnce), waiting: make(chan struct{}, waitAtMost), now: time.Now}
 	secret := []byte(c.ClientSecret)
 	if len(secret) == 0 {
 		secret = make([]byte, 32)
@@ -175,18 +179,20 @@ func (a *access) Identify(w http.ResponseWriter, r *http.Request) (weirui.User, 
 	return weirui.User{}, false
 }
 
-// logout ends the session in this browser. That of the provider continues.
+// logout ends the session, in this process. That of the provider continues.
 func (a *access) logout(w http.ResponseWriter, r *http.Request) {
 	if err := a.origin.Check(r); err != nil {
 		show(w, r, page{Status: http.StatusForbidden, Title: "Forbidden", Text: "This request comes from another site.", Link: "", Follow: "Go to the UI"})
 		return
 	}
+	if s, ok := a.session(r); ok {
+		a.revoked.add(s, a.now()) // whoever has a copy of the cookie is out, too
+		a.Logger.Info("weir: a user has logged out of the UI", "user", s.Name, "address", a.ClientAddress(r))
+	}
 	a.forget(w, sessionCookie)
 	p := page{Status: http.StatusOK, Title: "Logged out", Text: "You are logged out here.", Link: "auth/login", Follow: "Log in again"}
-	a.mu.Lock()
-	if a.found != nil {
-		p.Provider = a.found.logoutURL(a.ClientID)
+	if found := a.found(); found != nil {
+		p.Provider = found.logoutURL(a.ClientID)
 	}
-	a.mu.Unlock()
 	show(w, r, p)
 }

@@ -274,7 +274,7 @@ func TestNobodyMakesASession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := []byte(`{"name":"ada","role":3,"until":"2999-01-01T00:00:00Z"}`)
+	text := []byte(`{"id":"1","name":"ada","role":3,"until":"2999-01-01T00:00:00Z"}`)
 	good := a.seal.close(sessionCookie, text)
 	flipped := []byte(good)
 	flipped[len(flipped)/2] ^= 1

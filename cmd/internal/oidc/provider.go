@@ -22,24 +22,79 @@ type provider struct {
 	logout   string // where users log out there; "": it does not say
 }
 
-// provider returns the provider, which is asked to describe itself once.
+// question is that to the provider to describe itself.
+type question struct {
+	began time.Time
+	done  chan struct{} // closed when the others are set
+	ended time.Time
+	found *provider
+	err   error
+}
+
+// provider returns the provider, once it has described itself. Those who ask at the same time ask it once; one that does not answer delays none of them for long, and
+// those who come later not at all.
 func (a *access) provider(ctx context.Context) (*provider, error) {
+	q := a.question(ctx)
+	late := time.NewTimer(patience - time.Since(q.began))
+	defer late.Stop()
+	select {
+	case <-q.done:
+		return q.found, q.err
+	default:
+	}
+	select {
+	case <-q.done:
+		return q.found, q.err
+	case <-late.C:
+		return nil, fmt.Errorf("the provider has not described itself within %s", patience)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// question returns the newest question, or asks another if that was in vain.
+func (a *access) question(ctx context.Context) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.found != nil:
-		return a.found, nil
-	case a.trouble != nil && time.Since(a.tried) < askAgain:
-		return nil, a.trouble
+	if q := a.asked; q != nil {
+		select {
+		case <-q.done:
+			if q.found != nil || time.Since(q.ended) < askAgain {
+				return q
+			}
+		default:
+			return q
+		}
 	}
-	a.found, a.trouble = a.discover(ctx)
-	a.tried = time.Now()
-	return a.found, a.trouble
+	q := &question{began: time.Now(), done: make(chan struct{})}
+	a.asked = q
+	go func(ctx context.Context) { // ends with its calls, which have a timeout
+		defer close(q.done)
+		q.found, q.err = a.discover(ctx)
+		q.ended = time.Now()
+	}(context.WithoutCancel(ctx)) // others wait for the answer, too
+	return q
+}
+
+// found is the provider, if it has described itself.
+func (a *access) found() *provider {
+	a.mu.Lock()
+	q := a.asked
+	a.mu.Unlock()
+	if q == nil {
+		return nil
+	}
+	select {
+	case <-q.done:
+		return q.found
+	default:
+		return nil
+	}
 }
 
 func (a *access) discover(ctx context.Context) (*provider, error) {
 	p := &provider{client: &http.Client{Timeout: callWithin}}
-	ctx = oidc.ClientContext(context.WithoutCancel(ctx), p.client) // others wait for the answer, too
+	ctx = oidc.ClientContext(ctx, p.client)
 	var err error
 	if p.Provider, err = oidc.NewProvider(ctx, a.Issuer); err != nil {
 		return nil, fmt.Errorf("ask the provider to describe itself: %w", err)

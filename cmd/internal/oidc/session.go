@@ -18,6 +18,7 @@ const sessionCookie = "weir_session"
 
 // session is a user who has logged in.
 type session struct {
+	ID    string      `json:"id"`
 	Name  string      `json:"name"`
 	Role  weirui.Role `json:"role"`
 	Until time.Time   `json:"until"`
@@ -25,7 +26,7 @@ type session struct {
 
 // session returns the session of a request.
 func (a *access) session(r *http.Request) (s session, ok bool) {
-	ok = a.kept(r, sessionCookie, &s) && a.now().Before(s.Until) && s.Role > weirui.Nobody
+	ok = a.kept(r, sessionCookie, &s) && s.ID != "" && a.now().Before(s.Until) && s.Role > weirui.Nobody && !a.revoked.has(s)
 	return s, ok
 }
 
