@@ -496,6 +496,10 @@ CREATE TABLE weir.operation (
   to_queue text,
   to_priority integer
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.operation_mark (
+  no bigint NOT NULL,
+  upto bigint NOT NULL
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.operation_step (
   operation bigint NOT NULL,
   no integer NOT NULL,
@@ -830,6 +834,7 @@ ALTER TABLE weir.last_word_1 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'atten
 ALTER TABLE weir.last_word_2 ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.last_word ADD CHECK ((says = ANY (ARRAY['beats'::text, 'attends'::text, 'missed'::text])));
 ALTER TABLE weir.migration ADD PRIMARY KEY (version);
+ALTER TABLE weir.operation_mark ADD PRIMARY KEY (no);
 ALTER TABLE weir.operation_step ADD PRIMARY KEY (operation, no);
 ALTER TABLE weir.operation_step ADD CHECK ((state = ANY (ARRAY['running'::text, 'done'::text, 'stopped'::text, 'failed'::text])));
 ALTER TABLE weir.operation ADD PRIMARY KEY (id);
@@ -2589,12 +2594,14 @@ BEGIN
   IF pg_table_size('weir.operation') + pg_table_size('weir.operation_step') <= greatest(1048576, 2 * pg_sequence_last_value('weir.operation_bytes')) THEN
     RETURN NULL;
   END IF;
-  LOCK TABLE weir.operation, weir.operation_step IN ACCESS EXCLUSIVE MODE NOWAIT;
+  LOCK TABLE weir.operation, weir.operation_step, weir.operation_mark IN ACCESS EXCLUSIVE MODE NOWAIT;
   CREATE TEMP TABLE weir_keep_step ON COMMIT DROP AS SELECT DISTINCT ON (s.operation) s.* FROM weir.operation_step s ORDER BY s.operation, s.no DESC;
   CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
     SELECT o.* FROM (SELECT o.*, row_number() OVER (ORDER BY o.id DESC) AS nr FROM weir.operation o) o JOIN pg_temp.weir_keep_step s ON s.operation = o.id
     WHERE s.state = 'running' OR o.nr <= 1000 AND o.at > clock_timestamp() - interval '30 days';
-  TRUNCATE weir.operation, weir.operation_step;
+  CREATE TEMP TABLE weir_keep_mark ON COMMIT DROP AS SELECT m.* FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  TRUNCATE weir.operation, weir.operation_step, weir.operation_mark;
+  INSERT INTO weir.operation_mark (no, upto) SELECT m.no, m.upto FROM pg_temp.weir_keep_mark m;
   INSERT INTO weir.operation (id, at, by, what, filter, to_queue, to_priority) SELECT k.id, k.at, k.by, k.what, k.filter, k.to_queue, k.to_priority FROM pg_temp.weir_keep k;
   INSERT INTO weir.operation_step SELECT s.* FROM pg_temp.weir_keep_step s JOIN pg_temp.weir_keep k ON k.id = s.operation;
   PERFORM setval('weir.operation_bytes', pg_table_size('weir.operation') + pg_table_size('weir.operation_step'));
@@ -5464,6 +5471,28 @@ AS $$
   INSERT INTO weir.with_keys (queue, since) SELECT _mark_keys.queue, least(pg_snapshot_xmin(pg_current_snapshot()), pg_current_xact_id())
   WHERE NOT EXISTS (SELECT FROM weir.with_keys w WHERE w.queue = _mark_keys.queue)
 $$;
+CREATE FUNCTION weir._mark_operations() RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few  CONSTANT integer := 50;  -- that have ended and may be looked at again
+  last weir.operation_mark;
+  upto bigint;
+BEGIN
+  SELECT m.* INTO last FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  IF (SELECT o.id FROM weir.operation o ORDER BY o.id DESC LIMIT 1) <= coalesce(last.upto, 0) + few OR NOT pg_try_advisory_xact_lock(1464158562, 0) THEN
+    RETURN NULL;
+  END IF;
+  -- None is being begun, so those that are not visible now never will be.
+  SELECT m.* INTO last FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  upto := coalesce((SELECT k - 1 FROM weir._open_operations() k LIMIT 1), (SELECT o.id FROM weir.operation o ORDER BY o.id DESC LIMIT 1));
+  IF upto > coalesce(last.upto, 0) + few THEN
+    INSERT INTO weir.operation_mark (no, upto) VALUES (coalesce(last.no, 0) + 1, upto);
+    RETURN upto;
+  END IF;
+  RETURN NULL;
+END
+$$;
 CREATE FUNCTION weir._means(w weir.cancellation_where, id bigint, kind text, meta jsonb, at timestamp with time zone, key text, priority integer, flow bigint) RETURNS boolean LANGUAGE sql STABLE
 AS $$
   -- Without settings of its own, it becomes part of its callers' expressions; these pin the search path.
@@ -6256,7 +6285,7 @@ $$;
 CREATE FUNCTION weir._open_operations() RETURNS SETOF bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
   SELECT o.id FROM weir.operation o CROSS JOIN LATERAL (SELECT s.state FROM weir.operation_step s WHERE s.operation = o.id ORDER BY s.no DESC LIMIT 1) s
-  WHERE s.state = 'running' ORDER BY o.id
+  WHERE o.id > coalesce((SELECT m.upto FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1), 0) AND s.state = 'running' ORDER BY o.id
 $$;
 CREATE FUNCTION weir._overdue(c weir.promotion, most integer) RETURNS SETOF weir.later LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -8820,6 +8849,7 @@ BEGIN
     operation := this;
     RETURN;
   END LOOP;
+  PERFORM weir._mark_operations();
 END
 $$;
 CREATE FUNCTION weir._stop_claims(caller text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -9970,6 +10000,7 @@ BEGIN
   ELSIF f.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = f.queue) THEN
     RETURN NULL;
   END IF;
+  PERFORM pg_advisory_xact_lock_shared(1464158562, 0);  -- see _mark_operations, which holds it for a moment
   LOCK TABLE weir.operation, weir.operation_step IN ROW EXCLUSIVE MODE;
   IF begin_operation.what <> 'cancel' AND (SELECT count(*) FROM weir._open_operations()) >= most THEN
     RAISE EXCEPTION 'weir: % operations have not ended', most USING ERRCODE = '54000', HINT = 'Let them end, which needs a worker, or stop some: weir.operations() lists them.';
@@ -12276,7 +12307,7 @@ COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with ti
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on both. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step; and weir.operation_mark with them. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on the three. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._conditions(jsonb) IS 'The conditions of an operation''s filter; NULL: it has no such condition. Errors: 22P02, 22007 and the like (a value has another type). Locks: none. Isolation: any.';
@@ -12395,6 +12426,7 @@ COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive sa
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._mark_operations() IS 'Notes up to which operation all have ended, if that are fifty more than were noted. Returns its number, or NULL. The caller has locked the tables. Errors: none. Locks: advisory: the beginning of operations (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._minute_ring(timestamp with time zone) IS 'Which of the tables of weir.minute is that of a time: each has its turn for 36 hours, so that after two turns, when it is truncated, its rows are older than 72 hours. Errors: none. Locks: none. Isolation: any.';
@@ -12482,7 +12514,7 @@ COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zo
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._step_operations(integer) IS 'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir._step_operations(integer) IS 'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried), the beginning of operations (exclusive, tried, for a moment when some have ended); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to the sums of a cut, and to what was counted before, what is within flows that were cancelled, or are no longer, at any depth: it is cancelled, too, unless it has ended; or no longer. Errors: none. Locks: none.';
@@ -12517,7 +12549,7 @@ COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to rec
 COMMENT ON ROUTINE weir._wrong_with_entry(jsonb) IS 'Why an entry that was passed to progress is invalid; NULL: it is valid. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.add_tasks(bigint,jsonb) IS 'Adds up to 10000 tasks to a flow, all or none, in the caller''s transaction, and returns their ids in order: each is a flow of its own within this one, for weir.flow_info, cancel_flow and retry_flow. tasks is a JSON array of objects: task (the name, 1 to 200 characters, unique in the flow), after (names of the tasks that it comes after, of this call or added before; up to 100000 in all tasks of a call), ignore_failed (true: it runs even if these fail or are cancelled), and the job, as in weir.flow: queue, kind, and optionally args, priority, max_attempts, meta and key. A task''s job is enqueued when all tasks that it comes after have ended; if one of them fails or is cancelled, the task is cancelled without having started, unless ignore_failed. Its meta has the key weir.task: the flow''s id and the task''s name. A task that is there already stays as it is. Errors: 22023 (a value, a name, or tasks that wait for each other in a circle), 22P02; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.attend(integer,integer,inet,integer) IS 'Makes this session stand for the worker: while the session lasts, the worker is alive; soon after it has ended without a successor, the worker is fenced. This requires a direct connection, because an intermediary could cut it while both ends are alive. Therefore pass the process id that the client received when it connected, and the address and port of the client''s own end of the connection (both NULL for a Unix socket). If the server sees other values, there is a pooler, a proxy or an address translation, and the function returns false: then renew the lease by heartbeats. If it returns true, call heartbeat in the same session well within the lease: it writes nothing, and keeps the session from being ended as idle. Call it in autocommit, because a rollback does not release the lock; to stop attending, end the session. Errors: WR001 (the worker is unknown or fenced), 55P03 (a lock was not available within 5 s). Locks: advisory: the worker''s attendance (shared, for the session) and its last word (shared), waiting at most 5 s for each. Isolation: any. Commits asynchronously.';
-COMMENT ON ROUTINE weir.begin_operation(text,jsonb,text,text,integer) IS 'Begins an operation: what is retry, delete, move or cancel, and filter a JSON object with the conditions of weir.retry_where, delete_where, move_where or cancel_where, by the names of their arguments, such as {"queue": "mail", "kinds": ["welcome"]}; at least one is required. A cancellation is done with the commit. The others are done after it, step by step, by the maintenance of workers or by weir.chores, which continue after any crash; they mean the jobs that there were when the operation began, and each job is changed once: one that fails again later is not retried again. by says who has begun it (NULL: the session''s user), and to_queue and to_priority where jobs are moved. Returns the number of the operation, or NULL if the filter names a queue that does not exist. Errors: 22023, and 22P02 or 22007 (a value of the filter has another type); 54000 (100 operations have not ended); of a cancellation also those of weir.cancel_where. Locks: none that others wait for; of a cancellation those of weir.cancel_where. Isolation: any.';
+COMMENT ON ROUTINE weir.begin_operation(text,jsonb,text,text,integer) IS 'Begins an operation: what is retry, delete, move or cancel, and filter a JSON object with the conditions of weir.retry_where, delete_where, move_where or cancel_where, by the names of their arguments, such as {"queue": "mail", "kinds": ["welcome"]}; at least one is required. A cancellation is done with the commit. The others are done after it, step by step, by the maintenance of workers or by weir.chores, which continue after any crash; they mean the jobs that there were when the operation began, and each job is changed once: one that fails again later is not retried again. by says who has begun it (NULL: the session''s user), and to_queue and to_priority where jobs are moved. Returns the number of the operation, or NULL if the filter names a queue that does not exist. Errors: 22023, and 22P02 or 22007 (a value of the filter has another type); 54000 (100 operations have not ended); of a cancellation also those of weir.cancel_where. Locks: advisory: the beginning of operations (shared), for which none waits; of a cancellation those of weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel(bigint) IS 'Cancels a job. A job that has not started will not start (returns cancelled); the worker of a running job is notified, and cancels the job''s context (returns requested). Otherwise it does nothing, and returns the job''s final state, or NULL for an unknown id. A job that starts while this commits is cancelled like a running one. Errors: 40001 (see weir.job_info). Locks: none that others wait for, except a second cancel of the same job, so cancel several jobs of one transaction in ascending order of their ids. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_flow(bigint) IS 'Cancels a flow: all its unfinished members, however many, with one row, as weir.cancel_where does, and the flows and tasks within it, but not their callbacks; seals it, and lets nobody add jobs any more. What others add in transactions that don''t see that yet is cancelled when it is counted. When all members have ended, on_done is enqueued, and on_success is not. Returns cancelling; or the state of a flow that has ended, which stays as it is, or NULL for an unknown id. Errors: 54000 (2000 cancellations are unfinished). Locks: ROW EXCLUSIVE on weir.cancellation_where: see weir.cancel_where. Isolation: any.';
 COMMENT ON ROUTINE weir.cancel_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text) IS 'Cancels all jobs that match a filter and are not finished: of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after, or before enqueued_before, with this key; all conditions that are not NULL must hold. At least one is required. It writes one row, and one for each queue whose keys run in order, and counts nothing, so it takes the same time for one job as for a million. After the commit no such job starts, and all functions show those that wait as cancelled; the workers of running ones are notified, as by weir.cancel. It applies to jobs with ids up to the last one assigned when it is called, including those of transactions that have not committed yet, and to no job enqueued later. Returns a number that identifies the cancellation, or NULL if the queue does not exist. Errors: 22023 (no filter, or not a valid one: an empty value is refused, pass NULL for no condition), 54000 (1000 cancellations are unfinished, and this one covers none of them). Locks: ROW EXCLUSIVE on weir.cancellation_where: it waits for steps of weir.move_where, and these wait until its transaction ends, for up to 5 s. Isolation: any.';
@@ -12645,6 +12677,7 @@ COMMENT ON TABLE weir.later IS 'Attempts with a run_at in the future: scheduled,
 COMMENT ON TABLE weir.message IS 'The log of messages, with the transaction that published each. A payload that is not binary is text in UTF-8.';
 COMMENT ON TABLE weir.minute IS 'What happened in a minute in a queue: in one kind of rows, how its attempts ended; in another, what waited when it was over. No row: nothing. Several rows of a minute and a queue add up. Insert-only: a ring of four tables for 36 hours each; each is truncated before its turn.';
 COMMENT ON TABLE weir.operation IS 'Bulk operations, as they were begun. Insert-only; old ones are left out when it is compacted by TRUNCATE.';
+COMMENT ON TABLE weir.operation_mark IS 'Up to which number all operations have ended, so that nobody looks at them again. Insert-only; the newest row counts, and the others are left out when weir.operation is compacted.';
 COMMENT ON TABLE weir.operation_step IS 'Where operations stand: a row for each step, written in the transaction of what the step does. Insert-only; the newest row of an operation counts, and the others are left out when it is compacted with weir.operation.';
 COMMENT ON TABLE weir.output IS 'Outputs of members of flows that have completed, for as long as their flows are kept. Insert-only: a ring of four tables, each of which is truncated once its flows are forgotten.';
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';

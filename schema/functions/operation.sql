@@ -70,9 +70,39 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
   SELECT o.id FROM weir.operation o CROSS JOIN LATERAL (SELECT s.state FROM weir.operation_step s WHERE s.operation = o.id ORDER BY s.no DESC LIMIT 1) s
-  WHERE s.state = 'running' ORDER BY o.id
+  WHERE o.id > coalesce((SELECT m.upto FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1), 0) AND s.state = 'running' ORDER BY o.id
 $$;
 COMMENT ON FUNCTION weir._open_operations IS 'The operations that have not ended, oldest first. The caller has locked weir.operation and weir.operation_step, so that its snapshot is not older than their last TRUNCATE. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._mark_operations() RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  few  CONSTANT integer := 50;  -- that have ended and may be looked at again
+  last weir.operation_mark;
+  upto bigint;
+BEGIN
+  SELECT m.* INTO last FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  IF (SELECT o.id FROM weir.operation o ORDER BY o.id DESC LIMIT 1) <= coalesce(last.upto, 0) + few OR NOT pg_try_advisory_xact_lock(1464158562, 0) THEN
+    RETURN NULL;
+  END IF;
+  -- None is being begun, so those that are not visible now never will be.
+  SELECT m.* INTO last FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  upto := coalesce((SELECT k - 1 FROM weir._open_operations() k LIMIT 1), (SELECT o.id FROM weir.operation o ORDER BY o.id DESC LIMIT 1));
+  IF upto > coalesce(last.upto, 0) + few THEN
+    INSERT INTO weir.operation_mark (no, upto) VALUES (coalesce(last.no, 0) + 1, upto);
+    RETURN upto;
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION weir._mark_operations IS
+  'Notes up to which operation all have ended, if that are fifty more than were noted. Returns its number, or NULL. The caller has locked the tables. Errors: none. Locks: advisory: the beginning of operations (exclusive, tried). Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.begin_operation(what text, filter jsonb, by text DEFAULT NULL, to_queue text DEFAULT NULL, to_priority integer DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -93,6 +123,7 @@ BEGIN
   ELSIF f.queue IS NOT NULL AND NOT EXISTS (SELECT FROM weir.queue q WHERE q.name = f.queue) THEN
     RETURN NULL;
   END IF;
+  PERFORM pg_advisory_xact_lock_shared(1464158562, 0);  -- see _mark_operations, which holds it for a moment
   LOCK TABLE weir.operation, weir.operation_step IN ROW EXCLUSIVE MODE;
   IF begin_operation.what <> 'cancel' AND (SELECT count(*) FROM weir._open_operations()) >= most THEN
     RAISE EXCEPTION 'weir: % operations have not ended', most USING ERRCODE = '54000', HINT = 'Let them end, which needs a worker, or stop some: weir.operations() lists them.';
@@ -111,7 +142,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.begin_operation IS
-  'Begins an operation: what is retry, delete, move or cancel, and filter a JSON object with the conditions of weir.retry_where, delete_where, move_where or cancel_where, by the names of their arguments, such as {"queue": "mail", "kinds": ["welcome"]}; at least one is required. A cancellation is done with the commit. The others are done after it, step by step, by the maintenance of workers or by weir.chores, which continue after any crash; they mean the jobs that there were when the operation began, and each job is changed once: one that fails again later is not retried again. by says who has begun it (NULL: the session''s user), and to_queue and to_priority where jobs are moved. Returns the number of the operation, or NULL if the filter names a queue that does not exist. Errors: 22023, and 22P02 or 22007 (a value of the filter has another type); 54000 (100 operations have not ended); of a cancellation also those of weir.cancel_where. Locks: none that others wait for; of a cancellation those of weir.cancel_where. Isolation: any.';
+  'Begins an operation: what is retry, delete, move or cancel, and filter a JSON object with the conditions of weir.retry_where, delete_where, move_where or cancel_where, by the names of their arguments, such as {"queue": "mail", "kinds": ["welcome"]}; at least one is required. A cancellation is done with the commit. The others are done after it, step by step, by the maintenance of workers or by weir.chores, which continue after any crash; they mean the jobs that there were when the operation began, and each job is changed once: one that fails again later is not retried again. by says who has begun it (NULL: the session''s user), and to_queue and to_priority where jobs are moved. Returns the number of the operation, or NULL if the filter names a queue that does not exist. Errors: 22023, and 22P02 or 22007 (a value of the filter has another type); 54000 (100 operations have not ended); of a cancellation also those of weir.cancel_where. Locks: advisory: the beginning of operations (shared), for which none waits; of a cancellation those of weir.cancel_where. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -178,10 +209,11 @@ BEGIN
     operation := this;
     RETURN;
   END LOOP;
+  PERFORM weir._mark_operations();
 END
 $$;
 COMMENT ON FUNCTION weir._step_operations IS
-  'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
+  'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried), the beginning of operations (exclusive, tried, for a moment when some have ended); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir.stop_operation(id bigint, by text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -253,12 +285,14 @@ BEGIN
   IF pg_table_size('weir.operation') + pg_table_size('weir.operation_step') <= greatest(1048576, 2 * pg_sequence_last_value('weir.operation_bytes')) THEN
     RETURN NULL;
   END IF;
-  LOCK TABLE weir.operation, weir.operation_step IN ACCESS EXCLUSIVE MODE NOWAIT;
+  LOCK TABLE weir.operation, weir.operation_step, weir.operation_mark IN ACCESS EXCLUSIVE MODE NOWAIT;
   CREATE TEMP TABLE weir_keep_step ON COMMIT DROP AS SELECT DISTINCT ON (s.operation) s.* FROM weir.operation_step s ORDER BY s.operation, s.no DESC;
   CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
     SELECT o.* FROM (SELECT o.*, row_number() OVER (ORDER BY o.id DESC) AS nr FROM weir.operation o) o JOIN pg_temp.weir_keep_step s ON s.operation = o.id
     WHERE s.state = 'running' OR o.nr <= 1000 AND o.at > clock_timestamp() - interval '30 days';
-  TRUNCATE weir.operation, weir.operation_step;
+  CREATE TEMP TABLE weir_keep_mark ON COMMIT DROP AS SELECT m.* FROM weir.operation_mark m ORDER BY m.no DESC LIMIT 1;
+  TRUNCATE weir.operation, weir.operation_step, weir.operation_mark;
+  INSERT INTO weir.operation_mark (no, upto) SELECT m.no, m.upto FROM pg_temp.weir_keep_mark m;
   INSERT INTO weir.operation (id, at, by, what, filter, to_queue, to_priority) SELECT k.id, k.at, k.by, k.what, k.filter, k.to_queue, k.to_priority FROM pg_temp.weir_keep k;
   INSERT INTO weir.operation_step SELECT s.* FROM pg_temp.weir_keep_step s JOIN pg_temp.weir_keep k ON k.id = s.operation;
   PERFORM setval('weir.operation_bytes', pg_table_size('weir.operation') + pg_table_size('weir.operation_step'));
@@ -268,4 +302,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._compact_operations IS
-  'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on both. Isolation: READ COMMITTED.';
+  'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step; and weir.operation_mark with them. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on the three. Isolation: READ COMMITTED.';

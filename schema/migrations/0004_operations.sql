@@ -34,6 +34,13 @@ COMMENT ON COLUMN weir.operation_step.changed IS 'How many jobs the operation ha
 COMMENT ON COLUMN weir.operation_step.after IS 'Where the list continues. NULL: at its beginning.';
 COMMENT ON COLUMN weir.operation_step.by IS 'Who has stopped the operation.';
 
+CREATE TABLE weir.operation_mark (
+  no   bigint PRIMARY KEY,
+  upto bigint NOT NULL
+) WITH (autovacuum_enabled = off);
+COMMENT ON TABLE weir.operation_mark IS
+  'Up to which number all operations have ended, so that nobody looks at them again. Insert-only; the newest row counts, and the others are left out when weir.operation is compacted.';
+
 -- down --
-DROP TABLE weir.operation, weir.operation_step;
+DROP TABLE weir.operation, weir.operation_step, weir.operation_mark;
 DROP SEQUENCE weir.operation_id, weir.operation_bytes;
