@@ -53,6 +53,16 @@ func retried(id int64, state string, err error) (State, error) {
 	return State(state), wrap("retry job", err, "weir_operate")
 }
 
+// DeleteJob deletes a failed job: it is unknown from then on, and can't be retried. false: the job has not failed, or has been retried, and stays. DeleteJob returns ErrNotFound if the id
+// is unknown, or the job's retention is over. To delete many, see DeleteWhere.
+func (c *Client) DeleteJob(ctx context.Context, id int64) (deleted bool, err error) {
+	state, err := c.store.Delete(ctx, id)
+	if err == nil && state == "" {
+		err = notFound("job", id)
+	}
+	return state == "deleted", wrap("delete job", err, "weir_operate")
+}
+
 // PauseQueue stops claims from a queue; running jobs continue. It returns ErrNotFound if the queue does not exist.
 func (c *Client) PauseQueue(ctx context.Context, queue string) error {
 	found, err := c.store.Pause(ctx, queue)

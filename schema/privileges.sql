@@ -39,7 +39,7 @@ GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, w
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
-GRANT EXECUTE ON FUNCTION weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.delete, weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;

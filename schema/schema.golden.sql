@@ -10197,6 +10197,19 @@ BEGIN
   deleted := weir._forget_failures(ids);
 END
 $$;
+CREATE FUNCTION weir.delete(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('delete');
+  IF (SELECT i.state FROM weir.job_info(job_id) i) = 'failed' THEN
+    PERFORM weir._lock_to_retry(ARRAY[job_id]);
+    IF weir._forget_failures(ARRAY[job_id]) = 1 THEN
+      RETURN 'deleted';
+    END IF;
+  END IF;
+  RETURN (SELECT i.state FROM weir.job_info(job_id) i);
+END
+$$;
 CREATE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -12557,6 +12570,7 @@ COMMENT ON ROUTINE weir.checkpoint(bigint) IS 'The newest checkpoint that an att
 COMMENT ON ROUTINE weir.chores() IS 'Does the maintenance that Go workers do automatically; if none runs, call it about twice a second: CALL weir.chores(). It promotes jobs that are due, rescues the jobs of lost workers, counts what has arrived at flows and, for weir.history, what happens in each minute, does up to 5 steps of operations, reclaims space and tidies. Any number of processes may call it, and none waits for another. An error becomes a warning, and the next call tries again. Errors: 2D000 (not in autocommit: it commits in between). Locks: those of its steps, each until the step commits. Isolation: any; its own transactions are READ COMMITTED.';
 COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a queue: those of its keys (per_key), those of the queue as a whole (false), or both (NULL). Returns false if it had none. Errors: WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: as weir.set_limit. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.complete(integer,text,text) IS 'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.delete(bigint) IS 'Deletes a failed job, as weir.delete_where does, and returns deleted. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
@@ -12757,6 +12771,7 @@ GRANT EXECUTE ON ROUTINE weir.checkpoint(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.chores() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.delete(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;

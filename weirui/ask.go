@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/weir-pg/weir"
 )
 
 // ask is what an action asks before it acts, which may depend on the path and the form. An error refuses the action, and "" asks nothing.
@@ -106,7 +108,8 @@ func (l layout) Form(path string, pairs ...any) (template.HTML, error) {
 func (l layout) FormAll(path string) (template.HTML, error) {
 	var fields []any
 	if list, ok := l.Data().(jobList); ok {
-		for _, f := range list.Filter.Fields() {
+		what := weir.OperationKind(path[strings.LastIndexByte(path, '/')+1:])
+		for _, f := range list.Filter.forAll(what).Fields() {
 			fields = append(fields, f.Name, f.Value)
 		}
 	}

@@ -48,6 +48,8 @@ func TestActionsAskWithoutTheScriptToo(t *testing.T) {
 		r.enqueue(note{Text: "no route"}, &weir.Options{Queue: queue})
 		r.fail(queue, func(n note) error { return errors.New(n.Text) })
 	}
+	bad := r.enqueue(note{Text: "bad"}, &weir.Options{Queue: "bad"})
+	r.fail("bad", func(n note) error { return errors.New(n.Text) })
 	completed := r.enqueue(note{Text: "done"}, &weir.Options{Queue: "completed"})
 	r.work("completed", func(note) error { return nil })
 	r.schedule(weir.Schedule{Name: "nightly", Schedule: "@daily", Args: note{}, Options: &weir.Options{Queue: "nights"}})
@@ -68,6 +70,7 @@ func TestActionsAskWithoutTheScriptToo(t *testing.T) {
 	cases := []struct{ endpoint, page, action, says string }{
 		{"operations/{id}/stop", fmt.Sprintf("operations/%d", operation), fmt.Sprintf("operations/%d/stop", operation), "Stop operation"},
 		{"jobs/{id}/cancel", fmt.Sprintf("jobs/%d", job), fmt.Sprintf("jobs/%d/cancel", job), fmt.Sprintf("Cancel job %d?", job)},
+		{"jobs/{id}/delete", fmt.Sprintf("jobs/%d", bad), fmt.Sprintf("jobs/%d/delete", bad), fmt.Sprintf("Delete failed job %d?", bad)},
 		{"jobs/{id}/retry", fmt.Sprintf("jobs/%d", completed), fmt.Sprintf("jobs/%d/retry", completed), fmt.Sprintf("Job %d has completed. Run it again?", completed)},
 		{"flows/{id}/cancel", fmt.Sprintf("flows/%d", flow), fmt.Sprintf("flows/%d/cancel", flow), "with its unfinished members"},
 		{"flows/{id}/retry", fmt.Sprintf("flows/%d", ended), fmt.Sprintf("flows/%d/retry", ended), "Retry the failed and cancelled members"},

@@ -74,12 +74,14 @@ func (f filter) operation(what weir.OperationKind) (weir.JobFilter, error) {
 	j := weir.JobFilter{Queue: f.Queue, Key: f.Key, EnqueuedAfter: f.From, EnqueuedBefore: f.Until, Shape: f.Shape, FinishedAfter: f.EndedFrom, FinishedBefore: f.EndedUntil}
 	hasEnded := f.Shape != "" || !f.EndedFrom.IsZero() || !f.EndedUntil.IsZero()
 	switch {
-	case f.Text != "" || f.Flow > 0:
-		return j, badInput("An operation can't select jobs by a text in their arguments, or by their flow: leave that out.")
+	case f.Text != "" || f.Flow > 0 || f.Worker > 0:
+		return j, badInput("An operation can't select jobs by a text in their arguments, by their flow or by their worker: leave that out.")
 	case !f.Narrow():
 		return j, badInput("Select jobs by more than their state: by queue, kind, key, meta or time.")
 	case f.State != "" && !slices.Contains(bulkStates[what], weir.State(f.State)):
 		return j, badInput("Jobs that are %s can't be changed like that.", f.State)
+	case f.State != "" && takesNoState(what): // all would be changed, whatever their state
+		return j, badInput("This changes all %s jobs that match, and not those alone that are %s: leave the state out.", either(bulkStates[what]), f.State)
 	case hasEnded && (what == weir.OperationMove || what == weir.OperationCancel):
 		return j, badInput("Jobs that have ended can't be changed like that.")
 	}
@@ -95,9 +97,34 @@ func (f filter) operation(what weir.OperationKind) (weir.JobFilter, error) {
 	return j, nil
 }
 
+// takesNoState reports whether an operation changes all jobs that it can, whatever their state.
+func takesNoState(what weir.OperationKind) bool {
+	return what == weir.OperationCancel || what == weir.OperationMove
+}
+
+func either(states []weir.State) string {
+	text := string(states[0])
+	for i, s := range states[1:] {
+		if i == len(states)-2 {
+			text += " and " + string(s)
+		} else {
+			text += ", " + string(s)
+		}
+	}
+	return text
+}
+
+// forAll is the filter of an operation on the jobs of a list. One that takes no state is offered for the jobs of other states, too, and says so.
+func (f filter) forAll(what weir.OperationKind) filter {
+	if takesNoState(what) && slices.Contains(bulkStates[what], weir.State(f.State)) {
+		f.State = ""
+	}
+	return f
+}
+
 // May reports whether an operation is offered for the jobs of the list.
 func (l jobList) May(what string) bool {
-	_, err := l.Filter.operation(weir.OperationKind(what))
+	_, err := l.Filter.forAll(weir.OperationKind(what)).operation(weir.OperationKind(what))
 	return err == nil
 }
 
@@ -106,8 +133,8 @@ func (l jobList) Lacks() string {
 	switch {
 	case !l.Filter.Narrow():
 		return "Narrow the list, by queue, kind, key, meta or time, to act on all of its jobs at once."
-	case l.Filter.Text != "" || l.Filter.Flow > 0:
-		return "There is no action on all jobs of a list that is narrowed by a text or a flow."
+	case l.Filter.Text != "" || l.Filter.Flow > 0 || l.Filter.Worker > 0:
+		return "There is no action on all jobs of a list that is narrowed by a text, a flow or a worker."
 	}
 	return ""
 }

@@ -13,6 +13,7 @@ func (u *UI) Tails() (open, hubs int) {
 // Limits of what is shown.
 const (
 	MostTails  = mostTails
+	TailsEach  = mostTailsOfUser
 	TailRate   = tailRate
 	ShownBytes = shownBytes
 	MostDrawn  = mostDrawn

@@ -15,13 +15,14 @@ import (
 
 // filter selects jobs; it is in the address of the page.
 type filter struct {
-	State string `json:"state,omitempty"` // "": all
-	Queue string `json:"queue,omitempty"`
-	Kind  string `json:"kind,omitempty"`
-	Key   string `json:"key,omitempty"`
-	Meta  string `json:"meta,omitempty"`
-	Flow  int64  `json:"flow,omitempty"`
-	Text  string `json:"text,omitempty"` // part of the args
+	State  string `json:"state,omitempty"` // "": all
+	Queue  string `json:"queue,omitempty"`
+	Kind   string `json:"kind,omitempty"`
+	Key    string `json:"key,omitempty"`
+	Meta   string `json:"meta,omitempty"`
+	Flow   int64  `json:"flow,omitempty"`
+	Worker int64  `json:"worker,omitempty"` // whose latest attempt it has
+	Text   string `json:"text,omitempty"`   // part of the args
 
 	From  time.Time `json:"from,omitzero"`  // enqueued then or later
 	Until time.Time `json:"until,omitzero"` // enqueued before
@@ -55,6 +56,16 @@ func (u *UI) filterOf(q url.Values) (filter, error) {
 			return f, badInput("A flow is the number of one; got %q.", cut(flow, 50))
 		}
 		f.Flow = n
+	}
+	if worker := text("worker"); worker != "" {
+		n, err := strconv.ParseInt(worker, 10, 32)
+		if err != nil || n < 1 {
+			return f, badInput("A worker is the number of one; got %q.", cut(worker, 50))
+		}
+		f.Worker = n
+		if f.State == "" {
+			f.State = string(weir.StateRunning)
+		}
 	}
 	var err error
 	if f.From, err = timeOf(text("from")); err == nil {
@@ -143,6 +154,9 @@ func (f filter) Query() url.Values {
 	if f.Flow > 0 {
 		set("flow", strconv.FormatInt(f.Flow, 10))
 	}
+	if f.Worker > 0 {
+		set("worker", strconv.FormatInt(f.Worker, 10))
+	}
 	return q
 }
 
@@ -152,6 +166,9 @@ func (f filter) In(state string) template.URL {
 	// What only jobs of other states have selects none of this one.
 	if !f.IsFailed() {
 		f.Shape = ""
+	}
+	if f.State == "" || f.State == string(weir.StateAvailable) || f.State == string(weir.StateScheduled) {
+		f.Worker = 0
 	}
 	if !f.Ends() {
 		f.EndedFrom, f.EndedUntil = time.Time{}, time.Time{}
@@ -176,6 +193,11 @@ func (f filter) Fields() (all []condition) {
 		all = append(all, condition{name, q.Get(name)})
 	}
 	return all
+}
+
+// keeps reports whether a job that the database has found is one of the worker's.
+func (f filter) keeps(j weir.JobInfo) bool {
+	return f.Worker == 0 || j.Worker != nil && int64(*j.Worker) == f.Worker
 }
 
 func (f filter) meta() json.RawMessage { return json.RawMessage(f.Meta) }

@@ -90,6 +90,19 @@ func cancelJob(v *visit) (string, error) {
 	return fmt.Sprintf("Job %d has already %s.", id, ended(state)), nil
 }
 
+func deleteJob(v *visit) (string, error) {
+	id, err := v.id()
+	if err != nil {
+		return "", err
+	}
+	deleted, err := v.db.client.DeleteJob(v.Context(), id)
+	if err != nil || deleted {
+		v.to = "jobs?state=failed"
+		return fmt.Sprintf("Job %d is deleted.", id), err
+	}
+	return fmt.Sprintf("Job %d stays: only failed jobs are deleted.", id), nil
+}
+
 // ended is what a job has done that has ended, after "has".
 func ended(state weir.State) string {
 	if state == weir.StateCancelled {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,10 +19,12 @@ func jobEndpoints() []endpoint {
 	return []endpoint{
 		page("jobs", listJobs),
 		page("jobs/new", newJob),
+		{method: http.MethodGet, path: "jobs/go", role: Viewer, stream: goToJob},
 		page("jobs/{id}", showJob),
 		action(Operator, "jobs", enqueueJob),
 		action(Operator, "jobs/{id}/retry", retryJob).asks(askCompleted),
 		action(Operator, "jobs/{id}/cancel", cancelJob).asks(askID("Cancel job %s?", "id")),
+		action(Admin, "jobs/{id}/delete", deleteJob).asks(askID("Delete failed job %s? It can't be retried afterwards.", "id")),
 	}
 }
 
@@ -30,6 +34,17 @@ func askCompleted(v *visit) (string, error) {
 		return "", nil
 	}
 	return "Job " + cut(v.PathValue("id"), 20) + " has completed. Run it again?", nil
+}
+
+// goToJob sends the browser to the page of the job whose id somebody has typed.
+func goToJob(v *visit, w http.ResponseWriter) error {
+	text := strings.TrimSpace(v.URL.Query().Get("id"))
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 1 {
+		return badInput("The id of a job is a number; got %q.", cut(text, 50))
+	}
+	redirect(w, strconv.FormatInt(id, 10))
+	return nil
 }
 
 // jobList is a page of jobs.
@@ -48,7 +63,7 @@ func listJobs(v *visit) (*view, error) {
 	}
 	after := v.URL.Query().Get("after")
 	page, err := read(v.Context(), v.db, "jobs "+f.Query().Encode()+" after "+after, func(ctx context.Context) (*weir.JobsPage, error) {
-		page, err := v.db.find(ctx, f.params(after, jobsOnPage), v.ui.patience)
+		page, err := v.db.find(ctx, f.params(after, jobsOnPage), f.keeps, v.ui.patience)
 		if err == nil {
 			page.Jobs = v.ui.shown(page.Jobs, f)
 		}
@@ -62,15 +77,16 @@ func listJobs(v *visit) (*view, error) {
 }
 
 // find looks for jobs until it has as many as are wanted, there are no more, or it has looked for so long. One call looks at a limited number of jobs.
-func (d *database) find(ctx context.Context, p weir.JobsParams, patience time.Duration) (*weir.JobsPage, error) {
+func (d *database) find(ctx context.Context, p weir.JobsParams, keeps func(weir.JobInfo) bool, patience time.Duration) (*weir.JobsPage, error) {
 	began, all := time.Now(), &weir.JobsPage{Jobs: []weir.JobInfo{}}
 	for {
 		page, err := d.client.Jobs(ctx, p)
 		if err != nil {
 			return nil, err
 		}
-		all.Jobs, all.Next = append(all.Jobs, page.Jobs...), page.Next
-		p.Limit -= len(page.Jobs)
+		found := slices.DeleteFunc(page.Jobs, func(j weir.JobInfo) bool { return !keeps(j) })
+		all.Jobs, all.Next = append(all.Jobs, found...), page.Next
+		p.Limit -= len(found)
 		p.After = page.Next
 		if p.Limit == 0 || page.Next == "" || time.Since(began) >= patience {
 			return all, nil

@@ -213,7 +213,8 @@ func TestAllJobsOfAListAreActedOn(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ path, form, want string }{
-		{"retry", "", "by more than their state"}, {"retry", "state=failed", "by more than their state"}, {"cancel", "queue=mail&text=x", "by a text in their arguments"}, {"cancel", "queue=mail&flow=1", "by a text in their arguments, or by their flow"},
+		{"retry", "", "by more than their state"}, {"retry", "state=failed", "by more than their state"}, {"cancel", "queue=mail&text=x", "by a text in their arguments"}, {"cancel", "queue=mail&flow=1", "by a text in their arguments, by their flow"},
+		{"cancel", "queue=mail&state=scheduled", "all available, scheduled and running jobs that match, and not those alone that are scheduled"}, {"move", "queue=mail&state=available&to_priority=1", "leave the state out"},
 		{"delete", "queue=mail&state=running", "Jobs that are running can"}, {"move", "queue=mail", "where to move these jobs"}, {"move", "queue=mail&to_priority=9", "priority"}, {"retry", "queue=none", "not found"},
 	} {
 		if answer, text := r.ask("POST", "jobs/all/"+c.path, c.form+"&sure=yes"); answer.StatusCode < 400 || answer.StatusCode >= 500 || !strings.Contains(text, c.want) {
@@ -268,7 +269,7 @@ func TestAnOperationIsStoppedFromItsPage(t *testing.T) {
 	if said := r.do(page+"/stop", nil); !strings.Contains(said, "is stopped") {
 		t.Errorf("says %q", said)
 	}
-	if text := r.page(page); !strings.Contains(text, "stopped by ada") || strings.Contains(text, "<button") {
+	if text := r.page(page); !strings.Contains(text, "stopped by ada") || strings.Contains(text, `id="stop"`) {
 		t.Errorf("the page is %s", text)
 	}
 	if said := r.do(page+"/stop", nil); !strings.Contains(said, "is stopped") {

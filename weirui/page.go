@@ -68,6 +68,9 @@ func (l layout) Database() string {
 	return l.visit.db.Name
 }
 
+// HasDatabase reports whether the page is one of a database.
+func (l layout) HasDatabase() bool { return l.visit.db != nil }
+
 // User is who looks at the page.
 func (l layout) User() User { return l.visit.user }
 

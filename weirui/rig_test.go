@@ -29,16 +29,17 @@ type rig struct {
 	ui     *weirui.UI
 	server *httptest.Server
 	role   weirui.Role // of whoever asks
+	user   string      // whoever that is
 }
 
 // Identify implements weirui.Access.
 func (r *rig) Identify(http.ResponseWriter, *http.Request) (weirui.User, bool) {
-	return weirui.User{Name: "ada", Role: r.role}, true
+	return weirui.User{Name: r.user, Role: r.role}, true
 }
 
 func newRig(t *testing.T, change ...func(*weirui.Config)) *rig {
 	t.Helper()
-	r := &rig{T: t, pool: pgtest.Pool(t, pgtest.Database(t)), role: weirui.Admin}
+	r := &rig{T: t, pool: pgtest.Pool(t, pgtest.Database(t)), role: weirui.Admin, user: "ada"}
 	r.client = weir.NewClient(r.pool)
 	c := weirui.Config{Databases: []weirui.Database{{Pool: r.pool}}, Access: r, Logger: slog.New(slog.DiscardHandler)}
 	for _, f := range change {

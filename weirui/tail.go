@@ -58,11 +58,11 @@ func streamTail(v *visit, w http.ResponseWriter) error {
 		}
 	}
 	ending := v.ui.servers.ending(v.Context())
-	h, err := v.db.tails.enter(v.ui, v.db)
+	h, err := v.db.tails.enter(v.ui, v.db, v.user.Name)
 	if err != nil {
 		return err
 	}
-	defer v.db.tails.leave()
+	defer v.db.tails.leave(v.user.Name)
 	t := newTail()
 	sub, err := h.Join(t, hub.Options{Slow: hub.SkipAhead})
 	if err != nil {

@@ -213,23 +213,37 @@ func TestATailEndsWithItsClientAndNothingIsLeft(t *testing.T) {
 	_, at := serveUI(t, ui, 0)
 	var open []*watched
 	for i := range weirui.MostTails {
+		r.user = fmt.Sprintf("user%d", i/weirui.TailsEach)
 		open = append(open, r.watch(at, fmt.Sprintf("c%d.>", i%3), ""))
 	}
 	if n, hubs := ui.Tails(); n != weirui.MostTails || hubs != 1 {
 		t.Errorf("%d tails are open, and %d hubs read for them", n, hubs)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"channels/tail/events?channel=one", nil)
-	if err != nil {
-		t.Fatal(err)
+	refused := func(user string, want int) {
+		t.Helper()
+		r.user = user
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"channels/tail/events?channel=one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("one tail too many, of %s: %s", user, answer.Status)
+		}
 	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
+	refused("another", http.StatusServiceUnavailable)
+	refused("user1", http.StatusTooManyRequests) // whoever has many leaves room for others
+	for _, w := range open[:weirui.TailsEach] {
+		w.stop()
 	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("one tail too many: %s", answer.Status)
-	}
+	pgtest.Until(t, "some have ended", func() bool { n, _ := ui.Tails(); return n == weirui.MostTails-weirui.TailsEach })
+	refused("user1", http.StatusTooManyRequests)
+	r.user = "another"
+	open = append(open, r.watch(at, "one", ""))
 	for _, w := range open {
 		w.stop()
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	mostTails       = 20 // of a database at a time
+	mostTails       = 50 // of a database at a time
+	mostTailsOfUser = 5  // as many as a browser has connections for, but for one
 	tailConnections = 2  // of the database's pool, however many tails are open
 	tailRing        = 1 << 20
 )
@@ -21,18 +22,26 @@ const (
 type tails struct {
 	mu   sync.Mutex
 	open int
+	of   map[string]int // open ones, by their user's name
 	hub  *hub.Hub
 	stop context.CancelFunc // ends the hub
 	hubs int                // that have not ended
 }
 
-// enter counts a tail, and returns the hub, which runs until the last tail has left.
-func (t *tails) enter(u *UI, d *database) (*hub.Hub, error) {
+// enter counts a tail of a user, and returns the hub, which runs until the last tail has left.
+func (t *tails) enter(u *UI, d *database, user string) (*hub.Hub, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if user != "" && t.of[user] >= mostTailsOfUser { // who has no name can't be told from others
+		return nil, &problem{http.StatusTooManyRequests, fmt.Sprintf("You have %d tails of this database open, and no more may be.", mostTailsOfUser), "Close one, or look from the shell: weir listen."}
+	}
 	if t.open >= mostTails {
 		return nil, &problem{http.StatusServiceUnavailable, fmt.Sprintf("%d tails of this database are open, and no more may be.", mostTails), "Close one, or look from the shell: weir listen."}
 	}
+	if t.of == nil {
+		t.of = map[string]int{}
+	}
+	t.of[user]++
 	t.open++
 	if t.open == 1 {
 		var ctx context.Context
@@ -51,9 +60,12 @@ func (t *tails) enter(u *UI, d *database) (*hub.Hub, error) {
 }
 
 // leave undoes enter.
-func (t *tails) leave() {
+func (t *tails) leave(user string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.of[user]--; t.of[user] == 0 {
+		delete(t.of, user)
+	}
 	if t.open--; t.open == 0 {
 		t.stop()
 		t.hub = nil

@@ -23,6 +23,7 @@ const (
 	sqlStorage  = `SELECT log, coalesce(segment, 0), coalesce(state, ''), since, opened_at, reclaim_at, bytes, index_bytes, coalesce(max_bytes, 0), holders FROM weir.storage()`
 	sqlCancel   = `SELECT coalesce(weir.cancel($1::bigint), '')`
 	sqlRetry    = `SELECT coalesce(weir.retry($1::bigint), '')`
+	sqlDelete   = `SELECT coalesce(weir.delete($1::bigint), '')`
 	sqlPause    = `SELECT weir.pause($1)`
 	sqlResume   = `SELECT weir.resume($1)`
 	sqlSet      = `SELECT weir.set($1, $2)`
@@ -180,6 +181,12 @@ func (s *Store) Retry(ctx context.Context, id int64) (state string, err error) {
 // RetryTx is Retry in the caller's transaction.
 func RetryTx(ctx context.Context, tx Querier, id int64) (state string, err error) {
 	err = tx.QueryRow(ctx, sqlRetry, id).Scan(&state)
+	return state, err
+}
+
+// Delete deletes a failed job, and returns "deleted"; otherwise the job's state, or "" if it is unknown.
+func (s *Store) Delete(ctx context.Context, id int64) (state string, err error) {
+	err = s.row(ctx, sqlDelete, []any{id}, &state)
 	return state, err
 }
 

@@ -135,6 +135,25 @@ $$;
 COMMENT ON FUNCTION weir.delete_where IS
   'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 
+CREATE OR REPLACE FUNCTION weir.delete(job_id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('delete');
+  IF (SELECT i.state FROM weir.job_info(job_id) i) = 'failed' THEN
+    PERFORM weir._lock_to_retry(ARRAY[job_id]);
+    IF weir._forget_failures(ARRAY[job_id]) = 1 THEN
+      RETURN 'deleted';
+    END IF;
+  END IF;
+  RETURN (SELECT i.state FROM weir.job_info(job_id) i);
+END
+$$;
+COMMENT ON FUNCTION weir.delete IS
+  'Deletes a failed job, as weir.delete_where does, and returns deleted. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
+
 CREATE OR REPLACE FUNCTION weir._forget_failures(job_ids bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -87,7 +87,7 @@
   const look = async () => {
     looked = Date.now();
     try {
-      const answer = await fetch(box.dataset.history, { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(15000) });
+      const answer = await fetch(weirAddress(box.dataset.history), { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(15000) });
       if (answer.redirected || answer.status === 401) return; // the page is loaded again, to log in
       if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
       data = await answer.json();

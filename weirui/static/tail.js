@@ -6,7 +6,7 @@
   const state = document.getElementById("tail-state");
   const button = document.getElementById("tail-pause");
   const aloud = document.getElementById("tail-aloud");
-  const address = list.dataset.events;
+  const address = weirAddress(list.dataset.events);
   const waiting = []; // while paused
   let paused = false;
   let source;

@@ -1,5 +1,13 @@
-// Times on the clock of whoever looks: in one form, whatever the browser's language.
+// What the other scripts share.
 "use strict";
+// weirAddress is an address relative to the page's, without the name and the password that may be in it: scripts can ask for none that has them.
+const weirAddress = (to) => {
+  const at = new URL(to, location.href);
+  at.username = at.password = "";
+  return at.href;
+};
+
+// Times on the clock of whoever looks: in one form, whatever the browser's language.
 const weirTimes = (() => {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
   const part = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });

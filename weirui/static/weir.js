@@ -55,7 +55,7 @@
     try {
       const headers = { "Weir-Fragment": "1", Accept: "text/html" };
       if (tag) headers["If-None-Match"] = tag;
-      const answer = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
+      const answer = await fetch(weirAddress(""), { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
       if (answer.redirected || answer.status === 401) {
         location.reload(); // to log in again
         return;

@@ -230,6 +230,10 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 			if err != nil || look.name == "phone" && out > 0 {
 				t.Errorf("%s, %s: %v buttons of a table are out of sight, %v", at, look.name, out, err)
 			}
+			wide, err := chromedp.Run(ctx, chromedp.Evaluate[float64](`[...document.querySelectorAll(".wide:has(> .stack)")].filter(w => w.scrollWidth > w.clientWidth + 1).length`))
+			if err != nil || look.name == "phone" && wide > 0 {
+				t.Errorf("%s, %s: %v tables are wider than the page, %v", at, look.name, wide, err)
+			}
 			if axe != "" && look.name != "phone" {
 				do(t, ctx, chromedp.Evaluate[chromedp.Void](axe+";0"))
 				found, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.flatMap(v => v.nodes.slice(0, 2).map(n => v.id + ": " + v.help + ": " + n.html.slice(0, 200))))`, chromedp.EvalAwaitPromise))

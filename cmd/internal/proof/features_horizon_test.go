@@ -86,7 +86,7 @@ func TestNothingIsDeadWithEveryFeatureInUse(t *testing.T) {
 			}()
 			until(t, "no table has dead rows, according to the statistics of all sessions", count)
 			for _, table := range []string{"job_1", "batch_1", "result_1", "later_1", "failure_1", "report_1", "keyed", "firing", "promotion", "reprieve", "settled", "schedule", "retry_rule", "cancellation_where",
-				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut", "edge", "seen_1", "output_1", "operation", "operation_step", "operation_mark"} {
+				"turn_1", "turn_2", "turn_3", "turn_4", "ring", "with_keys", "gate", "release_1", "queue_limit", "key_weight", "flow", "fold", "arrival_1", "flow_cut", "edge", "seen_1", "output_1", "operation", "operation_step"} {
 				if !slices.Contains(tables, table) {
 					t.Errorf("nothing was ever written into %s", table)
 				}

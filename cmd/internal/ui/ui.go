@@ -75,16 +75,29 @@ func New(c Config) (*server.UI, error) {
 			}
 		}
 		looked := make([]error, len(config.Databases))
-		var all sync.WaitGroup
+		var looks sync.WaitGroup
 		for i := range config.Databases { // at the same time, so that several that don't answer delay the hub no longer than one
-			all.Go(func() { looked[i] = look(ctx, config.Databases[i], config.Logger) })
+			looks.Go(func() { looked[i] = look(ctx, config.Databases[i], config.Logger) })
 		}
-		all.Wait()
-		if err := errors.Join(looked...); err != nil {
+		looks.Wait()
+		if err := all(looked); err != nil {
 			return nil, err
 		}
 		return weirui.New(config)
 	}}, nil
+}
+
+// all joins errors so that each can be told from the others where they are shown in one line.
+func all(errs []error) (joined error) {
+	for _, err := range errs {
+		switch {
+		case joined == nil:
+			joined = err
+		case err != nil:
+			joined = fmt.Errorf("%w; and %w", joined, err)
+		}
+	}
+	return joined
 }
 
 // look checks that the UI may do what it has to. A database that can't be reached now may be later.

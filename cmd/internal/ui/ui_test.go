@@ -217,6 +217,11 @@ func TestTheUINeedsARoleOfItsOwn(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+	second := pgtest.Database(t)
+	_, err = launch(t, server.Config{Database: hub}, Config{Open: weirui.Viewer, Others: map[string]string{"second": as(t, second, "weir_hub")}})
+	if err == nil || strings.Contains(err.Error(), "\n") || strings.Count(err.Error(), "; and the web UI may not read the database") != 1 {
+		t.Errorf("that two databases may not be read is said as %v", err)
+	}
 	var log pgtest.Log
 	other := pgtest.Database(t)
 	s := start(t, server.Config{Database: hub, Logger: log.Logger()}, Config{Open: weirui.Viewer, Others: map[string]string{
@@ -239,6 +244,9 @@ func TestTheUINeedsARoleOfItsOwn(t *testing.T) {
 func TestTheUISeesTheHub(t *testing.T) {
 	t.Parallel()
 	s := start(t, server.Config{Database: pgtest.Database(t), Web: web.Config{Anonymous: true}}, Config{Open: weirui.Admin})
+	if _, text := ask(t, "GET", "http://"+s.HTTPAddr().String()+"/"); !strings.Contains(text, "the web UI is at /ui/") {
+		t.Errorf("the hub's first page does not lead to its UI: %s", text)
+	}
 	q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.HTTPAddr().String()+"/v1/events?channel=orders.*&channel=mail", nil)
 	if err != nil {
 		t.Fatal(err)

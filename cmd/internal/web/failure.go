@@ -104,6 +104,9 @@ func (w *Web) serveNothing(rw http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "not_found", "this server does not serve jobs", "its operator can have it serve them: weir serve --jobs").write(rw)
 		return
 	}
-	fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist",
-		"use GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics").write(rw)
+	hint := "use GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics"
+	if w.UI != nil {
+		hint += "; the web UI is at /ui/"
+	}
+	fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", hint).write(rw)
 }
