@@ -31,7 +31,9 @@ type serveCmd struct {
 	Web webFlags `embed:""`
 	UI  uiFlags  `embed:""`
 
-	Jobs       bool          `help:"Let HTTP clients enqueue jobs, look them up, cancel them and work them. The database's user needs the role weir_work for it."`
+	Jobs          bool    `help:"Let HTTP clients enqueue jobs, look them up, cancel them and work them. The database's user needs the role weir_work for it."`
+	StatementRate float64 `default:"20000" placeholder:"N" help:"Statements per second of one PostgreSQL client, and ten times as many at once, beyond which they wait; 0: no limit (${default})."`
+
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
 	Doctor     bool          `help:"Run weir doctor continuously, and export its findings in /metrics. One hub per database is enough."`
 	Drain      time.Duration `default:"5s" help:"How long clients have to disconnect when the server stops (${default})."`
@@ -99,7 +101,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
-		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile,
+		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
 		Jobs: c.Jobs,
 	}
 	switch {
@@ -115,6 +117,8 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		return config, usagef("--pg-auth users-file requires --users-file")
 	case c.UsersFile != "" && c.PGAuth != "users-file":
 		return config, usagef("--users-file requires --pg-auth users-file: with %s the file would not be read", c.PGAuth)
+	case c.StatementRate < 0:
+		return config, usagef("--statement-rate must not be negative, got %g: 0 is no limit", c.StatementRate)
 	case c.QueueBytes < 1024:
 		return config, usagef("--queue-bytes must be at least 1024, got %d", c.QueueBytes)
 	}

@@ -12,7 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/weir-pg/weir/cmd/internal/rate"
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // conn is one client's connection. One goroutine, serve's, reads and answers; the hub's goroutines write notifications in between, through
@@ -30,6 +32,8 @@ type conn struct {
 	policies uint64 // version of the policies that were last checked; only Recheck uses it
 	settings settings
 	told     settings // as last reported to the client
+
+	pace rate.Cell // of statements and messages; only this goroutine uses it
 
 	tx            transaction
 	prepared      map[string]*prepared
@@ -211,6 +215,24 @@ func (c *conn) serve(ctx context.Context) {
 	}
 }
 
+// slowDown waits until the connection may send another statement. Waiting, rather than refusing, breaks no client: what it sends next waits in its own
+// connection.
+func (c *conn) slowDown(ctx context.Context) {
+	limit := rate.Limit{PerSecond: c.server.config.StatementRate, Burst: int(10 * c.server.config.StatementRate)}
+	for waited := false; ; waited = true {
+		wait := c.pace.Take(limit, 1)
+		if wait == 0 {
+			return
+		}
+		if !waited {
+			c.server.stats.delayed.Add(1)
+		}
+		if !sleep.For(ctx, wait) {
+			return // the server stops
+		}
+	}
+}
+
 // leave ends the connection after an error, which may be that the client has disconnected.
 func (c *conn) leave(err error) {
 	if c.subscriber != nil {
@@ -259,6 +281,9 @@ func (c *conn) handle(ctx context.Context, kind byte, body []byte) error {
 		return io.EOF
 	default:
 		return errorf(protocolViolation, "invalid frontend message type %d", kind)
+	}
+	if kind == 'P' || kind == 'B' || kind == 'D' || kind == 'C' { // statements are counted when they are executed
+		c.slowDown(ctx)
 	}
 	if err := m.Decode(body); err != nil {
 		return errorf(protocolViolation, "invalid message format: %v", err)

@@ -16,6 +16,7 @@ type result struct {
 
 // execute runs a statement in the open transaction.
 func (c *conn) execute(ctx context.Context, p parsed, params []value) (result, error) {
+	c.slowDown(ctx)
 	tx, isTx := p.statement.(txStatement)
 	ends := isTx && (tx.op == commitTx || tx.op == rollbackTx || tx.op == rollbackToTx)
 	if c.tx.status == failed && !ends {

@@ -37,6 +37,9 @@ type Config struct {
 
 	Policies *policy.File // what is allowed on which channels, in addition to Auth; nil: nothing else
 
+	// StatementRate limits the statements and messages of one connection per second, with ten times as many at once: what exceeds it waits. 0: no limit.
+	StatementRate float64
+
 	MaxConnections int // 0: 100,000
 	MaxStrangers   int // connections that have not logged in yet: beyond it the oldest is ended; 0: 10,000
 	MaxFromAddress int // of those from one IPv4 address or IPv6 /64 network; 0: 2,000
@@ -74,7 +77,7 @@ type Server struct {
 }
 
 type stats struct {
-	accepted, refused, shed, authenticated, authFailed, notified, slow atomic.Int64
+	accepted, refused, shed, authenticated, authFailed, notified, slow, delayed atomic.Int64
 }
 
 // Stats holds counters since the server was created, and the current number of connections.
@@ -88,6 +91,7 @@ type Stats struct {
 	AuthFailed    int64
 	Notified      int64 // notifications that clients sent
 	Slow          int64 // connections ended because they did not read
+	Delayed       int64 // statements and messages that waited because of StatementRate
 }
 
 // New returns a server. It accepts connections once Serve is called.
@@ -140,7 +144,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Unlock()
 	return Stats{
 		Connections: n, Strangers: s.strangers.size(), Shed: s.stats.shed.Load(), Accepted: s.stats.accepted.Load(), Refused: s.stats.refused.Load(), Authenticated: s.stats.authenticated.Load(),
-		AuthFailed: s.stats.authFailed.Load(), Notified: s.stats.notified.Load(), Slow: s.stats.slow.Load(),
+		AuthFailed: s.stats.authFailed.Load(), Notified: s.stats.notified.Load(), Slow: s.stats.slow.Load(), Delayed: s.stats.delayed.Load(),
 	}
 }
 

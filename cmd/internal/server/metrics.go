@@ -16,6 +16,8 @@ var (
 	pgSlow          = desc("weir_pg_slow_total", "Clients of the wire protocol disconnected because they did not read.")
 )
 
+var pgDelayed = desc("weir_pg_delayed_statements_total", "Statements and messages of the wire protocol that waited because their connection exceeded its rate.")
+
 var clusterRole = prometheus.NewDesc("weir_cluster_role", "1 for this hub's role in its cluster: reading sends ticks to the others, serving reads for itself, following receives.", []string{"role"}, nil)
 
 var (
@@ -27,7 +29,7 @@ var (
 func desc(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgShed, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow} {
+	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgShed, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow, pgDelayed} {
 		out <- d
 	}
 }
@@ -48,7 +50,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, count := range []struct {
 		desc *prometheus.Desc
 		n    int64
-	}{{pgAccepted, n.Accepted}, {pgRefused, n.Refused}, {pgShed, n.Shed}, {pgAuthenticated, n.Authenticated}, {pgAuthFailed, n.AuthFailed}, {pgNotified, n.Notified}, {pgSlow, n.Slow}} {
+	}{{pgAccepted, n.Accepted}, {pgRefused, n.Refused}, {pgShed, n.Shed}, {pgAuthenticated, n.Authenticated}, {pgAuthFailed, n.AuthFailed}, {pgNotified, n.Notified}, {pgSlow, n.Slow}, {pgDelayed, n.Delayed}} {
 		out <- prometheus.MustNewConstMetric(count.desc, prometheus.CounterValue, float64(count.n))
 	}
 }

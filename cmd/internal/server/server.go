@@ -63,6 +63,8 @@ type Config struct {
 	// ChannelsFile has policies of channels, for clients of every protocol: see package policy. It is read again when it changes. "": none.
 	ChannelsFile string
 
+	StatementRate float64 // statements per second of one client of the wire protocol, beyond which they wait; 0: no limit
+
 	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
 	Name        string        // of this hub, to show; required
 	Drain       time.Duration // how long clients have to disconnect at a stop; 0: 5 s
@@ -299,7 +301,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			return fmt.Errorf("read the version of the database: %w", err)
 		}
 		s.pg = pgwire.New(pgwire.Config{
-			Hub: s.hub, Auth: auth, Policies: s.policies, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
+			Hub: s.hub, Auth: auth, Policies: s.policies, StatementRate: s.config.StatementRate, TLS: tlsConfig, RequireTLS: s.config.RequireTLS, Logger: s.log, DurableNotify: s.config.DurableNotify,
 			MaxStrangers: s.config.LoggingIn, MaxFromAddress: s.config.LoggingIn,
 			Secret: []byte(s.secret), Iterations: s.iterations, ServerVersion: version, MaxBytes: s.config.QueueBytes, Drain: s.config.Drain,
 		})

@@ -36,6 +36,7 @@ const (
 // hear carries out a request and answers it. An error ends the connection.
 func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 	var r request
+	exceeded := ws.count()
 	if kind != websocket.MessageText {
 		return ws.refuse(nil, badRequest("binary frames are not supported", "send JSON in text frames"))
 	}
@@ -47,6 +48,9 @@ func (ws *webSocket) hear(kind websocket.MessageType, b []byte) error {
 	}
 	if len(r.ID) > maxID {
 		return ws.refuse(nil, badRequest(fmt.Sprintf("the id has %d bytes; the limit is %d", len(r.ID), maxID), ""))
+	}
+	if exceeded != nil {
+		return ws.refuse(r.ID, exceeded)
 	}
 	ctx, cancel := context.WithTimeout(ws.web.ctx, patience)
 	defer cancel()
@@ -197,9 +201,10 @@ func (ws *webSocket) publish(ctx context.Context, r *request) error {
 		return err
 	}
 	if ws.rate != nil && !ws.rate.AllowN(time.Now(), len(drafts)) {
-		return fail(http.StatusTooManyRequests, "limit", "you have exceeded the rate at which a connection may publish", "publish more slowly, or combine messages")
+		ws.web.metrics.limited(ws.kind.name())
+		return tooFast("you have exceeded the rate at which a connection may publish", "publish more slowly, or combine messages", time.Second)
 	}
-	if err := ws.web.checkPolicies(identity(ws.user(), ws.remote), drafts, ws.grants.publish.Terms); err != nil {
+	if err := ws.web.checkPolicies(ws.kind.name(), identity(ws.user(), ws.remote), drafts, ws.grants.publish.Terms); err != nil {
 		return err
 	}
 	return ws.web.publish(ctx, ws.kind.name(), drafts)

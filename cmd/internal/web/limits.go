@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/time/rate"
+	tokens "golang.org/x/time/rate"
+
+	"github.com/weir-pg/weir/cmd/internal/rate"
 )
 
 // Limits bound what clients may use.
@@ -17,6 +19,8 @@ type Limits struct {
 	QueueBytes    int     // bytes queued for a stream that reads slowly; 0: the hub's default
 	PublishRate   float64 // messages that one WebSocket may publish per second; 0: no limit
 	PublishBurst  int     // messages that it may publish at once; 0: one second's worth
+	RequestRate   float64 // requests that one WebSocket may send per second, and ten times as many at once; 0: no limit
+	ClientRate    float64 // requests of every kind that one user, or one address, may send per second, and ten times as many at once; 0: no limit
 	Queues        int     // queues in one wait for jobs; 0: 1000
 	Messages      int     // messages published by one request; 0: 1000
 	History       int     // messages of a channel's history that a subscription may begin with; 0: 1000
@@ -85,6 +89,9 @@ func (w *Web) admit(remote string) (f *Failure) {
 		return fail(http.StatusTooManyRequests, "limit", "your address has reached its limit of connections",
 			"subscribe to several channels on one connection")
 	}
+	if f := w.countRequest(identity("", remote), "http"); f != nil {
+		return f
+	}
 	w.streams++
 	if w.Limits.PerAddress > 0 {
 		w.from[remote]++
@@ -106,9 +113,40 @@ func (w *Web) release(remote string) {
 }
 
 // newRate returns the limiter of a WebSocket's publishing; nil if there is no limit.
-func newRate(l Limits) *rate.Limiter {
+func newRate(l Limits) *tokens.Limiter {
 	if l.PublishRate <= 0 {
 		return nil
 	}
-	return rate.NewLimiter(rate.Limit(l.PublishRate), l.PublishBurst)
+	return tokens.NewLimiter(tokens.Limit(l.PublishRate), l.PublishBurst)
+}
+
+// tenSeconds is a rate that allows ten seconds' worth at once: a client that connects again has much to say at first.
+func tenSeconds(perSecond float64) rate.Limit {
+	return rate.Limit{PerSecond: perSecond, Burst: max(1, int(10*perSecond))}
+}
+
+// countRequest counts a request by a user or an address, and returns a failure if there are too many.
+func (w *Web) countRequest(client, transport string) *Failure {
+	wait := w.clients.Take(client, 1)
+	if wait == 0 {
+		return nil
+	}
+	w.metrics.limited(transport)
+	return tooFast("you have sent too many requests", "send fewer, or combine them", wait)
+}
+
+// maxPause bounds the time for which a WebSocket that sends too much is not read.
+const maxPause = time.Second
+
+// count counts a request, and returns a failure if there are too many. Then the client is not read for a while, so that what it sends costs it time, and the hub none.
+func (ws *webSocket) count() *Failure {
+	f := ws.web.countRequest(identity(ws.user(), ws.remote), ws.kind.name())
+	if f != nil {
+		ws.pause = time.Duration(f.After) * time.Second
+	} else if wait := ws.requests.Take(tenSeconds(ws.web.Limits.RequestRate), 1); wait > 0 {
+		ws.web.metrics.limited(ws.kind.name())
+		ws.pause = wait
+		f = tooFast("you have exceeded the rate at which a connection may send requests", "send fewer, or combine them", wait)
+	}
+	return f
 }

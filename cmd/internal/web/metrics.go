@@ -16,6 +16,7 @@ type metrics struct {
 	connections *prometheus.GaugeVec
 	opens       *prometheus.CounterVec
 	refusals    *prometheus.CounterVec
+	limits      *prometheus.CounterVec
 	publishes   *prometheus.CounterVec
 	bytes       map[string]prometheus.Counter // by kind
 }
@@ -38,17 +39,22 @@ func newMetrics(registry *prometheus.Registry, h *hub.Hub) (*metrics, error) {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_hub_refused_requests_total", Help: "Requests refused, by error code; unauthorized and denied come from authorization.",
 		}, []string{"code"}),
+		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_hub_rate_limited_total", Help: "Requests refused because a client has exceeded a rate.",
+		}, []string{"transport"}),
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_hub_publish_requests_total", Help: "Requests to publish.",
 		}, []string{"transport", "result"}),
 		bytes: map[string]prometheus.Counter{},
 	}
+	m.limits.WithLabelValues("http")
+	m.limits.WithLabelValues(webSocketKind{}.name())
 	for _, kind := range []kind{webSocketKind{}, eventKind{}} {
 		m.bytes[kind.name()] = sent.WithLabelValues(kind.name())
 		m.connections.WithLabelValues(kind.name())
 		m.opens.WithLabelValues(kind.name())
 	}
-	for _, c := range []prometheus.Collector{m.connections, m.opens, m.refusals, m.publishes, sent, Collector(h)} {
+	for _, c := range []prometheus.Collector{m.connections, m.opens, m.refusals, m.limits, m.publishes, sent, Collector(h)} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("web: register metrics: %w", err)
 		}
@@ -65,8 +71,9 @@ func (m *metrics) opened(k kind) {
 	m.opens.WithLabelValues(k.name()).Inc()
 }
 
-func (m *metrics) closed(k kind)       { m.connections.WithLabelValues(k.name()).Dec() }
-func (m *metrics) refused(code string) { m.refusals.WithLabelValues(code).Inc() }
+func (m *metrics) closed(k kind)            { m.connections.WithLabelValues(k.name()).Dec() }
+func (m *metrics) refused(code string)      { m.refusals.WithLabelValues(code).Inc() }
+func (m *metrics) limited(transport string) { m.limits.WithLabelValues(transport).Inc() }
 func (m *metrics) publish(transport, result string) {
 	m.publishes.WithLabelValues(transport, result).Inc()
 }

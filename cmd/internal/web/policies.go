@@ -73,7 +73,7 @@ func (w *Web) admitClient(ctx context.Context, ask Ask) (Grant, error) {
 }
 
 // checkPolicies checks messages that a client is about to publish: their sizes, and the client's rates. client is the user, or an address.
-func (w *Web) checkPolicies(client string, drafts []hub.Draft, granted *Terms) error {
+func (w *Web) checkPolicies(transport, client string, drafts []hub.Draft, granted *Terms) error {
 	set := w.Policies.Set()
 	if set == nil && granted == nil {
 		return nil
@@ -93,12 +93,14 @@ func (w *Web) checkPolicies(client string, drafts []hub.Draft, granted *Terms) e
 	if granted != nil && granted.PublishRate != nil {
 		limit := rate.Limit{PerSecond: *granted.PublishRate}
 		if wait := w.granted.TakeAt(limit, client, len(drafts)); wait > 0 {
+			w.metrics.limited(transport)
 			return tooFast("you have exceeded the rate at which you may publish", "publish more slowly", wait)
 		}
 	}
 	err := set.Publish(client, channels)
 	var exceeded *policy.RateError
 	if errors.As(err, &exceeded) {
+		w.metrics.limited(transport)
 		return tooFast(exceeded.Error(), fmt.Sprintf("publish more slowly: up to %d messages at once", exceeded.Burst), exceeded.After)
 	}
 	return err
@@ -130,5 +132,5 @@ func identity(user, remote string) string {
 	if user != "" {
 		return "user " + user
 	}
-	return "from " + remote
+	return remote // no address looks like a user
 }

@@ -66,7 +66,12 @@ func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *htt
 			return 0, err
 		}
 	}
-	if err := w.checkPolicies(identity(grant.User, ask.Remote), drafts, grant.Terms); err != nil {
+	if grant.User != "" {
+		if f := w.countRequest(identity(grant.User, ""), "http"); f != nil {
+			return 0, f
+		}
+	}
+	if err := w.checkPolicies("http", identity(grant.User, ask.Remote), drafts, grant.Terms); err != nil {
 		w.metrics.refused("limit")
 		return 0, err
 	}

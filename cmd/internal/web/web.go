@@ -81,6 +81,7 @@ type Web struct {
 	metrics *metrics
 	origins origins
 	granted *rate.Limiter // rates that a callback has granted
+	clients *rate.Limiter // requests of users and addresses; nil: not limited
 	long    chan struct{} // slots for long bodies and frames that are being read
 
 	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
@@ -110,6 +111,7 @@ func New(c Config) (*Web, error) {
 		w.log = slog.Default()
 	}
 	w.Limits = w.Limits.withDefaults()
+	w.clients = rate.New(tenSeconds(w.Limits.ClientRate), maxClients)
 	for _, d := range []struct {
 		value *time.Duration
 		or    time.Duration

@@ -15,7 +15,9 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/time/rate"
 
+	limits "github.com/weir-pg/weir/cmd/internal/rate"
 	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // subprotocol is selected for a client that offers subprotocols, as it does to send its token.
@@ -123,7 +125,10 @@ func (f *frames) Write(b []byte) (int, error) {
 type webSocket struct {
 	*stream
 	conn *websocket.Conn
-	rate *rate.Limiter
+	rate *rate.Limiter // of messages that it publishes
+
+	requests limits.Cell
+	pause    time.Duration // until the next request is read
 
 	// Used only by the reader and by the request that it waits for.
 	grants  grants
@@ -159,6 +164,10 @@ func (ws *webSocket) serve() {
 		taken()
 		if err != nil {
 			break
+		}
+		if ws.pause > 0 {
+			sleep.For(ws.web.ctx, min(ws.pause, maxPause))
+			ws.pause = 0
 		}
 	}
 	ws.linger()
