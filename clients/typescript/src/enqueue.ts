@@ -1,0 +1,156 @@
+// What is enqueued, and how it is said to the database and to hubs.
+
+import { WeirError } from "./errors.js";
+
+/** Which jobs are duplicates of each other: docs/unique.md. `true`: those of the same kind with equal payloads. */
+export interface Unique {
+  /** Which jobs of the queue are duplicates, whatever their kind and payload. Default: the kind and the payload decide. */
+  key?: string;
+  /** Without a key: the fields of the payload that count. */
+  fields?: readonly string[];
+  /** Up to when an earlier job counts: until it has `finished` (the default), or only until it has `started`. */
+  until?: "finished" | "started";
+  /** Instead of `until`: for how many seconds after it was enqueued an earlier job counts, whatever became of it. */
+  within?: number;
+  /** Enqueue the job in any case; earlier ones that have not started end as cancelled. */
+  replace?: boolean;
+  /** First wait for transactions that ask for the same with `wait`. */
+  wait?: boolean;
+}
+
+export interface EnqueueOptions {
+  /** Default: as the job's definition says, or else the client's `queue`. */
+  queue?: string;
+  /** 1 (first) to 4. Default: 2. */
+  priority?: 1 | 2 | 3 | 4;
+  /** The earliest time to run the job. Default: now. */
+  runAt?: Date;
+  /** Whose job it is, such as a tenant: keys of a queue take turns. */
+  key?: string;
+  /** Enqueue the job only if it is no duplicate of another. */
+  unique?: boolean | Unique;
+  /** How many attempts the job has, 1 to 1000. Default: 25. */
+  maxAttempts?: number;
+  /** An object for tools; handlers see it too. */
+  meta?: Readonly<Record<string, unknown>>;
+  /** The flow that it is a member of. */
+  flow?: string | number | bigint;
+  /** What is to be done once in the flow. */
+  once?: string;
+}
+
+export interface Enqueued {
+  id: string;
+  /** An earlier job is there already; `id` is that one's. (With `replace`: this job replaces an earlier one.) */
+  duplicate: boolean;
+}
+
+/** A job as `weir.enqueue_many` and hubs take it. */
+export type JobRequest = Record<string, unknown> & { queue: string; kind: string; args: unknown };
+
+/** Returns the request for a job. */
+export function request(kind: string, args: unknown, options: EnqueueOptions, queue: string): JobRequest {
+  const job: JobRequest = { queue: options.queue ?? queue, kind, args };
+  const { priority, runAt, key, maxAttempts, meta, flow, once, unique } = options;
+  if (priority !== undefined) job.priority = priority;
+  if (runAt !== undefined) job.run_at = time(runAt);
+  if (key !== undefined) job.key = key;
+  if (maxAttempts !== undefined) job.max_attempts = maxAttempts;
+  if (meta !== undefined) job.meta = meta;
+  if (flow !== undefined) job.flow = String(flow);
+  if (once !== undefined) job.once = once;
+  if (unique === true) job.unique = true;
+  else if (unique) job.unique = unique.within === undefined ? unique : { ...unique, within: `${unique.within} seconds` };
+  return job;
+}
+
+function time(at: Date): string {
+  if (Number.isNaN(at.getTime())) throw new TypeError("weir: runAt is an invalid date");
+  const text = at.toISOString();
+  if (!/^\d/.test(text)) throw new TypeError(`weir: runAt is ${text}: a job can be scheduled up to the year 9999`);
+  return text;
+}
+
+/**
+ * Returns the JSON of a value. What PostgreSQL can't store is refused here, because an error of the database would cost the caller the
+ * transaction.
+ */
+export function encoded(value: unknown, what: string): string {
+  let text: string | undefined;
+  try {
+    text = JSON.stringify(value);
+  } catch (error) {
+    throw new TypeError(`weir: ${what} can't be written as JSON: ${error instanceof Error ? error.message : error}`, { cause: error });
+  }
+  if (text === undefined) throw new TypeError(`weir: ${what} is ${typeof value}, which has no form in JSON`);
+  if (/\\u(0000|d[89a-f])/.test(text)) refuse(JSON.parse(text), what);
+  return text;
+}
+
+/** Throws if a text within a value has a character that PostgreSQL can't store. */
+function refuse(value: unknown, place: string): void {
+  if (typeof value === "string") {
+    if (value.includes("\0")) throw new TypeError(`weir: ${place} contains the character NUL, which PostgreSQL can't store`);
+    if (/[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(value)) throw new TypeError(`weir: ${place} contains half of a surrogate pair, which PostgreSQL can't store`);
+  } else if (typeof value === "object" && value !== null) {
+    for (const [name, inner] of Object.entries(value)) {
+      refuse(name, `a name in ${place}`);
+      refuse(inner, `${place}.${name}`);
+    }
+  }
+}
+
+/** Returns the statement that enqueues one job, which is faster than that for many. */
+export function enqueueStatement(job: JobRequest): [text: string, values: string[]] {
+  const { queue, kind, args, unique, ...rest } = job;
+  const values = [queue, kind, encoded(args, `the payload of ${kind}`)];
+  let text = "$1::text, $2::text, $3::text::jsonb";
+  const add = (name: string, type: string, value: unknown) => {
+    if (value !== undefined) text += `, ${name} => $${values.push(String(value))}::text::${type}`;
+  };
+  add("priority", "integer", rest.priority);
+  add("run_at", "timestamptz", rest.run_at);
+  add("max_attempts", "integer", rest.max_attempts);
+  if (rest.meta !== undefined) add("meta", "jsonb", encoded(rest.meta, `the meta of ${kind}`));
+  add("key", "text", rest.key);
+  add("flow", "bigint", rest.flow);
+  add("once", "text", rest.once);
+  if (!unique) return [`SELECT weir.enqueue(${text})::text AS id, 'false' AS duplicate`, values];
+  if (unique !== true) {
+    const { key, fields, until, within, replace, wait } = unique as Unique;
+    add("unique_key", "text", key);
+    if (fields !== undefined) text += `, fields => ARRAY(SELECT jsonb_array_elements_text($${values.push(JSON.stringify(fields))}::text::jsonb))`;
+    add("until", "text", until);
+    add("within", "interval", within);
+    add("replace", "boolean", replace);
+    add("wait", "boolean", wait);
+  }
+  return [`SELECT id::text, duplicate::text FROM weir.enqueue_unique(${text})`, values];
+}
+
+/** Returns the statement that enqueues many. */
+export function enqueueManyStatement(jobs: readonly JobRequest[]): [text: string, values: string[]] {
+  const parts = jobs.map((job, i) => encoded(job, `job ${i + 1} of ${jobs.length} (${job.kind})`));
+  return ["SELECT u.id::text FROM unnest(weir.enqueue_many($1::text::jsonb)) WITH ORDINALITY u(id, nr) ORDER BY u.nr", [`[${parts.join(",")}]`]];
+}
+
+/** Returns an error of a driver's as one of this package's, if the database has refused the call. */
+export function refusal(error: unknown): unknown {
+  const { code, message, hint, cause, meta, originalCode } = (error ?? {}) as { code?: unknown; message?: unknown; hint?: unknown; cause?: unknown; originalCode?: unknown; meta?: Record<string, unknown> };
+  if (typeof code === "string" && isState(code)) {
+    return new WeirError(String(message), code, typeof hint === "string" ? hint : undefined, { cause: error });
+  }
+  // Prisma has an error of its own, with that of its driver in it; Drizzle has it as the cause.
+  const inner = (meta?.driverAdapterError as { cause?: unknown } | undefined)?.cause ?? cause;
+  if (typeof originalCode === "string") return new WeirError(String((error as { originalMessage?: unknown }).originalMessage ?? message), originalCode, typeof hint === "string" ? hint : undefined, { cause: error });
+  if (inner !== undefined && inner !== error) {
+    const found = refusal(inner);
+    if (found instanceof WeirError) return new WeirError(found.message, found.code, found.hint, { cause: error });
+  }
+  return error;
+}
+
+/** Reports whether a code is a SQLSTATE, and not one of the system's (EPIPE) or Prisma's (P2010). */
+export function isState(code: string): boolean {
+  return /^(?!E|P[1-9])[0-9A-Z]{5}$/.test(code);
+}

@@ -1,0 +1,45 @@
+import { WeirError } from "./errors.js";
+
+/** Reads Server-Sent Events whose data is JSON. Ends with the stream; throws if it is refused, or silent for some seconds. */
+export async function* events(url: URL, token: string, silence: number, signal: AbortSignal): AsyncGenerator<unknown> {
+  const over = new AbortController();
+  const end = () => over.abort();
+  signal.addEventListener("abort", end);
+  if (signal.aborted) end();
+  const quiet = () => over.abort(new Error(`the hub was silent for ${silence} seconds`));
+  let timer = setTimeout(quiet, silence * 1000);
+  try {
+    const response = await fetch(url, { signal: over.signal, headers: { accept: "text/event-stream", ...(token && { authorization: `Bearer ${token}` }) } });
+    if (!response.ok) throw await refused(response);
+    const reader = response.body!.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array<ArrayBuffer>>).getReader();
+    let text = "";
+    for (;;) {
+      clearTimeout(timer);
+      timer = setTimeout(quiet, silence * 1000); // only while it waits: the program takes as long as it likes
+      const { done, value } = await reader.read();
+      clearTimeout(timer);
+      if (done) return;
+      text += value;
+      const parts = text.split(/\r?\n\r?\n/);
+      text = parts.pop()!;
+      for (const part of parts) {
+        const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart()).join("\n");
+        if (data) yield JSON.parse(data);
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", end);
+    over.abort();
+  }
+}
+
+async function refused(response: Response): Promise<Error> {
+  const text = await response.text();
+  try {
+    const { code, error, hint } = JSON.parse(text) as { code: string; error: string; hint?: string };
+    return new WeirError(error, code, hint);
+  } catch {
+    return new WeirError(`the hub, or something before it, answered ${response.status}: ${text.slice(0, 200)}`, response.status >= 500 ? "unavailable" : "bad_request");
+  }
+}

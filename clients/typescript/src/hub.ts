@@ -1,0 +1,132 @@
+import type { Enqueued, JobRequest } from "./enqueue.js";
+import { encoded } from "./enqueue.js";
+import { WeirError } from "./errors.js";
+import { type JobInfo, jobInfo, type State } from "./job-info.js";
+import { Backoff, sleep } from "./time.js";
+
+/** A bearer token, or a function that returns one. */
+export type Token = string | (() => string | Promise<string>);
+
+interface CallOptions {
+  signal?: AbortSignal;
+  /** For how many seconds to wait for the answer. */
+  patience?: number;
+  headers?: Record<string, string>;
+}
+
+/** A hub's HTTP API. */
+export class Hub {
+  readonly url: URL;
+  readonly #token: Token | undefined;
+  #shown: Promise<string> | undefined;
+
+  constructor(url: string | URL, token: Token | undefined) {
+    this.url = new URL(url);
+    this.#token = token;
+  }
+
+  /** Whether a refused token can be replaced. */
+  get renewable(): boolean {
+    return typeof this.#token === "function";
+  }
+
+  /** The token to show; `again`: another than before, because the hub has refused that. */
+  token(again = false): Promise<string> {
+    if (again) this.#shown = undefined;
+    if (this.#shown === undefined) {
+      const token = this.#token ?? "";
+      const shown = Promise.resolve().then(() => (typeof token === "function" ? token() : token));
+      this.#shown = shown;
+      shown.catch(() => {
+        if (this.#shown === shown) this.#shown = undefined;
+      });
+    }
+    return this.#shown;
+  }
+
+  /** Sends a request, and returns the answer's JSON. */
+  async call(method: string, path: string, body?: string, options: CallOptions = {}): Promise<any> {
+    try {
+      return await this.#once(method, path, body, options, await this.token());
+    } catch (error) {
+      if (!(error instanceof WeirError && error.code === "unauthorized" && this.renewable)) throw error;
+      return this.#once(method, path, body, options, await this.token(true));
+    }
+  }
+
+  async #once(method: string, path: string, body: string | undefined, { signal, patience = 30, headers }: CallOptions, token: string): Promise<any> {
+    const over = new AbortController();
+    const end = () => over.abort(signal?.reason);
+    const timer = setTimeout(() => over.abort(new Error(`${method} ${path}: the hub did not answer within ${patience} seconds`)), patience * 1000);
+    if (signal?.aborted) end();
+    signal?.addEventListener("abort", end);
+    try {
+      const response = await fetch(new URL(path, this.url), {
+        method,
+        signal: over.signal,
+        headers: { ...(body !== undefined && { "content-type": "application/json" }), ...(token && { authorization: `Bearer ${token}` }), ...headers },
+        ...(body !== undefined && { body }),
+      });
+      const text = await response.text();
+      if (response.ok) return text === "" ? undefined : JSON.parse(text);
+      throw refused(response.status, text);
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+    }
+  }
+
+  /** Enqueues jobs. It is repeated if the answer is lost; the key keeps the hub from doing it twice. */
+  async enqueue(jobs: readonly JobRequest[]): Promise<Enqueued[]> {
+    const body = jobs.length === 1 ? encoded(jobs[0], `the job ${jobs[0]!.kind}`) : `[${jobs.map((job, i) => encoded(job, `job ${i + 1} of ${jobs.length} (${job.kind})`)).join(",")}]`;
+    const key = crypto.randomUUID();
+    const answer = (await this.#repeated(() => this.call("POST", "/v1/jobs", body, { headers: { "idempotency-key": key } }))) as { jobs: { id: number | string; duplicate?: boolean }[] };
+    return answer.jobs.map(({ id, duplicate }) => ({ id: String(id), duplicate: duplicate === true }));
+  }
+
+  async job(id: string | number | bigint): Promise<JobInfo | undefined> {
+    try {
+      return jobInfo(await this.#repeated(() => this.call("GET", `/v1/jobs/${encodeURIComponent(String(id))}`)));
+    } catch (error) {
+      if (error instanceof WeirError && error.code === "not_found") return undefined;
+      throw error;
+    }
+  }
+
+  async cancel(id: string | number | bigint): Promise<State> {
+    const answer = await this.#repeated(() => this.call("POST", `/v1/jobs/${encodeURIComponent(String(id))}/cancel`));
+    return answer.state as State;
+  }
+
+  async publish(channel: string, payload: string): Promise<void> {
+    await this.call("POST", "/v1/publish", JSON.stringify({ channel, payload }));
+  }
+
+  /** Repeats a call that is safe to repeat. */
+  async #repeated(call: () => Promise<any>): Promise<any> {
+    const backoff = new Backoff(0.2, 2);
+    for (let tries = 1; ; tries++) {
+      try {
+        return await call();
+      } catch (error) {
+        if (tries >= 5 || lasting(error)) throw error;
+        await sleep(backoff.next());
+      }
+    }
+  }
+}
+
+/** Reports whether the hub has refused something for good. */
+export function lasting(error: unknown): boolean {
+  return error instanceof WeirError && !["limit", "draining", "unavailable", "unauthorized"].includes(error.code);
+}
+
+function refused(status: number, text: string): WeirError {
+  try {
+    const { code, error, hint } = JSON.parse(text) as { code: string; error: string; hint?: string };
+    if (typeof code === "string") return new WeirError(error, code, hint);
+  } catch {
+    // not from a hub
+  }
+  return new WeirError(`the hub, or something before it, answered ${status}: ${text.slice(0, 200)}`, status >= 500 || status === 429 || status === 408 ? "unavailable" : "bad_request");
+}

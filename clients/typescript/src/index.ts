@@ -1,0 +1,10 @@
+export { type AnyJobs, type CallOptions, terminated, Weir, type WeirOptions, type WorkOptions } from "./client.js";
+export type { Context } from "./attempt.js";
+export type { Enqueued, EnqueueOptions, Unique } from "./enqueue.js";
+export { Final, Interrupted, Release, RetryIn, Snooze, WeirError } from "./errors.js";
+export type { Sql, SqlFunction } from "./executor.js";
+export type { JobInfo, State } from "./job-info.js";
+export type { Job } from "./protocol.js";
+export { defineJobs, type Input, InvalidPayload, type Issue, type JobDefinition, type JobDefinitions, type Output, payload, type StandardSchema } from "./schema.js";
+export { type Gap, type Message, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent, type Token, type WebSocketConstructor } from "./subscribe.js";
+export { verifyWebhook, WebhookError, type WebhookRequest } from "./webhook.js";

@@ -1,0 +1,199 @@
+import { WeirError } from "./errors.js";
+import type { Hub } from "./hub.js";
+import { AtHub, given, type HubJob, MOST, refusals, type Results, within } from "./hub-link.js";
+import { type Cancel, type End, Fatal, type Feed, type Link, type Refusal, type Report } from "./protocol.js";
+import { Backoff, Bell, sleep } from "./time.js";
+import { connect, type WebSocketConstructor, type WebSocketLike } from "./web-socket.js";
+
+const PING = 5; // seconds between two pings
+const PATIENCE = 15; // seconds to wait for an answer
+const HANDOVER = 10; // seconds that jobs have to end at a hub that is stopping, before they are taken along to another
+
+type Answer = { type: string; id?: number; worker: string; lease: number; jobs: HubJob[]; attempts: Cancel[]; code: string; error: string; hint?: string } & Results;
+
+/** The way to the jobs over a WebSocket, on which many jobs and ends share a frame: docs/work-http.md. */
+export class SocketLink extends AtHub implements Link {
+  readonly #WebSocket: WebSocketConstructor;
+  readonly #opened = new Bell();
+  readonly #answers = new Map<number, { resolve(answer: Answer): void; reject(error: unknown): void }>();
+  #socket: WebSocketLike | undefined; // of an open session
+  #last = 0;
+  #over = false;
+
+  constructor(hub: Hub, WebSocket: WebSocketConstructor) {
+    super(hub);
+    this.#WebSocket = WebSocket;
+  }
+
+  async feed(feed: Feed): Promise<void> {
+    const backoff = new Backoff();
+    let again = false; // the token was refused
+    while (!feed.over) {
+      try {
+        const { code, reason } = await this.#session(feed, await this.hub.token(again), backoff);
+        if (feed.over) break;
+        again = code === 4401 || again;
+        if (code !== 4401) feed.failed(new Error(`weir: ${reason}`));
+      } catch (error) {
+        const judged = this.judged(error);
+        if (judged instanceof Fatal) {
+          this.#over = true;
+          this.#opened.ring();
+          throw judged;
+        }
+        again = error instanceof WeirError && error.code === "unauthorized";
+        feed.failed(error);
+      }
+      await sleep(backoff.next());
+    }
+    this.#over = true;
+    this.#opened.ring();
+  }
+
+  /** One connection, from its beginning to its end. */
+  async #session(feed: Feed, token: string, backoff: Backoff): Promise<{ code: number; reason: string }> {
+    let quiet = 0; // when the hub began to stop
+    let opened = false;
+    let lease = 30;
+    const hello = new Bell();
+    let refused: WeirError | undefined;
+    const { socket, closed } = connect(
+      this.#WebSocket,
+      new URL("/v1/work/ws", this.hub.url),
+      "weir.work.v1",
+      token,
+      (socket) => socket.send(JSON.stringify({ type: "open", worker: this.worker, name: feed.name, queues: slots(feed), kinds: feed.kinds, held: feed.held() })),
+      (said: Answer) => {
+        switch (said.type) {
+          case "opened":
+            this.worker = said.worker;
+            lease = said.lease;
+            opened = true;
+            this.#socket = socket;
+            backoff.reset();
+            feed.renewed(Date.now(), lease);
+            hello.ring();
+            this.#opened.ring();
+            break;
+          case "jobs":
+            feed.give(said.jobs.map(given));
+            break;
+          case "cancel":
+            feed.interrupt(said.attempts);
+            break;
+          case "quiet":
+            quiet = Date.now();
+            feed.wake();
+            break;
+          case "error": {
+            const error = new WeirError(said.error, said.code, said.hint);
+            const asked = said.id === undefined ? undefined : this.#answers.get(said.id);
+            if (asked) asked.reject(error);
+            else if (opened) feed.failed(error);
+            else refused = error;
+            hello.ring();
+            break;
+          }
+          default:
+            if (said.id !== undefined) this.#answers.get(said.id)?.resolve(said);
+        }
+      },
+    );
+    let over = false;
+    const end = closed.then((why) => {
+      over = true;
+      if (this.#socket === socket) this.#socket = undefined;
+      const lost = new Error(`weir: ${why.reason}`);
+      for (const { reject } of this.#answers.values()) reject(lost);
+      hello.ring();
+      feed.wake();
+      return why;
+    });
+    await hello.wait(PATIENCE);
+    if (!opened) {
+      socket.close();
+      if (refused) throw refused;
+      // Platforms don't say why a request was refused: a call does.
+      const { reason } = over ? await end : { reason: `the hub did not answer within ${PATIENCE} seconds` };
+      await this.#whyNot(feed);
+      throw new Error(`weir: ${reason}`);
+    }
+    let told = feed.stopping;
+    let pingAt = Date.now() + PING * 1000;
+    while (!over && !feed.over) {
+      if (feed.stopping && !told) {
+        told = true;
+        socket.send(JSON.stringify({ type: "slots", queues: slots(feed) }));
+      }
+      if (quiet > 0 && (feed.held().length === 0 || Date.now() > quiet + HANDOVER * 1000)) break;
+      if (Date.now() >= pingAt) {
+        pingAt = Date.now() + PING * 1000;
+        const sentAt = Date.now();
+        this.#ask({ type: "ping" }).then(
+          () => feed.renewed(sentAt, lease),
+          () => socket.close(), // it is dead
+        );
+      }
+      await feed.changed(1);
+    }
+    if (over) return end;
+    if (!feed.over) socket.close();
+    return { code: 1012, reason: "the hub is stopping" };
+  }
+
+  /** Throws the hub's reason to refuse this worker, if it has one. */
+  async #whyNot(feed: Feed): Promise<void> {
+    const queues = Object.fromEntries([...feed.queues.keys()].map((queue) => [queue, 0]));
+    const answer = (await this.hub.call("POST", "/v1/work/take", JSON.stringify({ worker: this.worker, queues, held: feed.held(), wait: 0 }))) as Answer;
+    this.worker = answer.worker;
+  }
+
+  async record(ends: readonly End[]): Promise<Refusal[]> {
+    return refusals(await this.#ask({ type: "record", ends }));
+  }
+
+  async report(entries: readonly Report[]): Promise<Refusal[]> {
+    return refusals(await this.#ask({ type: "progress", entries }));
+  }
+
+  /** Sends a request as soon as there is a session, and waits for the answer. */
+  async #ask(request: object): Promise<Answer> {
+    while (this.#socket === undefined) {
+      if (this.#over) throw new Fatal(new Error("weir: there is no session at the hub"));
+      await this.#opened.wait();
+    }
+    const id = ++this.#last;
+    const socket = this.#socket;
+    const answer = new Promise<Answer>((resolve, reject) => this.#answers.set(id, { resolve, reject }));
+    const timer = setTimeout(() => {
+      this.#answers.get(id)?.reject(new Error(`weir: the hub did not answer within ${PATIENCE} seconds`));
+      socket.close();
+    }, PATIENCE * 1000);
+    try {
+      socket.send(JSON.stringify({ ...request, id }));
+      return await answer;
+    } finally {
+      clearTimeout(timer);
+      this.#answers.delete(id);
+    }
+  }
+
+  lapse(): void {
+    this.#socket?.close();
+  }
+
+  override async stop(): Promise<void> {
+    const socket = this.#socket;
+    try {
+      if (socket === undefined) await super.stop();
+      else await this.#ask({ type: "stop" });
+    } finally {
+      socket?.close();
+    }
+  }
+}
+
+function slots(feed: Feed): Record<string, number> {
+  if (feed.stopping) return Object.fromEntries([...feed.queues.keys()].map((queue) => [queue, 0]));
+  return Object.fromEntries(within(feed.queues, MOST));
+}

@@ -1,0 +1,374 @@
+import { Attempt, type Context } from "./attempt.js";
+import { Interrupted } from "./errors.js";
+import { type Cancel, type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
+import { Backoff, Bell, sleep } from "./time.js";
+
+/** A handler with all that is known of its kind. */
+export interface Runnable {
+  timeout: number;
+  run(args: unknown, context: Context): unknown;
+}
+
+export interface WorkerConfig {
+  name: string;
+  queues: ReadonlyMap<string, number>;
+  handlers: ReadonlyMap<string, Runnable>;
+  signal: AbortSignal | undefined;
+  lease: number | undefined;
+  stopTimeout: number;
+  chores: boolean;
+  onStart(): void;
+  onError(error: unknown): void;
+}
+
+/** How long a handler that was interrupted has to end, in seconds. Then its attempt ends without it. */
+const GRACE = 5;
+/** How many ends may wait to be recorded before no more jobs are taken. */
+const MAX_UNRECORDED = 5000;
+/** How much one call that records may contain, in characters of errors and outputs: a hub takes 8 MiB, and JSON writes some characters as six. */
+const MAX_RECORD = 1_200_000;
+
+/**
+ * Runs jobs that a link gives it, and records how they ended. Three loops run at once: the link's, which gives jobs and renews the lease;
+ * one that records ends; one that stores reports. Handlers run beside them.
+ */
+export class Worker implements Feed {
+  readonly #config: WorkerConfig;
+  readonly #link: Link;
+  readonly #attempts = new Map<string, Attempt>(); // given, and not yet recorded
+  readonly #busy = new Map<string, number>(); // handlers that run, by queue
+  #running = 0;
+  #ends: End[] = []; // to be recorded
+  #later = 0; // ends that wait for a transaction of their handler's
+  #recording = 0;
+  readonly #changed = new Bell(); // a handler has ended, or the worker stops
+  readonly #ended = new Bell(); // there are ends to record
+  readonly #recorded = new Bell();
+  #lapse: ReturnType<typeof setTimeout> | undefined;
+  #reporting: Promise<void> = Promise.resolve();
+  #started = false;
+  watch: (() => void) | undefined;
+  stopping = false;
+  over = false;
+
+  constructor(config: WorkerConfig, link: Link) {
+    this.#config = config;
+    this.#link = link;
+  }
+
+  get name() {
+    return this.#config.name;
+  }
+
+  get wanted() {
+    return this.#config.lease;
+  }
+
+  get chores() {
+    return this.#config.chores;
+  }
+
+  get kinds() {
+    return [...this.#config.handlers.keys()];
+  }
+
+  get queues() {
+    return this.#config.queues;
+  }
+
+  /** Works until the signal aborts and everything has stopped. Rejects if there is no point in going on. */
+  async run(): Promise<void> {
+    const { signal } = this.#config;
+    const stop = () => this.#stop();
+    if (signal?.aborted) return;
+    signal?.addEventListener("abort", stop);
+    let error: unknown;
+    const fail = (cause: unknown) => {
+      error ??= cause;
+      this.#stop();
+    };
+    const feeding = this.#link.feed(this).catch(fail);
+    const recording = this.#record().catch(fail);
+    const reporting = this.#reportAgainAndAgain();
+    try {
+      while (!this.stopping) await this.#changed.wait();
+      await this.#drain(error === undefined ? this.#config.stopTimeout : 0);
+    } finally {
+      this.over = true;
+      this.wake();
+      this.#ended.ring();
+      await Promise.all([feeding, recording, reporting]);
+      clearTimeout(this.#lapse);
+      this.#giveUp("stopping", "the worker has stopped");
+      signal?.removeEventListener("abort", stop);
+    }
+    await this.#link.stop().catch((cause: unknown) => error ?? this.failed(cause));
+    if (error !== undefined) throw error instanceof Fatal ? error.cause : error;
+  }
+
+  #stop(): void {
+    this.stopping = true;
+    this.wake();
+  }
+
+  /** Lets handlers end, interrupts those that don't, and records what has ended. */
+  async #drain(patience: number): Promise<void> {
+    const idle = async (seconds: number) => {
+      for (const end = Date.now() + seconds * 1000; this.#running > 0 && Date.now() < end; ) await this.#changed.wait((end - Date.now()) / 1000);
+    };
+    await idle(patience);
+    for (const attempt of this.#attempts.values()) {
+      if (!attempt.over) this.#interrupt(attempt, new Interrupted("stopping", "the worker is stopping"));
+    }
+    await idle(GRACE);
+    await this.recorded(patience > 0 ? 10 : 1);
+  }
+
+  // What the link needs.
+
+  room(): Map<string, number> {
+    const full = this.stopping || this.#ends.length > MAX_UNRECORDED;
+    const room = new Map<string, number>();
+    for (const [queue, most] of this.#config.queues) room.set(queue, full ? 0 : Math.max(0, most - (this.#busy.get(queue) ?? 0)));
+    return room;
+  }
+
+  held(): string[] {
+    return [...this.#attempts.keys()];
+  }
+
+  changed(seconds: number): Promise<void> {
+    return this.over ? Promise.resolve() : this.#changed.wait(seconds);
+  }
+
+  wake(): void {
+    this.#changed.ring();
+    this.watch?.();
+  }
+
+  give(given: readonly Given[]): void {
+    for (const one of given) {
+      if (this.#attempts.has(one.token)) continue; // in an answer that was thought lost
+      const handler = this.#config.handlers.get(one.job.kind);
+      const attempt = new Attempt(one, handler?.timeout ?? 0, this.#link, () => this.#report());
+      this.#attempts.set(one.token, attempt);
+      if (handler && !this.stopping) {
+        this.#start(attempt, handler);
+      } else {
+        attempt.over = true;
+        this.#ends.push(handler ? { token: one.token, outcome: "released", delay: 0 } : { token: one.token, outcome: "released", error: `no handler for kind ${one.job.kind}`, delay: 10 });
+        this.#ended.ring();
+      }
+    }
+  }
+
+  interrupt(cancels: readonly Cancel[]): void {
+    for (const { token, reason } of cancels) {
+      const attempt = this.#attempts.get(token);
+      if (attempt === undefined) continue;
+      if (reason === "lost") this.#lose(attempt, "another worker has the job, or will get it");
+      else if (!attempt.over && attempt.interruption === undefined) this.#interrupt(attempt, new Interrupted("cancelled", "the job was cancelled"));
+    }
+  }
+
+  renewed(sentAt: number, lease: number): void {
+    clearTimeout(this.#lapse);
+    if (this.over) return;
+    if (!this.#started) {
+      this.#started = true;
+      this.#config.onStart();
+    }
+    this.#lapse = setTimeout(() => {
+      for (const attempt of this.#attempts.values()) {
+        if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
+      }
+      this.#link.lapse();
+    }, sentAt + lease * 1000 * this.#link.patience - Date.now());
+  }
+
+  fenced(): void {
+    for (const attempt of this.#attempts.values()) this.#lose(attempt, "the worker was silent for too long, so others get its jobs");
+    this.#ends = [];
+    this.#recorded.ring();
+  }
+
+  async recorded(seconds: number): Promise<void> {
+    for (const end = Date.now() + seconds * 1000; (this.#ends.length > 0 || this.#later > 0 || this.#recording > 0) && Date.now() < end; ) await this.#recorded.wait((end - Date.now()) / 1000);
+  }
+
+  failed(error: unknown): void {
+    try {
+      this.#config.onError(error);
+    } catch {
+      // a bug in there must not end the worker
+    }
+  }
+
+  // Handlers.
+
+  #start(attempt: Attempt, handler: Runnable): void {
+    const { queue } = attempt.given.job;
+    this.#busy.set(queue, (this.#busy.get(queue) ?? 0) + 1);
+    this.#running++;
+    if (attempt.timeout > 0) {
+      attempt.timer = setTimeout(() => this.#interrupt(attempt, new Interrupted("timeout", `the attempt took longer than ${attempt.timeout} seconds`)), Math.min(attempt.timeout * 1000, 2 ** 31 - 1));
+    }
+    void this.#handle(attempt, handler);
+  }
+
+  async #handle(attempt: Attempt, handler: Runnable): Promise<void> {
+    let end: End | undefined;
+    try {
+      end = attempt.returned(await handler.run(attempt.given.args, attempt.context()));
+    } catch (error) {
+      end = attempt.threw(error);
+    }
+    this.#finish(attempt, end);
+  }
+
+  /** Notes the end of a handler; without an end, others get the job. */
+  #finish(attempt: Attempt, end: End | undefined): void {
+    if (attempt.over) return;
+    attempt.over = true;
+    clearTimeout(attempt.timer);
+    const { queue } = attempt.given.job;
+    this.#busy.set(queue, (this.#busy.get(queue) ?? 0) - 1);
+    this.#running--;
+    if (end !== undefined && this.#attempts.get(attempt.token) === attempt) {
+      this.#ends.push(end);
+      this.#ended.ring();
+    }
+    this.wake();
+  }
+
+  /** Tells a handler to end, and waits for it for a while. */
+  #interrupt(attempt: Attempt, why: Interrupted): void {
+    if (attempt.over || attempt.interruption !== undefined) return;
+    attempt.interrupt(why);
+    clearTimeout(attempt.timer);
+    attempt.timer = setTimeout(() => {
+      const { kind, id } = attempt.given.job;
+      this.failed(new Error(`weir: the handler of ${kind} still runs ${GRACE} seconds after its signal aborted (job ${id}: ${why.message})`));
+      this.#finish(attempt, attempt.threw(why));
+    }, GRACE * 1000);
+  }
+
+  /** Forgets an attempt that others have, or may have. Its handler keeps its place until it has ended. */
+  #lose(attempt: Attempt, message: string): void {
+    this.#attempts.delete(attempt.token);
+    if (attempt.interruption === undefined) this.#interrupt(attempt, new Interrupted("lost", message));
+    else attempt.interruption = new Interrupted("lost", message);
+  }
+
+  #giveUp(why: Interrupted["why"], message: string): void {
+    for (const attempt of this.#attempts.values()) {
+      if (!attempt.over) attempt.interrupt(new Interrupted(why, message));
+      attempt.over = true;
+      clearTimeout(attempt.timer);
+    }
+  }
+
+  // Ends and reports.
+
+  async #record(): Promise<void> {
+    const backoff = new Backoff();
+    while (!(this.over && this.#ends.length === 0)) {
+      if (this.#ends.length === 0) {
+        await this.#ended.wait();
+        await new Promise((resolve) => setTimeout(resolve)); // so that jobs that end together are recorded together
+        continue;
+      }
+      const batch = this.#batch();
+      this.#recording = batch.length;
+      try {
+        await this.#storeReports(batch.map(({ token }) => this.#attempts.get(token)).filter((attempt) => attempt !== undefined));
+        this.#settle(batch, await this.#link.record(batch));
+        backoff.reset();
+      } catch (error) {
+        if (error instanceof Fatal) throw error;
+        this.#ends = batch.filter(({ token }) => this.#attempts.has(token)).concat(this.#ends); // not if it was fenced in the meantime
+        this.failed(error);
+        if (this.over) return; // what is left is released
+        await sleep(backoff.next());
+      } finally {
+        this.#recording = 0;
+        this.#recorded.ring();
+      }
+    }
+  }
+
+  /** Takes as many ends as fit into one call. */
+  #batch(): End[] {
+    let size = 0;
+    let n = 0;
+    for (const { error, output } of this.#ends) {
+      size += (error?.length ?? 0) + (output?.length ?? 0);
+      if (n > 0 && (n >= this.#link.most || size > MAX_RECORD)) break;
+      n++;
+    }
+    return this.#ends.splice(0, n);
+  }
+
+  #settle(batch: readonly End[], refusals: readonly Refusal[]): void {
+    const refused = new Map(refusals.map((one) => [one.token, one]));
+    for (const end of batch) {
+      const refusal = refused.get(end.token);
+      if (refusal?.refusal === "busy") {
+        this.#repeatLater(end);
+      } else if (refusal?.refusal === "invalid" && end.outcome !== "failed") {
+        this.#ends.push({ token: end.token, outcome: "failed", error: refusal.detail ?? "its end is invalid" });
+      } else {
+        if (refusal?.refusal === "invalid") this.failed(new Error(`weir: the end of an attempt was refused: ${refusal.detail}`));
+        this.#attempts.delete(end.token); // recorded; or ended before, or lost, which leaves nothing to do
+      }
+    }
+    this.wake();
+  }
+
+  /** A transaction in which the job was completed is still open. */
+  #repeatLater(end: End): void {
+    this.#later++;
+    void sleep(0.1).then(() => {
+      this.#later--;
+      if (this.#attempts.has(end.token)) this.#ends.push(end);
+      this.#ended.ring();
+    });
+  }
+
+  async #reportAgainAndAgain(): Promise<void> {
+    for (let last = Date.now(); !this.over; last = Date.now()) {
+      while (!this.over && Date.now() < last + 1000) await this.changed(1);
+      await this.#report().catch((error: unknown) => this.failed(error));
+    }
+  }
+
+  /** Stores what all attempts have reported. */
+  #report(): Promise<void> {
+    return this.#storeReports([...this.#attempts.values()].filter((attempt) => !attempt.over));
+  }
+
+  /** One call after the other, so that what is older is never stored later. */
+  #storeReports(attempts: readonly Attempt[]): Promise<void> {
+    const stored = this.#reporting.then(async () => {
+      for (;;) {
+        const taken: [Attempt, Report][] = [];
+        for (const attempt of attempts) {
+          const report = taken.length < 500 ? attempt.takeReport() : undefined;
+          if (report !== undefined) taken.push([attempt, report]);
+        }
+        if (taken.length === 0) return;
+        try {
+          const refusals = await this.#link.report(taken.map(([, report]) => report));
+          for (const { refusal, detail } of refusals) {
+            if (refusal === "invalid") this.failed(new Error(`weir: what a job has reported was refused: ${detail}`));
+          }
+        } catch (error) {
+          for (const [attempt, report] of taken) attempt.putBack(report);
+          throw error;
+        }
+      }
+    });
+    this.#reporting = stored.catch(() => {});
+    return stored;
+  }
+}

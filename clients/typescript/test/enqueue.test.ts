@@ -1,0 +1,172 @@
+import assert from "node:assert/strict";
+import { after, describe, test } from "node:test";
+import { defineJobs, InvalidPayload, payload, type Sql, Weir, WeirError } from "@weir-pg/client";
+import { PrismaPg } from "@prisma/adapter-pg";
+import { drizzle as drizzlePg } from "drizzle-orm/node-postgres";
+import { drizzle as drizzlePostgres } from "drizzle-orm/postgres-js";
+import { CamelCasePlugin, Kysely, PostgresDialect } from "kysely";
+import pg from "pg";
+import postgres from "postgres";
+import * as v from "valibot";
+import { z } from "zod";
+import { PrismaClient } from "./prisma/generated/client.js";
+import { databaseUrl, pool as makePool } from "./server.js";
+
+const jobs = defineJobs({
+  welcome: { schema: z.object({ account: z.number(), note: z.string().optional() }), queue: "mail", priority: 1 },
+  remind: v.object({ account: v.number() }),
+  report: payload<{ format: "pdf" | "html"; at?: Date }>(),
+});
+
+const pool = makePool();
+const sql = postgres(databaseUrl, { onnotice: () => {} });
+const kysely = new Kysely<{ account: { id: number } }>({ dialect: new PostgresDialect({ pool }), plugins: [new CamelCasePlugin()] });
+const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: databaseUrl }) });
+const weir = new Weir({ sql: pool, jobs });
+await pool.query("CREATE TABLE account (id bigint PRIMARY KEY)");
+after(async () => {
+  await Promise.all([pool.end(), sql.end(), prisma.$disconnect()]);
+});
+
+class Rollback extends Error {}
+
+type Way = (work: (tx: Sql) => Promise<void>) => Promise<unknown>;
+
+const ways: Record<string, Way> = {
+  async pg(work) {
+    const client = await pool.connect();
+    try {
+      await client.query("BEGIN");
+      await work(client);
+      await client.query("COMMIT");
+    } catch (error) {
+      await client.query("ROLLBACK");
+      throw error;
+    } finally {
+      client.release();
+    }
+  },
+  "postgres.js": (work) => sql.begin((tx) => work(tx)),
+  "Drizzle on pg": (work) => drizzlePg({ client: pool }).transaction((tx) => work(tx)),
+  "Drizzle on postgres.js": (work) => drizzlePostgres({ client: sql }).transaction((tx) => work(tx)),
+  Kysely: (work) => kysely.transaction().execute((tx) => work(tx)),
+  Prisma: (work) => prisma.$transaction((tx) => work(tx)),
+  "a function": (work) => sql.begin((tx) => work((text, values) => tx.unsafe(text, values))),
+};
+
+for (const [name, way] of Object.entries(ways)) {
+  describe(`in a transaction of ${name}`, () => {
+    test("a job is there after the commit", async () => {
+      let id = "";
+      await way(async (tx) => {
+        ({ id } = await weir.enqueue("welcome", { account: 7 }, { tx }));
+        assert.equal(await weir.job(id), undefined, "seen before the commit");
+      });
+      const job = await weir.job(id);
+      assert.deepEqual([job?.state, job?.queue, job?.priority, job?.kind, job?.args, job?.maxAttempts], ["available", "mail", 1, "welcome", { account: 7 }, 25]);
+    });
+
+    test("a job is not there after a rollback", async () => {
+      let id = "";
+      const ended = way(async (tx) => {
+        ({ id } = await weir.enqueue("welcome", { account: 7 }, { tx }));
+        throw new Rollback();
+      });
+      await assert.rejects(ended, Rollback);
+      assert.equal(await weir.job(id), undefined);
+    });
+
+    test("every option arrives, and so does every character", async () => {
+      const nasty = "'; DROP TABLE account; -- \\ \\' \" $1 $2 ${x} ? :name {\u2028} \u{1F600} ä\n\t";
+      const runAt = new Date("2099-03-04T05:06:07.089Z");
+      let id = "";
+      await way(async (tx) => {
+        ({ id } = await weir.enqueue("welcome", { account: 8, note: nasty }, { tx, queue: "other", priority: 4, runAt, key: nasty, maxAttempts: 3, meta: { nasty } }));
+      });
+      const job = await weir.job(id);
+      assert.deepEqual(
+        [job?.state, job?.queue, job?.priority, job?.args, job?.runAt, job?.key, job?.maxAttempts, job?.meta],
+        ["scheduled", "other", 4, { account: 8, note: nasty }, runAt, nasty, 3, { nasty }],
+      );
+    });
+
+    test("unique jobs say whether they are duplicates", async () => {
+      await way(async (tx) => {
+        const first = await weir.enqueue("report", { format: "pdf" }, { tx, queue: name, unique: true });
+        const second = await weir.enqueue("report", { format: "pdf" }, { tx, queue: name, unique: { until: "started" } });
+        const other = await weir.enqueue("report", { format: "html" }, { tx, queue: name, unique: { fields: ["format"], within: 60 } });
+        const same = await weir.enqueue("remind", { account: 1 }, { tx, queue: name, unique: { key: "k", wait: true } });
+        const replacing = await weir.enqueue("remind", { account: 2 }, { tx, queue: name, unique: { key: "k", replace: true } });
+        assert.deepEqual([first.duplicate, second.duplicate, other.duplicate, same.duplicate, replacing.duplicate], [false, true, false, false, true]);
+        assert.equal(second.id, first.id);
+        assert.notEqual(replacing.id, same.id);
+      });
+    });
+
+    test("many are enqueued in their order, all or none", async () => {
+      let ids: string[] = [];
+      await way(async (tx) => {
+        ids = await weir.enqueueMany(
+          [
+            { kind: "welcome", payload: { account: 1 } },
+            { kind: "remind", payload: { account: 2 }, queue: "other", runAt: new Date("2099-01-01"), unique: { key: `${name} many`, within: 3600 } },
+            { kind: "report", payload: { format: "pdf" } },
+          ],
+          { tx },
+        );
+      });
+      const found = await Promise.all(ids.map((id) => weir.job(id)));
+      assert.deepEqual(found.map((job) => [job?.kind, job?.queue, job?.state]), [["welcome", "mail", "available"], ["remind", "other", "scheduled"], ["report", "default", "available"]]);
+    });
+
+    test("the database's refusals are errors with code and hint", async () => {
+      const refused = way((tx) => weir.enqueue("welcome", { account: 1 }, { tx, maxAttempts: 0 }).then(() => {}));
+      await assert.rejects(refused, (error) => error instanceof WeirError && error.code === "22023" && /max_attempts/.test(error.message));
+    });
+  });
+}
+
+test("without a transaction, a job is enqueued at once, by whatever runs SQL", async () => {
+  for (const one of [pool, sql, drizzlePg({ client: pool }), kysely, prisma]) {
+    const weir = new Weir({ sql: one, jobs });
+    const { id } = await weir.enqueue("report", { format: "html" });
+    assert.equal((await weir.job(id))?.state, "available");
+    assert.equal(await weir.cancel(id), "cancelled");
+    assert.equal(await weir.retry(id), "available");
+  }
+});
+
+test("a payload that does not fit its schema is refused before anything is sent", async () => {
+  await assert.rejects(weir.enqueue("welcome", { account: "7" } as never), (error) => error instanceof InvalidPayload && /welcome.*account/.test(error.message));
+  await assert.rejects(weir.enqueue("remind", {} as never), InvalidPayload);
+  await assert.rejects(weir.enqueue("unknown" as never, {} as never), /no job named unknown/);
+});
+
+test("what PostgreSQL can't store is refused without costing the transaction", async () => {
+  const client = await pool.connect();
+  await client.query("BEGIN");
+  await assert.rejects(weir.enqueue("welcome", { account: 1, note: "a\0b" }, { tx: client }), /the payload of welcome\.note contains the character NUL/);
+  await assert.rejects(weir.enqueue("welcome", { account: 1, note: "\ud800" }, { tx: client }), /surrogate/);
+  await assert.rejects(weir.enqueue("report", { format: 1n as never }, { tx: client }), /can't be written as JSON/);
+  await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: client, runAt: new Date(NaN) }), /runAt is an invalid date/);
+  const { id } = await weir.enqueue("welcome", { account: 1, note: "\\u0000" }, { tx: client });
+  await client.query("COMMIT");
+  client.release();
+  assert.deepEqual((await weir.job(id))?.args, { account: 1, note: "\\u0000" });
+});
+
+test("a connection that can't run SQL is refused by name", async () => {
+  await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: {} as never }), /this can't run SQL/);
+  assert.throws(() => new Weir({}), /pass sql/);
+  await assert.rejects(new Weir({ sql: kysely, jobs }).work({ queues: { q: 1 }, handlers: { report: () => {} } }), /sessions of its own/);
+});
+
+test("a pg client without a pool will do", async () => {
+  const client = new pg.Client(databaseUrl);
+  await client.connect();
+  const { id } = await new Weir({ sql: client }).enqueue("anything", { at: all });
+  assert.deepEqual((await weir.job(id))?.args, { at: all });
+  await client.end();
+});
+
+const all = [null, true, 1.5, "x", { y: [] }];

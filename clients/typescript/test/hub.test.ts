@@ -1,0 +1,186 @@
+import assert from "node:assert/strict";
+import { after, describe, test } from "node:test";
+import { type Context, defineJobs, Final, Interrupted, payload, RetryIn, Snooze, Weir, type WorkOptions } from "@weir-pg/client";
+import WebSocket from "ws";
+import { hubUrl, pool as makePool, until } from "./server.js";
+
+const pool = makePool();
+after(() => pool.end());
+const jobs = defineJobs({ job: payload<{ n?: number; text?: string }>() });
+const direct = new Weir({ sql: pool, jobs });
+type Handler = (payload: { n?: number; text?: string }, context: Context) => unknown;
+
+let queues = 0;
+const ended = (id: string, state: string) =>
+  until(`job ${id} is ${state}`, async () => {
+    const job = await direct.job(id);
+    return job?.state === state ? job : undefined;
+  });
+
+for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: WebSocket as never }, "by long polling": { WebSocket: false as const } })) {
+  describe(name, () => {
+    const weir = new Weir({ hub: hubUrl(), jobs, ...options });
+
+    async function working(handler: Handler, test: (queue: string, stop: () => Promise<void>) => Promise<void>, more: Partial<WorkOptions<typeof jobs>> & { concurrency?: number } = {}) {
+      const queue = `${name} ${++queues}`;
+      const { concurrency = 10, ...rest } = more;
+      const stop = new AbortController();
+      const done = weir.work({ queues: { [queue]: concurrency }, handlers: { job: handler }, signal: stop.signal, stopTimeout: 1, onError: (error) => console.error(error), ...rest });
+      const end = () => (stop.abort(), done);
+      try {
+        await Promise.race([test(queue, end), done.then(() => assert.ok(stop.signal.aborted, "the worker has ended"))]);
+      } finally {
+        await end();
+      }
+    }
+
+    test("jobs run, and end as their handlers say", () =>
+      working(
+        ({ n, text }, { job }) => {
+          if (n === 0) return text;
+          if (n === 1) throw new Final("hopeless");
+          if (n === 2 && job.attempt === 1) throw new RetryIn(0, "again");
+          if (n === 3) throw new Snooze(1000);
+          return { attempt: job.attempt, key: job.key, meta: job.meta, max: job.maxAttempts, at: job.enqueuedAt.getTime() > 0, id: job.id, flow: job.flow };
+        },
+        async (queue) => {
+          const ids = await weir.enqueueMany([0, 1, 2, 3].map((n) => ({ kind: "job" as const, payload: { n, text: "ü\u{1F600}" }, queue, key: "acme", meta: { by: "ada" } })));
+          const [text, final, again, snoozed] = ids as [string, string, string, string];
+          assert.equal((await ended(text, "completed")).output, "ü\u{1F600}");
+          assert.match((await ended(final, "failed")).error!, /hopeless/);
+          assert.deepEqual(JSON.parse((await ended(again, "completed")).output!), { attempt: 2, key: "acme", meta: { by: "ada" }, max: 25, at: true, id: again, flow: null });
+          assert.equal((await ended(snoozed, "scheduled")).attempt, 1);
+          assert.equal((await weir.job(snoozed))?.state, "scheduled");
+          assert.equal(await weir.cancel(snoozed), "cancelled");
+          assert.equal(await weir.job("999999999"), undefined);
+        },
+      ));
+
+    test("a running job that is cancelled is interrupted", async () => {
+      const seen: unknown[] = [];
+      const handler: Handler = (_, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => (seen.push(signal.reason), reject(signal.reason))));
+      await working(handler, async (queue) => {
+        const { id } = await weir.enqueue("job", {}, { queue });
+        await ended(id, "running");
+        assert.equal(await weir.cancel(id), "running");
+        await ended(id, "cancelled");
+        assert.ok(seen[0] instanceof Interrupted && seen[0].why === "cancelled");
+      }, { concurrency: 1 });
+    });
+
+    test("progress and checkpoints are kept, and the next attempt goes on from there", () =>
+      working(
+        async (_, { job, progress, log, checkpoint, setCheckpoint, sync }) => {
+          const last = (await checkpoint<number>()) ?? 0;
+          progress(40 + last, "importing");
+          log("row 17 skipped", "WARN");
+          await setCheckpoint(last + 1);
+          await sync();
+          if (job.attempt === 1) throw new RetryIn(0, "goes on");
+          return last;
+        },
+        async (queue) => {
+          const { id } = await weir.enqueue("job", {}, { queue });
+          const job = await ended(id, "completed");
+          assert.deepEqual([job.output, job.percent, job.message, job.log.length], ["1", 41, "importing", 2]);
+        },
+      ));
+
+    test("a worker that stops lets jobs end, and releases the others", async () => {
+      let release = () => {};
+      const handler: Handler = ({ n }, { signal }) => (n === 0 ? new Promise<void>((resolve) => (release = resolve)) : new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))));
+      await working(handler, async (queue, stop) => {
+        const [short, long] = (await weir.enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })))) as [string, string];
+        await ended(short, "running");
+        await ended(long, "running");
+        const stopped = stop();
+        release();
+        await stopped;
+        await ended(short, "completed");
+        assert.equal((await ended(long, "available")).attempt, 1);
+      });
+    });
+
+    test("thousands of jobs run once each, and no more at once than was asked for", async () => {
+      let running = 0;
+      let most = 0;
+      const ran = new Set<string>();
+      const handler: Handler = async (_, { job }) => {
+        most = Math.max(most, ++running);
+        assert.ok(!ran.has(job.id));
+        ran.add(job.id);
+        await new Promise((resolve) => setImmediate(resolve));
+        running--;
+      };
+      await working(handler, async (queue) => {
+        for (let i = 0; i < 3; i++) await weir.enqueueMany(Array.from({ length: 1000 }, () => ({ kind: "job" as const, payload: {}, queue })));
+        await until("all have completed", async () => (await pool.query("SELECT available + running AS n FROM weir.queues() WHERE name = $1", [queue])).rows[0].n === "0");
+      }, { concurrency: 50 });
+      assert.equal(ran.size, 3000);
+      assert.ok(most <= 50);
+    });
+
+    test("a transaction is refused with the reason", async () => {
+      await working(
+        async (_, { complete }) => {
+          await complete(pool);
+        },
+        async (queue) => {
+          const { id } = await weir.enqueue("job", {}, { queue, maxAttempts: 1 });
+          assert.match((await ended(id, "failed")).error!, /work over SQL/);
+        },
+      );
+    });
+
+    test("messages arrive in their order, and a subscription goes on where another ended", async () => {
+      const stop = new AbortController();
+      const channel = `${name}.orders`.replaceAll(" ", "-");
+      const subscribed = resolvers();
+      const subscription = weir.subscribe([channel, "other.>"], { signal: stop.signal, onSubscribed: () => subscribed.resolve(undefined) });
+      const first = subscription.next();
+      await subscribed.promise;
+      for (let i = 0; i < 5; i++) await weir.publish(channel, `message ${i}`);
+      const { value } = await first;
+      assert.ok(value?.type === "message");
+      assert.deepEqual([value.channel, value.payload], [channel, "message 0"]);
+      assert.equal(subscription.position, value.position);
+      await subscription.return?.();
+      const rest: string[] = [];
+      for await (const event of weir.subscribe(channel, { after: value.position! })) {
+        assert.ok(event.type === "message");
+        if (rest.push(event.payload) === 4) break;
+      }
+      assert.deepEqual(rest, ["message 1", "message 2", "message 3", "message 4"]);
+      for await (const event of weir.subscribe(channel, { after: "1.1.1", signal: stop.signal })) {
+        assert.deepEqual([event.type, event.type === "gap" && event.reason], ["gap", "unknown"]);
+        break;
+      }
+    });
+
+    test("a program that does not keep up misses nothing", async () => {
+      const channel = `${name}.many`.replaceAll(" ", "-");
+      const subscribed = resolvers();
+      const seen: string[] = [];
+      const subscription = weir.subscribe(channel, { onSubscribed: () => subscribed.resolve(undefined), onDisconnect: () => {} });
+      const reading = (async () => {
+        for await (const event of subscription) {
+          assert.ok(event.type === "message");
+          if (seen.push(event.payload) === 5000) return;
+          if (seen.length === 1) await until("all are published", () => published);
+        }
+      })();
+      await subscribed.promise;
+      let published = false;
+      for (let i = 0; i < 5; i++) await pool.query("SELECT weir.publish($1, (g + $2)::text || repeat(' ', 1000)) FROM generate_series(0, 999) g", [channel, i * 1000]);
+      published = true;
+      await reading;
+      assert.deepEqual(seen.map(Number), Array.from({ length: 5000 }, (_, i) => i));
+    });
+  });
+}
+
+function resolvers() {
+  let resolve = (_: unknown) => {};
+  const promise = new Promise((one) => (resolve = one));
+  return { promise, resolve };
+}

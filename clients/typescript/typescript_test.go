@@ -1,0 +1,113 @@
+// Package typescript tests Weir's client for TypeScript: its own tests, which run in Node.js, and those that workers in all languages pass.
+package typescript
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/weir-pg/weir/internal/drivertest"
+	"github.com/weir-pg/weir/internal/hubtest"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/workertest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// TestTheClientInTypeScriptKeepsItsPromises: each file of test/, with a database of its own.
+func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	dir := built(t)
+	for file, needs := range map[string]struct{ hub, bouncer bool }{
+		"enqueue": {},
+		"worker":  {bouncer: true},
+		"kill":    {bouncer: true},
+		"hub":     {hub: true},
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			cmd := exec.CommandContext(t.Context(), "node", "--test", "--test-reporter=spec", "--test-timeout=150000", filepath.Join(dir, "out", "test", file+".test.js"))
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
+			if needs.hub {
+				cmd.Env = append(cmd.Env, "HUB_URL=http://"+hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address)
+			}
+			if needs.bouncer {
+				cmd.Env = append(cmd.Env, "BOUNCER_URL="+pgtest.Bouncer(t, url))
+			}
+			out, err := cmd.CombinedOutput()
+			if t.Logf("%s", out); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestTheClientInTypeScriptDoesWhatWorkersDo: on pg and on postgres.js, it passes the checks for workers in any language.
+func TestTheClientInTypeScriptDoesWhatWorkersDo(t *testing.T) {
+	t.Parallel()
+	dir := built(t)
+	for _, driver := range []string{"pg", "postgres"} {
+		t.Run(driver, func(t *testing.T) {
+			workertest.Run(t, func(url string) *exec.Cmd {
+				return exec.Command("node", filepath.Join(dir, "out", "test", "programs", "worker.js"), url, "q", driver)
+			})
+		})
+	}
+}
+
+var building struct {
+	sync.Mutex
+	dir string
+}
+
+// built compiles the package, and what tests it, once for all tests, and returns the directory.
+func built(t *testing.T) string {
+	t.Helper()
+	modules := filepath.Join(drivertest.Node(t, "package.json"), "node_modules")
+	building.Lock()
+	defer building.Unlock()
+	if building.dir != "" {
+		return building.dir
+	}
+	dir, err := os.MkdirTemp("", "weir-typescript-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AtEnd(func() error { return os.RemoveAll(dir) })
+	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"src", "test", "examples", "conformance"} {
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"package.json", "README.md", "tsconfig.json", "tsconfig.build.json"} {
+		text, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tsc := filepath.Join(modules, "typescript", "bin", "tsc")
+	for _, step := range [][]string{
+		{filepath.Join(modules, "prisma", "build", "index.js"), "generate", "--schema", "test/prisma/schema.prisma"},
+		{tsc, "--project", "tsconfig.build.json"},
+		{tsc},
+	} {
+		cmd := exec.CommandContext(t.Context(), "node", step...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PRISMA_SCHEMA_ENGINE_BINARY=/bin/true") // which generating does not use, but would download
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", step, err, out)
+		}
+	}
+	building.dir = dir
+	return dir
+}
