@@ -124,3 +124,19 @@ func (c *stormCmd) Run(ctx context.Context, s *streams) error {
 		return hub.Storm(ctx, d, e, config)
 	})
 }
+
+type httpCmd struct {
+	hubFlags
+	Jobs   int     `default:"100000" help:"Number of no-op jobs of each way in each round (${default})."`
+	Rounds int     `default:"3" help:"Number of rounds, in which the ways take turns (${default})."`
+	Slots  int     `default:"1000" help:"How many jobs each way has at once (${default})."`
+	Takers int     `default:"20" help:"Number of calls of take at once, which share the slots (${default})."`
+	Slow   float64 `default:"10" help:"Milliseconds that a job takes in the second part (${default})."`
+	Idle   int     `default:"10000" help:"Number of idle sessions (${default})."`
+}
+
+func (c *httpCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, 100, func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return hub.Jobs(ctx, d, e, hub.JobsConfig{HubConfig: c.config(), Jobs: c.Jobs, Rounds: c.Rounds, Slots: c.Slots, Takers: c.Takers, Slow: seconds(c.Slow / 1000), Idle: c.Idle})
+	})
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
@@ -23,7 +24,7 @@ const (
 	openFor     = 10 * time.Second // within which a client must say what it wants
 	frameFor    = 10 * time.Second // within which a frame must arrive
 	writeFor    = 30 * time.Second
-	recordings  = 16 // requests of a session that are being recorded at once; the others wait in its connection
+	maxPending  = 10_000 // ends of a session that are being recorded at once; further ones wait in its connection
 	maxReplyID  = 100
 )
 
@@ -37,12 +38,12 @@ const (
 // session is a WebSocket.
 type session struct {
 	*endpoints
-	conn   *websocket.Conn
-	caller web.Caller
-	call   *Call
-	queues []string
-	busy   chan struct{} // holds one element for each request that is being recorded
-	tasks  sync.WaitGroup
+	conn    *websocket.Conn
+	caller  web.Caller
+	call    *Call
+	queues  []string
+	pending *semaphore.Weighted // of ends that are being recorded
+	tasks   sync.WaitGroup
 
 	mu       sync.Mutex
 	grant    web.Grant
@@ -79,7 +80,7 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
-	s := &session{endpoints: e, caller: caller, busy: make(chan struct{}, recordings), revision: e.gate.Revision()}
+	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), revision: e.gate.Revision()}
 	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
 		e.gate.Refuse(rw, "open a session", err)
 		return
@@ -196,14 +197,14 @@ func (s *session) do(ctx context.Context, r *request) bool {
 		err = s.call.Slots(r.Queues)
 	case "record":
 		if err = checkEnds(len(r.Ends)); err == nil {
-			s.later(ctx, func() {
+			s.later(ctx, len(r.Ends), func() {
 				ctx, cancel := context.WithTimeout(ctx, recordFor)
 				defer cancel()
 				_ = s.send(ctx, message{Type: "recorded", ID: r.ID, Results: s.Record(ctx, r.Ends)})
 			})
 		}
 	case "progress":
-		s.later(ctx, func() {
+		s.later(ctx, maxEntries, func() {
 			results, err := s.Report(ctx, r.Entries)
 			if err != nil {
 				s.refuse(ctx, r.ID, err)
@@ -222,8 +223,8 @@ func (s *session) do(ctx context.Context, r *request) bool {
 	case "ping":
 		_ = s.send(ctx, message{Type: "pong", ID: r.ID})
 	case "stop":
-		for range recordings { // ends that it sent before are recorded, and answered, before
-			s.busy <- struct{}{}
+		if s.pending.Acquire(ctx, maxPending) != nil { // ends that it sent before are recorded, and answered, before
+			return false
 		}
 		s.End(s.call.ID())
 		_ = s.send(ctx, message{Type: "stopped", ID: r.ID})
@@ -240,15 +241,13 @@ func (s *session) do(ctx context.Context, r *request) bool {
 	return true
 }
 
-// later carries out what waits for the database, beside the next requests; too many wait.
-func (s *session) later(ctx context.Context, f func()) {
-	select {
-	case s.busy <- struct{}{}:
-	case <-ctx.Done():
+// later carries out what waits for the database, beside the next requests, with so many ends.
+func (s *session) later(ctx context.Context, ends int, f func()) {
+	if s.pending.Acquire(ctx, int64(ends)) != nil {
 		return
 	}
 	s.tasks.Go(func() {
-		defer func() { <-s.busy }()
+		defer s.pending.Release(int64(ends))
 		f()
 	})
 }
