@@ -26,10 +26,20 @@ var (
 	clusterTakeovers = desc("weir_cluster_takeovers_total", "Times that this hub became the reader.")
 )
 
+var (
+	workWorkers   = desc("weir_work_workers", "Workers over HTTP that were heard of within the lease.")
+	workConnected = desc("weir_work_connected", "Workers over HTTP that are connected, or wait in a call.")
+	workSlots     = desc("weir_work_free_slots", "How many more jobs the workers over HTTP want now.")
+	workJobs      = desc("weir_work_running", "Jobs that workers over HTTP have.")
+	workWaiting   = desc("weir_work_waiting", "Jobs that this hub has claimed and that wait for one of its workers.")
+	workRecorded  = desc("weir_work_recorded_total", "Attempts by workers over HTTP whose end this hub has recorded.")
+	workSilent    = desc("weir_work_silent_total", "Attempts that ended because nothing was heard of their worker over HTTP.")
+)
+
 func desc(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgShed, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow, pgDelayed} {
+	for _, d := range []*prometheus.Desc{clusterRole, clusterHubs, clusterFallbacks, clusterTakeovers, pgConnections, pgAccepted, pgRefused, pgShed, pgAuthenticated, pgAuthFailed, pgNotified, pgSlow, pgDelayed, workWorkers, workConnected, workSlots, workJobs, workWaiting, workRecorded, workSilent} {
 		out <- d
 	}
 }
@@ -41,6 +51,14 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(clusterHubs, prometheus.GaugeValue, float64(n.Hubs))
 		out <- prometheus.MustNewConstMetric(clusterFallbacks, prometheus.CounterValue, float64(n.Fallbacks))
 		out <- prometheus.MustNewConstMetric(clusterTakeovers, prometheus.CounterValue, float64(n.Takeovers))
+	}
+	if c.s.work != nil {
+		n := c.s.work.Stats()
+		for d, v := range map[*prometheus.Desc]int{workWorkers: n.Workers, workConnected: n.Connected, workSlots: n.Slots, workJobs: n.Jobs, workWaiting: n.Waiting} {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v))
+		}
+		out <- prometheus.MustNewConstMetric(workRecorded, prometheus.CounterValue, float64(n.Recorded))
+		out <- prometheus.MustNewConstMetric(workSilent, prometheus.CounterValue, float64(n.Silent))
 	}
 	if c.s.pg == nil {
 		return

@@ -325,7 +325,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			}
 		}
 		c.Policies = s.policies
-		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.jobs.Stuck, s.Ready
+		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {
 			return err
@@ -411,7 +411,16 @@ func (s *Server) Ready() error {
 			return fmt.Errorf("no client of the wire protocol can log in: %w: %s", err, loginsFix)
 		}
 	}
-	return errors.Join(s.hub.Stuck(), s.jobs.Stuck())
+	return errors.Join(s.hub.Stuck(), s.stuck())
+}
+
+// stuck returns an error if a part of the server beside the hub makes no progress.
+func (s *Server) stuck() error {
+	err := s.jobs.Stuck()
+	if s.work != nil {
+		err = errors.Join(err, s.work.Stuck())
+	}
+	return err
 }
 
 // Hub returns the hub.

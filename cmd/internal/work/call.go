@@ -32,6 +32,8 @@ type Call struct {
 	Lost     []Interrupted // of what it said it holds
 	over     chan struct{}
 	why      error
+
+	anonymous bool // the client did not name its worker
 }
 
 // Open connects a session, which it creates if it is not known.
@@ -40,6 +42,7 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	if err != nil {
 		return nil, err
 	}
+	anonymous := o.Worker == ""
 	d.mu.Lock()
 	s := d.sessions[o.Worker]
 	if s == nil {
@@ -56,7 +59,7 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	if s.call != nil {
 		s.call.end(errRenewed)
 	}
-	c := &Call{Standing: standing, Session: s, over: make(chan struct{})}
+	c := &Call{Standing: standing, Session: s, over: make(chan struct{}), anonymous: anonymous && !standing}
 	s.call, s.seen = c, d.clock()
 	if o.Name != "" {
 		s.name = o.Name
@@ -156,7 +159,9 @@ type News struct {
 const (
 	maxTold      = 1000    // jobs told at once
 	maxToldBytes = 4 << 20 // of them as JSON, unless it is one
-	gather       = time.Millisecond
+	// How long the first job waits for others that come with the same claim: an answer of take ends a call, while a session may be told more at any time.
+	gatherTake     = time.Millisecond
+	gatherStanding = 100 * time.Microsecond
 )
 
 // Wait waits for news, for as long as the context lasts. It returns without any if the context has ended, and an error if the call has.
@@ -164,9 +169,13 @@ func (c *Call) Wait(ctx context.Context) (News, error) {
 	s := c.Session
 	for {
 		news, gathers := c.take()
-		if gathers { // more come with the same claim
+		if gathers {
+			pause := gatherTake
+			if c.Standing {
+				pause = gatherStanding
+			}
 			select {
-			case <-time.After(gather):
+			case <-time.After(pause):
 			case <-ctx.Done():
 			}
 			more, _ := c.take()
@@ -247,6 +256,9 @@ func (c *Call) Close(gone bool) (rest News) {
 	}
 	d.mu.Lock()
 	c.end(errEnded)
+	if c.anonymous && len(s.held) == 0 {
+		s.leave() // if it asks again, it is made again
+	}
 	d.mu.Unlock()
 	return rest
 }

@@ -29,8 +29,9 @@ type Config struct {
 const (
 	defaultLease = 30 * time.Second
 	maxSessions  = 200_000
-	maxQueues    = 1000   // that are worked at once
-	maxSlots     = 20_000 // attempts of one queue at once
+	maxQueues    = 1000      // that are worked at once
+	maxSlots     = 20_000    // attempts of one queue at once
+	maxBytes     = 256 << 20 // of the jobs of all attempts; a claim may exceed it if its jobs are longer than those before
 	keepQueue    = time.Hour
 )
 
@@ -48,8 +49,11 @@ type Dispatcher struct {
 	ours     map[int32]bool // workers that this hub has, or had
 	now      *generation    // nil: none was needed yet
 	failed   error          // why there is no worker; nil: there is, or soon will be
-	quiet    bool           // it is stopping
-	idle     chan struct{}  // closed when it is stopping and no attempt is left
+	bytes    int64          // of all attempts' jobs
+	average  float64        // bytes of a job, of late
+	counts   counts
+	quiet    bool          // it is stopping
+	idle     chan struct{} // closed when it is stopping and no attempt is left
 	peers    peers
 }
 
@@ -154,6 +158,14 @@ func (d *Dispatcher) ask(names []string) error {
 	return nil
 }
 
+// affords returns how many more jobs may be claimed, by the memory that they take; the caller holds mu.
+func (d *Dispatcher) affords() int {
+	if len(d.attempts) == 0 {
+		return maxSlots // one that is longer than the limit must not wait for ever
+	}
+	return max(int(float64(maxBytes-d.bytes)/max(d.average, 1)), 0)
+}
+
 // more tells the worker that there are free slots again; the caller holds mu.
 func (d *Dispatcher) more() {
 	if d.now != nil {
@@ -236,6 +248,7 @@ func (d *Dispatcher) sweep(all bool) {
 			seen = s.seen
 		}
 		if now.Sub(seen) > d.Lease {
+			d.counts.silent++
 			silent := errSilent{s.name, d.Lease}
 			d.interrupt(a, Lost)
 			after := store.ByQueue

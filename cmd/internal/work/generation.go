@@ -138,7 +138,7 @@ func (g *generation) slots(name string) int {
 	n := g.running[name]
 	q := d.queues[name]
 	if g == d.now && !d.quiet && q != nil && len(q.waiting) < maxHere {
-		n += max(q.credit, 0)
+		n += min(max(q.credit, 0), d.affords())
 	}
 	return n
 }
@@ -159,6 +159,8 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 		d.peers.hearsOf(t.Worker)
 	}
 	g.running[t.Queue]++
+	d.bytes += int64(a.size())
+	d.average += (float64(a.size()) - d.average) / 64
 	d.place(a)
 	d.mu.Unlock()
 	defer func() { // in any case, the outcome in the database is told to whoever has reported the end
@@ -203,6 +205,13 @@ func (d *Dispatcher) drop(a *attempt) {
 // settled is called when it is known how an attempt has ended in the database.
 func (d *Dispatcher) settled(a *attempt, recorded store.Outcome, why error) {
 	d.mu.Lock()
+	if d.bytes > maxBytes*3/4 { // claims may wait for this
+		d.more()
+	}
+	d.bytes -= int64(a.size())
+	if recorded != store.Lost {
+		d.counts.recorded++
+	}
 	if d.attempts[a.key] == a {
 		delete(d.attempts, a.key)
 	}

@@ -79,7 +79,12 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		e.gate.Refuse(rw, "open a session", err)
 		return
 	}
-	defer release()
+	served := false
+	defer func() {
+		if !served {
+			release()
+		}
+	}()
 	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), revision: e.gate.Revision()}
 	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
 		e.gate.Refuse(rw, "open a session", err)
@@ -90,9 +95,13 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // it has answered
 	}
-	defer func() { _ = s.conn.CloseNow() }()
 	s.conn.SetReadLimit(maxBody)
-	s.serve()
+	served = true
+	go func() { // the request, and the stack that served it, are not needed any more
+		defer release()
+		defer func() { _ = s.conn.CloseNow() }()
+		s.serve()
+	}()
 }
 
 // serve serves the session until its connection ends.
@@ -112,7 +121,10 @@ func (s *session) serve() {
 			return
 		}
 		s.call.Heard()
-		if !s.do(ctx, r) {
+		// Processing a request needs a larger stack than waiting for one, and this goroutine would keep it.
+		goes := make(chan bool)
+		go func() { goes <- s.do(ctx, r) }()
+		if !<-goes {
 			return
 		}
 	}
@@ -340,7 +352,9 @@ func (s *session) refuse(ctx context.Context, id json.RawMessage, err error) {
 
 func (s *session) send(ctx context.Context, m message) error {
 	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(m); err != nil {
+	to := json.NewEncoder(&b)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(m); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeFor)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,13 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if database := os.Getenv(childOf); database != "" {
+		serveHub(database)
+		return
+	}
+	pgtest.Main(m)
+}
 
 // generous is longer than anything here takes on a busy machine.
 const generous = 60 * time.Second
