@@ -22,12 +22,17 @@ func TestMain(m *testing.M) {
 // TestTheSuite: a client passes all scripts of the suite: the Go library, or the one of the flags -driver and -via.
 func TestTheSuite(t *testing.T) {
 	t.Parallel()
-	c := goClient(t)
-	if *command != "" {
-		if *via != "sql" && *via != "http" {
-			t.Fatalf("-via is %q, want sql or http", *via)
-		}
-		c = client{"yours", []string{"sh", "-c", *command}, *dir, *via}
+	if *via != "sql" && *via != "http" {
+		t.Fatalf("-via is %q, want sql or http", *via)
 	}
-	t.Run(c.name+" over "+c.via, func(t *testing.T) { run(t, c) })
+	all := []client{goClient(t, "sql")}
+	if thorough() {
+		all = append(all, goClient(t, "http")) // which is the hub's own test
+	}
+	if *command != "" {
+		all = []client{{"yours", []string{"sh", "-c", *command}, *dir, *via}}
+	}
+	for _, c := range all {
+		t.Run(c.name+" over "+c.via, func(t *testing.T) { run(t, c) })
+	}
 }

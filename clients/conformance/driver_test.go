@@ -251,6 +251,13 @@ func (d *driver) try(do string, fields object) (answer, error) {
 	return a, nil
 }
 
+func shown(command string, fields object) string {
+	return command + " " + brief(map[string]any(fields))
+}
+
+// brief shows a value that may be long.
+func brief(v any) string { return fmt.Sprintf("%.1000s", fmt.Sprintf("%+v", v)) }
+
 // do sends a command that must succeed.
 func (d *driver) do(command string, fields object) answer {
 	d.t.Helper()
@@ -259,7 +266,7 @@ func (d *driver) do(command string, fields object) answer {
 		d.t.Fatal(err)
 	}
 	if a.Code != "" {
-		d.t.Fatalf("%s %.1000v failed with %q: %s", command, fields, a.Code, a.Message)
+		d.t.Fatalf("%s failed with %q: %s", shown(command, fields), a.Code, a.Message)
 	}
 	return a
 }
@@ -272,11 +279,11 @@ func (d *driver) refuse(command string, fields object, codes ...string) answer {
 	case err != nil:
 		d.t.Fatal(err)
 	case a.Code == "":
-		d.t.Errorf("%s %.500v did not fail, want %s", command, fields, strings.Join(codes, " or "))
+		d.t.Errorf("%s did not fail, want %s", shown(command, fields), strings.Join(codes, " or "))
 	case !slices.Contains(codes, a.Code):
-		d.t.Errorf("%s %.500v failed with %q, want %s: %s", command, fields, a.Code, strings.Join(codes, " or "), a.Message)
+		d.t.Errorf("%s failed with %q, want %s: %s", shown(command, fields), a.Code, strings.Join(codes, " or "), a.Message)
 	case a.Message == "":
-		d.t.Errorf("%s %.500v failed without a message", command, fields)
+		d.t.Errorf("%s failed without a message", shown(command, fields))
 	}
 	return a
 }

@@ -258,7 +258,7 @@ var ending = []script{
 		id := s.enqueue()
 		d := s.worker(nil)
 		d.finish(d.job(id), "complete", object{"sql": effect(id), "then": "commit"})
-		s.waits(1)
+		s.waits(4711)
 		s.line.Cut()
 		if err := tx.Rollback(s.Context()); err != nil {
 			s.Fatal(err)

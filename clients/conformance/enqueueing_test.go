@@ -278,6 +278,6 @@ func deep(n int) any {
 func same(s *stage, what string, got any, want any) {
 	s.Helper()
 	if want := plain(want); !reflect.DeepEqual(got, want) {
-		s.Errorf("%s arrived as %.2000v, want %.2000v", what, got, want)
+		s.Errorf("%s arrived as %s, want %s", what, brief(got), brief(want))
 	}
 }

@@ -66,6 +66,21 @@ var failing = []script{
 		}
 		d.stopped()
 	}},
+	{promise: "a restart of the hub costs no job", via: "http", run: func(s *stage) {
+		const each = 50
+		d := s.start()
+		d.answerAll(func(event) object { return object{"how": "return"} })
+		d.work(object{"queues": object{"q": 8}})
+		for range 3 {
+			some := value[int](s, `SELECT count(*) FROM weir.batch`)
+			s.exec(`SELECT weir.enqueue('q', 'alpha', '{}') FROM generate_series(1, $1)`, each)
+			pgtest.Until(s, "the worker gets jobs", func() bool { return value[int](s, `SELECT count(*) FROM weir.batch`) > some })
+			s.hub.Kill()
+			s.hub.Restart()
+		}
+		s.allEnd(3 * each)
+		d.stopped()
+	}},
 	{promise: "a pool that is exhausted does not stop the worker", needs: []string{"transactions", "lease"}, run: func(s *stage) {
 		d := s.start("WEIR_POOL=2")
 		d.work(object{"lease": 1})

@@ -8,11 +8,11 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// waits waits until so many statements of drivers wait for a lock.
-func (s *stage) waits(n int) {
+// waits waits until a driver waits for the advisory lock of this number.
+func (s *stage) waits(lock int) {
 	s.Helper()
-	pgtest.Until(s, "the driver waits for a lock", func() bool {
-		return value[int](s, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database() AND a.application_name <> 'judge'`) >= n
+	pgtest.Until(s, "the driver waits for the lock", func() bool {
+		return value[bool](s, `SELECT EXISTS (SELECT FROM pg_locks l WHERE NOT l.granted AND l.locktype = 'advisory' AND l.objid = $1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, lock)
 	})
 }
 

@@ -51,7 +51,10 @@ func newStage(t *testing.T, c client, script script, pooled bool) *stage {
 	if c.via == "http" || contains(script.needs, "subscribe") {
 		var flags []string
 		if c.via == "http" {
-			flags = hubFlags
+			flags = []string{"--jobs"}
+			if contains(script.needs, "lease") {
+				flags = append(flags, fmt.Sprintf("--jobs-lease=%ds", lease))
+			}
 		}
 		s.hub = hubtest.Run(t, admin, t.Output(), flags...)
 		s.toHub = pgtest.NewLine(t, "http://"+s.hub.Address)
@@ -69,9 +72,6 @@ func newStage(t *testing.T, c client, script script, pooled bool) *stage {
 	s.exec(`SELECT weir.enqueue('q', 'none', '{}', run_at => '2999-01-01'), weir.set('q', 'backoff', '50 ms'), weir.set('q', 'backoff_limit', '200 ms')`) // the queue is created by its first use
 	return s
 }
-
-// hubFlags make the hub serve jobs.
-var hubFlags = []string{"--jobs"}
 
 func contains(all []string, one string) bool {
 	for _, s := range all {

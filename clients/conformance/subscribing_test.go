@@ -28,7 +28,7 @@ var subscribing = []script{
 		}
 		for i, m := range want {
 			if e := d.message(); e.Event != "message" || e.Subscription != n || e.Channel != m[0] || e.Payload != m[1] || e.PayloadBase64 != nil || e.Position == "" {
-				s.Errorf("message %d is %.300v, want %.300v", i, e, m)
+				s.Errorf("message %d is %s, want %s", i, brief(e), brief(m))
 			}
 		}
 		s.exec(`SELECT weir.publish_bytes('news', '\x00ff80')`)
@@ -114,7 +114,7 @@ var subscribing = []script{
 		for _, text := range []string{everything, "", "null", strings.Repeat("ü", 500_000)} {
 			d.do("publish", object{"channel": "Kanal 漢字", "payload": text})
 			if e := d.message(); e.Channel != "Kanal 漢字" || e.Payload != text {
-				s.Errorf("%.100q arrived as %.300v", text, e)
+				s.Errorf("%.100q arrived as %s", text, brief(e))
 			}
 		}
 		d.refuse("publish", object{"channel": strings.Repeat("c", 300), "payload": ""}, "invalid")
@@ -127,7 +127,7 @@ func (d *driver) order(n int) string {
 	d.t.Helper()
 	e := d.message()
 	if e.Event != "message" || e.Payload != fmt.Sprint(n) {
-		d.t.Fatalf("message %d is %.300v", n, e)
+		d.t.Fatalf("message %d is %s", n, brief(e))
 	}
 	return e.Position
 }

@@ -17,6 +17,7 @@ import (
 type script struct {
 	promise string
 	needs   []string // features
+	via     string   // only this way; "": either
 	pooled  bool     // it is also run through PgBouncer
 	server  bool     // it has a PostgreSQL server of its own
 	run     func(*stage)
@@ -45,7 +46,10 @@ func (c client) driver(env ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs all scripts for a client.
+// thorough reports whether there is time for everything: for each way to the server.
+func thorough() bool { return *command != "" || os.Getenv("WEIR_TEST_DRIVERS") != "" }
+
+// run runs all scripts for a client.
 func run(t *testing.T, c client) {
 	scripts := slices.Concat(enqueueing, transactions, working, ending, interrupting, reporting, operating, failing, subscribing)
 	names := map[string]bool{}
@@ -54,11 +58,14 @@ func run(t *testing.T, c client) {
 			t.Fatalf("two scripts promise that %s", s.promise)
 		}
 		names[s.promise] = true
+		if s.via != "" && s.via != c.via {
+			continue
+		}
 		t.Run(s.promise, func(t *testing.T) {
 			t.Parallel()
 			s.run(newStage(t, c, s, false))
 		})
-		if s.pooled && c.via == "sql" {
+		if s.pooled && c.via == "sql" && thorough() {
 			t.Run(s.promise+", through PgBouncer", func(t *testing.T) {
 				t.Parallel()
 				s.run(newStage(t, c, s, true))
@@ -77,7 +84,7 @@ func (s script) lacks(t *testing.T, via string, hello event) string {
 	}
 	for _, f := range s.needs {
 		switch {
-		case slices.Contains(hello.Features, f):
+		case slices.Contains(hello.Features, f), f == "lease" && via == "http": // the hub has it
 		case slices.Contains(mayLack[via], f):
 			return fmt.Sprintf("the client has no %s over %s", f, via)
 		default:
@@ -102,11 +109,11 @@ var goDriver = sync.OnceValues(func() (string, error) {
 })
 
 // goClient is the Go library.
-func goClient(t *testing.T) client {
+func goClient(t *testing.T, via string) client {
 	t.Helper()
 	path, err := goDriver()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client{"go", []string{path}, "", "sql"}
+	return client{"go", []string{path}, "", via}
 }

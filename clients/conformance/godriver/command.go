@@ -122,10 +122,14 @@ func (d *driver) do(ctx context.Context, c command) (object, error) {
 			return object{}, tx.Rollback(ctx)
 		}
 		return object{}, tx.Commit(ctx)
-	case "job":
-		job, err := d.client.Job(ctx, c.ID)
-		return object{"job": job}, err
-	case "cancel":
+	case "job", "cancel":
+		if d.remote != nil {
+			return d.remote.look(ctx, c)
+		}
+		if c.Do == "job" {
+			job, err := d.client.Job(ctx, c.ID)
+			return object{"job": job}, err
+		}
 		state, err := d.client.CancelJob(ctx, c.ID)
 		return object{"state": state}, err
 	case "retry":
@@ -155,6 +159,9 @@ func (d *driver) do(ctx context.Context, c command) (object, error) {
 }
 
 func (d *driver) enqueue(ctx context.Context, in int, jobs ...newJob) (answers []object, err error) {
+	if d.remote != nil {
+		return d.remote.enqueue(ctx, jobs)
+	}
 	all := make([]weir.NewJob, len(jobs))
 	for i, j := range jobs {
 		all[i] = j.job()

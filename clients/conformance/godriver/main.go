@@ -34,6 +34,7 @@ type object map[string]any
 type driver struct {
 	pool   *pgxpool.Pool
 	client *weir.Client
+	remote *remote // not nil: over HTTP
 	hub    string
 	open   open
 	work   work
@@ -44,28 +45,22 @@ type driver struct {
 }
 
 func drive(ctx context.Context) error {
-	if via := os.Getenv("WEIR_VIA"); via != "sql" {
-		return fmt.Errorf("WEIR_VIA is %q: the Go library works over sql", via)
-	}
-	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
-	if err != nil {
-		return err
-	}
-	if _, err := fmt.Sscan(os.Getenv("WEIR_POOL"), &config.MaxConns); err != nil {
-		return fmt.Errorf("WEIR_POOL: %w", err)
-	}
-	if os.Getenv("WEIR_POOLER") != "" { // the application's own statements; those of the library need nothing
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	d := &driver{pool: pool, client: weir.NewClient(pool), hub: os.Getenv("WEIR_HUB_URL"), out: json.NewEncoder(os.Stdout)}
+	d := &driver{hub: os.Getenv("WEIR_HUB_URL"), out: json.NewEncoder(os.Stdout)}
 	d.out.SetEscapeHTML(false)
-	d.say(object{"event": "hello", "client": "go", "via": "sql", "features": []string{
-		"transactions", "complete", "lease", "flows", "subscribe", "retry", "retry_after", "log", "publish",
-	}})
+	switch via := os.Getenv("WEIR_VIA"); via {
+	case "sql":
+		if err := d.connect(ctx); err != nil {
+			return err
+		}
+		d.say(object{"event": "hello", "client": "go", "via": via, "features": []string{
+			"transactions", "complete", "lease", "flows", "subscribe", "retry", "retry_after", "log", "publish",
+		}})
+	case "http":
+		d.remote = &remote{hub: d.hub}
+		d.say(object{"event": "hello", "client": "plain HTTP in Go", "via": via, "features": []string{"flows", "subscribe", "retry_after", "log"}})
+	default:
+		return fmt.Errorf("WEIR_VIA is %q, want sql or http", via)
+	}
 	commands, ended := make(chan command), make(chan error, 1)
 	go func() { ended <- read(commands) }() // ends with the process
 	for {
@@ -83,6 +78,25 @@ func drive(ctx context.Context) error {
 			}
 		}()
 	}
+}
+
+// connect opens the application's pool.
+func (d *driver) connect(ctx context.Context) error {
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Sscan(os.Getenv("WEIR_POOL"), &config.MaxConns); err != nil {
+		return fmt.Errorf("WEIR_POOL: %w", err)
+	}
+	if os.Getenv("WEIR_POOLER") != "" { // the application's own statements; those of the library need nothing
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return err
+	}
+	d.client = weir.NewClient(d.pool)
+	return nil
 }
 
 // read reads commands to the end of standard input.
@@ -112,7 +126,10 @@ var errUnknown = errors.New("this driver does not know the command")
 func failure(err error) object {
 	code := "other"
 	var refused *pgconn.PgError
+	var remote *remoteError
 	switch {
+	case errors.As(err, &remote):
+		code = remote.code()
 	case err == errUnknown:
 		code = "unknown"
 	case errors.Is(err, weir.ErrNotFound):

@@ -39,8 +39,30 @@ type ending struct {
 // run is a handler that was called.
 type run struct {
 	ctx context.Context
-	job *weir.JobMeta
+	job reporter
 	end chan command
+}
+
+// reporter is what a handler reports to.
+type reporter interface {
+	progress(percent float64, message string) error
+	log(text string) error
+	setCheckpoint(data json.RawMessage) error
+	checkpoint(ctx context.Context) (json.RawMessage, error)
+}
+
+// local is a job of a worker over SQL.
+type local struct{ *weir.JobMeta }
+
+func (l local) progress(percent float64, message string) error {
+	l.SetProgress(percent, message)
+	return nil
+}
+func (l local) log(text string) error                    { l.Log().Info(text); return nil }
+func (l local) setCheckpoint(data json.RawMessage) error { return l.SetCheckpoint(data) }
+func (l local) checkpoint(ctx context.Context) (data json.RawMessage, err error) {
+	_, err = l.Checkpoint(ctx, &data)
+	return data, err
 }
 
 // work is the worker that runs, if any, and its handlers.
@@ -52,6 +74,9 @@ type work struct {
 }
 
 func (d *driver) startWork(ctx context.Context, c command) error {
+	if d.remote != nil {
+		return d.begin(ctx, d.remote.worker(d, c).run)
+	}
 	handlers := weir.NewHandlers()
 	for _, kind := range c.Kinds {
 		switch kind {
@@ -71,6 +96,11 @@ func (d *driver) startWork(ctx context.Context, c command) error {
 	if err != nil {
 		return err
 	}
+	return d.begin(ctx, worker.Run)
+}
+
+// begin runs a worker until stop.
+func (d *driver) begin(ctx context.Context, work func(context.Context) error) error {
 	d.work.mu.Lock()
 	defer d.work.mu.Unlock()
 	if d.work.stop != nil {
@@ -78,7 +108,7 @@ func (d *driver) startWork(ctx context.Context, c command) error {
 	}
 	ctx, d.work.stop = context.WithCancel(ctx)
 	go func() { // ends with ctx, or with the process
-		err := worker.Run(ctx)
+		err := work(ctx)
 		d.work.mu.Lock()
 		d.work.stop = nil
 		d.work.mu.Unlock()
@@ -114,6 +144,17 @@ func (w *work) find(n int) (*run, error) {
 
 // handle is the handler of all kinds.
 func (d *driver) handle(ctx context.Context, job *weir.JobMeta, args []byte) error {
+	meta := object{"id": job.ID, "queue": job.Queue, "priority": job.Priority, "kind": job.Kind, "args": json.RawMessage(args), "meta": job.Meta, "key": orNull(job.Key), "flow": orNull(job.Flow),
+		"attempt": job.Attempt, "max_attempts": job.MaxAttempts, "enqueued_at": job.EnqueuedAt}
+	c, err := d.called(ctx, local{job}, meta)
+	if err != nil {
+		return err
+	}
+	return d.end(ctx, job, c)
+}
+
+// called tells the suite that a handler was called, and returns how it is to end; or the context's error, if it was interrupted.
+func (d *driver) called(ctx context.Context, job reporter, meta any) (command, error) {
 	r := &run{ctx, job, make(chan command)}
 	w := &d.work
 	w.mu.Lock()
@@ -129,15 +170,13 @@ func (d *driver) handle(ctx context.Context, job *weir.JobMeta, args []byte) err
 		delete(w.runs, n)
 		w.mu.Unlock()
 	}()
-	meta := object{"id": job.ID, "queue": job.Queue, "priority": job.Priority, "kind": job.Kind, "args": json.RawMessage(args), "meta": job.Meta, "key": orNull(job.Key), "flow": orNull(job.Flow),
-		"attempt": job.Attempt, "max_attempts": job.MaxAttempts, "enqueued_at": job.EnqueuedAt}
 	d.say(object{"event": "job", "run": n, "job": meta})
 	select {
 	case c := <-r.end:
-		return d.end(ctx, job, c)
+		return c, nil
 	case <-ctx.Done():
 		d.say(object{"event": "interrupted", "run": n, "reason": reason(ctx)})
-		return ctx.Err()
+		return command{}, ctx.Err()
 	}
 }
 
@@ -171,21 +210,21 @@ func (d *driver) tell(ctx context.Context, c command) (object, error) {
 	}
 	switch c.Do {
 	case "progress":
-		r.job.SetProgress(c.Percent, c.Message)
+		return object{}, r.job.progress(c.Percent, c.Message)
 	case "log":
-		r.job.Log().Info(c.Text)
+		return object{}, r.job.log(c.Text)
 	case "set_checkpoint":
-		if c.Tx == 0 {
-			return object{}, r.job.SetCheckpoint(c.Checkpoint)
+		job, isLocal := r.job.(local)
+		if c.Tx == 0 || !isLocal {
+			return object{}, r.job.setCheckpoint(c.Checkpoint)
 		}
 		tx, err := d.open.find(c.Tx)
 		if err == nil {
-			err = r.job.SetCheckpointTx(ctx, tx, c.Checkpoint)
+			err = job.SetCheckpointTx(ctx, tx, c.Checkpoint)
 		}
 		return object{}, err
 	case "checkpoint":
-		var data json.RawMessage
-		_, err := r.job.Checkpoint(ctx, &data)
+		data, err := r.job.checkpoint(ctx)
 		return object{"checkpoint": data}, err
 	case "end":
 		select {

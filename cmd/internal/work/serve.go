@@ -145,7 +145,7 @@ func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Requ
 		wait = time.Duration(*o.Wait * float64(time.Second))
 	}
 	if len(o.Held) > 0 {
-		wait = min(wait, e.Lease/2)
+		wait = min(wait, e.Lease/3) // a client counts the lease from when it sent the call before: half would leave it nothing
 	}
 	if _, err := e.gate.Authorize(r.Context(), caller, web.Work, slices.Sorted(maps.Keys(o.Queues))...); err != nil {
 		return nil, err
