@@ -15,6 +15,7 @@ type queue struct {
 	asked   time.Time      // when a session last asked for it
 	credit  int            // how many more jobs sessions want now
 	takers  []*Session     // with credit for it, in their turn; some may have none any more
+	gone    int            // takers that do not want it any more
 	waiting []*attempt     // claimed, but nobody is free for them
 	kinds   map[string]int // how many sessions want these kinds of it
 	all     int            // how many want all kinds
@@ -46,6 +47,7 @@ func (q *queue) free(kind string) *Session {
 		q.takers = q.takers[1:]
 		w := s.wants[q.name]
 		if w == nil {
+			q.gone--
 			continue
 		}
 		if w.credit <= 0 || s.ended {
@@ -64,6 +66,17 @@ func (q *queue) free(kind string) *Session {
 		return s
 	}
 	return nil
+}
+
+// forget takes a session's want away; the caller holds mu. The session stays among the takers until its turn comes, or too many there have gone.
+func (q *queue) forget(w *want) {
+	if !w.listed {
+		return
+	}
+	if q.gone++; q.gone > 16 && q.gone > len(q.takers)/2 {
+		q.takers = slices.DeleteFunc(q.takers, func(s *Session) bool { return s.wants[q.name] == nil })
+		q.gone = 0
+	}
 }
 
 // give adds to a session's credit, and gives it jobs that wait. It reports whether the queue had no credit before, so that nothing was claimed. The caller holds mu.

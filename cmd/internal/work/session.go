@@ -56,8 +56,10 @@ func (s *Session) want(queues []string, kinds []string) {
 	}
 	for name, w := range s.wants {
 		if !slices.Contains(queues, name) {
-			s.d.give(s, s.d.queueOf(name), -max(w.credit, 0))
+			q := s.d.queueOf(name)
+			s.d.give(s, q, -max(w.credit, 0))
 			delete(s.wants, name)
+			q.forget(w)
 		}
 	}
 	for _, name := range queues {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 )
@@ -24,6 +25,7 @@ const (
 	openFor     = 10 * time.Second // within which a client must say what it wants
 	frameFor    = 10 * time.Second // within which a frame must arrive
 	writeFor    = 30 * time.Second
+	frameRate   = 1000   // frames a second that are read of a client for long, and ten times as many at once; the others wait in its connection
 	maxPending  = 10_000 // ends of a session that are being recorded at once; further ones wait in its connection
 	maxReplyID  = 100
 )
@@ -43,6 +45,7 @@ type session struct {
 	call    *Call
 	queues  []string
 	pending *semaphore.Weighted // of ends that are being recorded
+	frames  *rate.Limiter
 	tasks   sync.WaitGroup
 
 	mu       sync.Mutex
@@ -85,7 +88,7 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 			release()
 		}
 	}()
-	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), revision: e.gate.Revision()}
+	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), frames: rate.NewLimiter(frameRate, 10*frameRate), revision: e.gate.Revision()}
 	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
 		e.gate.Refuse(rw, "open a session", err)
 		return
@@ -121,6 +124,9 @@ func (s *session) serve() {
 			return
 		}
 		s.call.Heard()
+		if s.frames.Wait(ctx) != nil {
+			return
+		}
 		// Processing a request needs a larger stack than waiting for one, and this goroutine would keep it.
 		goes := make(chan bool)
 		go func() { goes <- s.do(ctx, r) }()
