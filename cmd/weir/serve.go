@@ -33,6 +33,7 @@ type serveCmd struct {
 
 	Jobs          bool          `help:"Let HTTP clients enqueue jobs, look them up, cancel them and work them. The database's user needs the role weir_work for it."`
 	JobsLease     time.Duration `default:"30s" placeholder:"DURATION" help:"How long the hub waits to hear of a job that an HTTP client works, before others get it, 1s to 5m (${default})."`
+	PushFile      string        `name:"push-file" type:"existingfile" placeholder:"FILE" help:"With --jobs: HTTP endpoints to which jobs are pushed (see docs/push.md). Read every second."`
 	StatementRate float64       `default:"20000" placeholder:"N" help:"Statements per second of one PostgreSQL client, and ten times as many at once, beyond which they wait; 0: no limit (${default})."`
 
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
@@ -103,11 +104,13 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
 		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
-		Jobs: c.Jobs, JobsLease: c.JobsLease,
+		Jobs: c.Jobs, JobsLease: c.JobsLease, PushFile: c.PushFile,
 	}
 	switch {
 	case c.UI.kind() != "" && c.UI.UIListen == "" && c.ListenHTTP == "":
 		return config, usagef("there is no address to serve the web UI at: give --ui-listen or --listen-http one")
+	case c.PushFile != "" && !c.Jobs:
+		return config, usagef("--push-file requires --jobs")
 	case c.Jobs && c.ListenHTTP == "":
 		return config, usagef("--jobs serves jobs over HTTP: give --listen-http an address")
 	case c.JobsLease < time.Second || c.JobsLease > 5*time.Minute:

@@ -5,8 +5,10 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-pg/weir/cmd/internal/jobs"
+	"github.com/weir-pg/weir/cmd/internal/push"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -16,7 +18,7 @@ import (
 const jobConnections = 4
 
 // jobEndpoints returns the endpoints of jobs, after it has checked that this server may serve them.
-func (s *Server) jobEndpoints(ctx context.Context) ([]web.Endpoints, error) {
+func (s *Server) jobEndpoints(ctx context.Context, metrics *prometheus.Registry) ([]web.Endpoints, error) {
 	pool, err := s.jobPool(ctx, jobConnections, "weir hub jobs")
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database for jobs: %w", err)
@@ -32,7 +34,15 @@ func (s *Server) jobEndpoints(ctx context.Context) ([]web.Endpoints, error) {
 	if s.work, err = s.dispatcher(ctx, calls); err != nil {
 		return nil, fmt.Errorf("connect to the database to work jobs: %w", err)
 	}
-	return []web.Endpoints{jobs.New(calls), s.work}, nil
+	endpoints := []web.Endpoints{jobs.New(calls), s.work}
+	if s.config.PushFile != "" {
+		s.push, err = push.New(push.Config{File: s.config.PushFile, Dispatcher: s.work, Lease: s.work.Lease, Secret: s.secret, Metrics: metrics, Log: s.log})
+		if err != nil {
+			return nil, fmt.Errorf("read the endpoints to push jobs to: %w", err)
+		}
+		endpoints = append(endpoints, s.push)
+	}
+	return endpoints, nil
 }
 
 // jobPool returns a pool for calls of HTTP clients, which write times in UTC.

@@ -25,6 +25,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/cluster"
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 	"github.com/weir-pg/weir/cmd/internal/policy"
+	"github.com/weir-pg/weir/cmd/internal/push"
 	"github.com/weir-pg/weir/cmd/internal/wake"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/cmd/internal/work"
@@ -64,6 +65,8 @@ type Config struct {
 	ChannelsFile string
 
 	StatementRate float64 // statements per second of one client of the wire protocol, beyond which they wait; 0: no limit
+
+	PushFile string // endpoints to which jobs are pushed, with Jobs; "": none
 
 	QueueBytes  int           // limit of a slow client's queue; 0: 1 MiB
 	Name        string        // of this hub, to show; required
@@ -111,6 +114,7 @@ type Server struct {
 	cluster    *cluster.Cluster
 	jobs       *wake.Jobs
 	work       *work.Dispatcher // nil: no jobs are worked over HTTP
+	push       *push.Pusher     // nil: none are pushed
 	examiner   *examiner        // nil: none
 	pg         *pgwire.Server
 	secret     string // from which the salts of users that do not exist are derived
@@ -146,6 +150,8 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
 	case c.Jobs && c.ListenHTTP == "":
 		return nil, errors.New("there is no address to serve jobs at: give one for HTTP")
+	case c.PushFile != "" && !c.Jobs:
+		return nil, errors.New("jobs are pushed by a hub that serves jobs: have it serve them, or give no file of endpoints")
 	}
 	// What is started here outlives ctx, which limits only the start.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -174,6 +180,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.inner.Go(func() { s.jobs.Run(inner) })
 	if s.work != nil {
 		s.inner.Go(func() { s.work.Run(inner) })
+	}
+	if s.push != nil {
+		s.inner.Go(func() { s.push.Run(inner) })
 	}
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
@@ -320,7 +329,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			c.Hosts = []string{} // a listener on loopback only may omit them
 		}
 		if s.config.Jobs {
-			if c.Endpoints, err = s.jobEndpoints(ctx); err != nil {
+			if c.Endpoints, err = s.jobEndpoints(ctx, registry); err != nil {
 				return err
 			}
 		}
