@@ -65,6 +65,7 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		s.name = o.Name
 	}
 	if err := d.ask(names); err != nil {
+		c.end(err)
 		d.mu.Unlock()
 		return nil, err
 	}
@@ -82,7 +83,10 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 			first = true
 		}
 	}
-	if len(s.outbox) > 0 || len(lost) > 0 {
+	if standing {
+		s.tellOf = s.interrupted() // an earlier connection may not have told it
+	}
+	if len(s.outbox) > 0 || len(s.tellOf) > 0 {
 		s.signal()
 	}
 	if first {
@@ -113,6 +117,11 @@ func (c *Call) end(why error) {
 		return
 	}
 	s.call, c.why = nil, why
+	if c.Standing {
+		for _, a := range s.held { // from now on, they have the whole lease
+			a.since = s.seen
+		}
+	}
 	for name := range s.wants {
 		s.credit(name, 0)
 	}

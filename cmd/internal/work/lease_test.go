@@ -112,6 +112,31 @@ func TestCancellationsReachWorkers(t *testing.T) {
 	s.until(id, "completed 1") // it was faster
 }
 
+// TestACancellationIsToldAgain: over a connection that follows one that was lost; and an attempt that the worker never got ends.
+func TestACancellationIsToldAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	k, f := s.dial(m{"queues": m{"mail": 1, "files": 1}})
+	got, lost := s.enqueue("mail", "welcome", "{}"), s.enqueue("files", "file", "{}")
+	tokens := map[int64]string{}
+	for len(tokens) < 2 {
+		for _, j := range k.next().Jobs {
+			tokens[j.ID] = j.Token
+		}
+	}
+	s.cancel(got)
+	s.cancel(lost)
+	for n := 0; n < 2; {
+		n += len(k.next().Attempts)
+	}
+	_ = k.conn.CloseNow()
+	k, _ = s.dial(m{"queues": m{"mail": 1, "files": 1}, "worker": f.Worker, "held": []string{tokens[got]}})
+	if f := k.next(); f.Type != "cancel" || len(f.Attempts) != 1 || f.Attempts[0] != (interrupted{tokens[got], "cancelled"}) {
+		t.Errorf("%+v", f)
+	}
+	s.until(lost, "cancelled 1")
+}
+
 func (s *site) cancel(id int64) {
 	s.t.Helper()
 	if _, err := s.pool.Exec(context.Background(), `SELECT weir.cancel($1)`, id); err != nil {

@@ -4,6 +4,10 @@ import (
 	"io"
 	"log/slog"
 	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
 )
 
 // TestWorkersThatLeaveTakeNoMemory: calls that name no worker, and workers that end, leave nothing behind in their queues.
@@ -54,5 +58,46 @@ func TestTokensAreSigned(t *testing.T) {
 	}
 	if _, err := newSigner("secret", "another").parse(token); err == nil {
 		t.Error("a token of another purpose is accepted")
+	}
+}
+
+// TestALostConnectionLeavesTheWholeLease: an attempt is its worker's as long as the connection lasts, and then for the lease, however long it has run before.
+func TestALostConnectionLeavesTheWholeLease(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	now := time.Now()
+	d.clock = func() time.Time { return now }
+	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	d.mu.Lock()
+	d.place(a)
+	d.mu.Unlock()
+	if news, err := c.Wait(t.Context()); err != nil || len(news.Jobs) != 1 {
+		t.Fatalf("%+v %v", news, err)
+	}
+	for range 10 {
+		now = now.Add(d.Lease - time.Second)
+		c.Heard()
+		if d.sweep(true); len(a.ended) > 0 {
+			t.Fatal("it has ended though its connection is alive")
+		}
+	}
+	c.Close(true)
+	now = now.Add(d.Lease - time.Second)
+	if d.sweep(true); len(a.ended) > 0 {
+		t.Fatal("it has ended within the lease")
+	}
+	now = now.Add(2 * time.Second)
+	d.sweep(true)
+	select {
+	case r := <-a.ended:
+		if r.Outcome != store.Retried {
+			t.Errorf("%+v", r)
+		}
+	default:
+		t.Error("it has not ended")
 	}
 }

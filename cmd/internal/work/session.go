@@ -122,8 +122,12 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 	}
 	s.outbox = s.outbox[:0]
 	for k, a := range s.held {
-		if !named[k] && a.reason == "" {
+		switch {
+		case named[k]:
+		case a.reason == "":
 			s.outbox = append(s.outbox, a)
+		case a.finish(worker.Result{Outcome: store.Cancelled}): // it never got it, and is not to
+			s.d.freed(a)
 		}
 	}
 	slices.SortFunc(s.outbox, func(a, b *attempt) int { return cmp.Compare(a.id, b.id) })
