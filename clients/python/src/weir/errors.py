@@ -1,0 +1,83 @@
+"""What can go wrong, and what a task raises to say how its job goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+LOST = ("WR001", "WR002")  # the worker is unknown or fenced; the attempt is not its, or has ended
+
+
+class WeirError(Exception):
+    """The base of the errors of this package."""
+
+
+class Invalid(WeirError, ValueError):
+    """Something that was passed can't be used; the text says what, and what to do."""
+
+
+class Lost(WeirError):
+    """The attempt does not belong to this worker any more, or has ended: roll back, and do nothing else."""
+
+
+class Unsupported(WeirError):
+    """This is not possible over this connection; the text says over which it is."""
+
+
+class HubError(WeirError):
+    """A hub has refused a request. Programs should look at `code`, which is stable."""
+
+    def __init__(self, status: int, code: str, error: str, hint: str | None = None) -> None:
+        super().__init__(f"{error} ({hint})" if hint else error)
+        self.status = status
+        self.code = code
+        self.hint = hint
+
+
+class Fail(WeirError):
+    """Raised in a task: the job fails for good, whatever attempts are left."""
+
+
+class Snooze(WeirError):
+    """Raised in a task: the job runs again after this time, which is no failure and uses up no attempt."""
+
+    def __init__(self, delay: float | timedelta) -> None:
+        self.seconds = seconds(delay, "Snooze")
+        super().__init__(f"again in {self.seconds:g} s")
+
+
+class RetryAfter(WeirError):
+    """Raised in a task: the attempt has failed, and the next one follows after this time."""
+
+    def __init__(self, delay: float | timedelta, error: str = "") -> None:
+        self.seconds = seconds(delay, "RetryAfter")
+        super().__init__(error or f"again in {self.seconds:g} s")
+
+
+def seconds(delay: float | timedelta, of: str) -> float:
+    """A delay in seconds, checked."""
+    n = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not 0 <= n <= 315576000:
+        raise Invalid(f"{of} got a delay of {delay!r}: pass 0 seconds to ten years")
+    return n
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it stands for: SQLAlchemy and Django wrap those of drivers."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        e = todo.pop()
+        if e is not None and id(e) not in seen:
+            seen.add(id(e))
+            yield e
+            todo += [e.__cause__, getattr(e, "orig", None)]
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error of any driver, also if SQLAlchemy or Django has wrapped it; None: it has none."""
+    for e in chain(error):
+        code = getattr(e, "sqlstate", None) or getattr(e, "pgcode", None)
+        if isinstance(code, str):
+            return code
+    return None

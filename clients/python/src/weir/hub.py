@@ -1,0 +1,102 @@
+"""Requests to a hub over HTTP: docs/work-http.md describes them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .calls import Request
+from .errors import HubError, Invalid, Unsupported
+
+if TYPE_CHECKING:
+    from .app import Token
+
+T = TypeVar("T")
+
+
+async def bearer(token: Token | None) -> dict[str, str]:
+    """The headers that carry a token."""
+    found: Any = token() if callable(token) else token
+    if inspect.isawaitable(found):
+        found = await found
+    return {"Authorization": f"Bearer {found}"} if found else {}
+
+
+def refusal(status: int, body: bytes) -> HubError:
+    """What a hub says when it refuses."""
+    try:
+        found = json.loads(body)
+        return HubError(status, found["code"], found["error"], found.get("hint"))
+    except (ValueError, KeyError, TypeError):
+        text = body[:200].decode(errors="replace").strip()
+        return HubError(status, "unavailable" if status in (502, 503, 504) else "http", f"status {status}{': ' + text if text else ''}")
+
+
+def _httpx() -> Any:
+    try:
+        import httpx
+    except ImportError as e:
+        raise Unsupported("requests to a hub need httpx: pip install 'weir-pg[http]'") from e
+    return httpx
+
+
+def _read(request: Request[T], response: Any) -> T:
+    if response.status_code == 404 and request.path.startswith("/v1/jobs/"):
+        error = refusal(404, response.content)
+        if error.code == "not_found":
+            return request.convert(None)
+        raise error
+    if response.status_code >= 300:
+        raise refusal(response.status_code, response.content)
+    return request.convert(response.json() if response.content else None)
+
+
+def _sent(request: Request[Any], headers: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": request.method, "url": request.path, "headers": headers}
+    if request.body is not None:
+        found["content"] = json.dumps(request.body).encode()
+        headers["Content-Type"] = "application/json"
+    return found
+
+
+class Hub:
+    """Requests from one event loop. What can't be sent is an error: nothing is repeated, because a job might be enqueued twice."""
+
+    def __init__(self, url: str, token: Token | None) -> None:
+        self._token = token
+        self._client = _httpx().AsyncClient(base_url=url, timeout=30, trust_env=False)
+
+    async def request(self, request: Request[T]) -> T:
+        """Sends it, and reads the answer."""
+        try:
+            return _read(request, await self._client.request(**_sent(request, await bearer(self._token))))
+        except _httpx().TransportError as e:
+            raise HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}") from e
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+
+class SyncHub:
+    """The same for threads."""
+
+    def __init__(self, url: str, token: Token | None) -> None:
+        self._token = token
+        self._client = _httpx().Client(base_url=url, timeout=30, trust_env=False)
+
+    def request(self, request: Request[T]) -> T:
+        """Sends it, and reads the answer."""
+        found: Any = self._token() if callable(self._token) else self._token
+        if inspect.isawaitable(found):
+            raise Invalid("the function that returns the token is async: app.sync needs one that is not")
+        headers = {"Authorization": f"Bearer {found}"} if found else {}
+        try:
+            return _read(request, self._client.request(**_sent(request, headers)))
+        except _httpx().TransportError as e:
+            raise HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}") from e
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()

@@ -1,0 +1,128 @@
+"""A connection of a worker's own to the database: it is made again when it was lost, and every call ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+log = logging.getLogger("weir")
+
+# What no patience mends: a wrong password, database, or option. libpq gives no SQLSTATE of a refused connection.
+HOPELESS = ("does not exist", "no such database", "authentication failed", "no password supplied", "pg_hba.conf", "invalid")
+GIVE_UP = 10.0  # seconds that a cancelled statement has to end
+
+
+class Unanswered(Exception):
+    """A call had no answer: the server may have done what it was asked, or may not. is_unsure: it may even do it later."""
+
+    def __init__(self, cause: BaseException, is_unsure: bool = False) -> None:
+        super().__init__(str(cause).strip() or type(cause).__name__)
+        self.is_unsure = is_unsure
+
+
+class Line:
+    """One connection, in autocommit. One call at a time."""
+
+    def __init__(self, conninfo: str, lease: float) -> None:
+        self._conninfo = conninfo
+        self._lease = lease
+        self._conn: psycopg.AsyncConnection[Any] | None = None
+
+    async def fetch(self, sql: str, params: Sequence[Any], patience: float) -> list[tuple[Any, ...]]:
+        """Runs a statement. Raises Unanswered, or the error with which the server has answered."""
+        conn = await self._connected()
+        call = asyncio.ensure_future(self._execute(conn, sql, params))
+        try:
+            done, _ = await asyncio.wait({call}, timeout=patience)
+        except asyncio.CancelledError:  # whoever waits is told to end, but the statement must have ended before another begins
+            await self._cancel(call)
+            await self.close()
+            raise
+        if not done:
+            if not await self._cancel(call):
+                await self.close()
+                raise Unanswered(TimeoutError(f"no answer for {patience:g} s"), is_unsure=True)
+            raise Unanswered(TimeoutError(f"no answer for {patience:g} s: the statement was cancelled"))
+        try:
+            return call.result()
+        except psycopg.Error as e:
+            if conn.closed or e.sqlstate is None:
+                await self.close()
+                raise Unanswered(e) from e
+            raise
+
+    async def _connected(self) -> psycopg.AsyncConnection[Any]:
+        if self._conn is None or self._conn.closed:
+            self._conn = None
+            try:
+                self._conn = await connect(self._conninfo, self._lease)
+            except psycopg.OperationalError as e:
+                if any(what in str(e) for what in HOPELESS):
+                    raise
+                raise Unanswered(e) from e
+        return self._conn
+
+    @staticmethod
+    async def _execute(conn: psycopg.AsyncConnection[Any], sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        cursor = await conn.execute(sql, params or None)
+        return await cursor.fetchall() if cursor.description else []
+
+    @staticmethod
+    async def _cancel(call: asyncio.Future[Any]) -> bool:
+        """Has the server cancel the statement, and waits for its end: psycopg does both when the task is cancelled."""
+        call.cancel()
+        done, _ = await asyncio.wait({call}, timeout=GIVE_UP)
+        if done and not call.cancelled():
+            call.exception()
+        return bool(done)
+
+    async def close(self) -> None:
+        """Closes the connection; the next call makes another."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(psycopg.Error):
+                await conn.close()
+
+
+def options(lease: float) -> dict[str, Any]:
+    """Connection options: a silent connection fails in time, and PgBouncer in transaction mode has no prepared statements."""
+    return {
+        "autocommit": True,
+        "prepare_threshold": None,
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": int(lease * 250),
+    }
+
+
+def with_name(conninfo: str) -> str:
+    """The connection string with the name of this program, unless it has one, and with a driver's name removed."""
+    conninfo = plain(conninfo)
+    known = psycopg.conninfo.conninfo_to_dict(conninfo)
+    return conninfo if known.get("application_name") else psycopg.conninfo.make_conninfo(conninfo, application_name="weir-py")
+
+
+def plain(conninfo: str) -> str:
+    """A URL of SQLAlchemy (`postgresql+asyncpg://…`) as one of PostgreSQL."""
+    scheme, separator, rest = conninfo.partition("://")
+    return f"{scheme.partition('+')[0]}://{rest}" if separator else conninfo
+
+
+async def connect(conninfo: str, lease: float) -> psycopg.AsyncConnection[Any]:
+    """A connection for calls of a worker."""
+    conn = await psycopg.AsyncConnection.connect(with_name(conninfo), row_factory=tuple_row, **options(lease))
+    conn.add_notice_handler(_notice)
+    return conn
+
+
+def _notice(notice: psycopg.errors.Diagnostic) -> None:
+    if (notice.message_primary or "").startswith("weir:"):
+        log.warning("%s", notice.message_primary)

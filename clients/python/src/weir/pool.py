@@ -1,0 +1,109 @@
+"""Connections of an app's own, for calls that are not made in a transaction of the application's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .calls import Call, _psycopg, _psycopg_async
+from .errors import Unsupported
+
+if TYPE_CHECKING:
+    from .app import Weir
+
+T = TypeVar("T")
+
+
+class Pool:
+    """The connections of one event loop, or of a hub's client."""
+
+    def __init__(self, app: Weir) -> None:
+        self._app = app
+        self._pool: Any = None
+        self._hub: Any = None
+        self._opening = asyncio.Lock()
+
+    async def call(self, call: Call[T]) -> T:
+        """Runs a call in a transaction of its own."""
+        database = self._app.database
+        if database is None:
+            return await self._over_http(call)
+        async with self._opening:
+            if self._pool is None:
+                self._pool = _psycopg_pool().AsyncConnectionPool(**_how(database, self._app.pool_size))
+                await self._pool.open()
+        async with self._pool.connection() as conn:
+            return await _psycopg_async(conn, call)
+
+    async def _over_http(self, call: Call[T]) -> T:
+        if call.http is None:
+            raise Unsupported("this is not possible over a hub: pass a connection to the database")
+        if self._hub is None:
+            from .hub import Hub
+
+            self._hub = Hub(self._app.hub or "", self._app.token)
+        result: T = await self._hub.request(call.http)
+        return result
+
+    async def close(self) -> None:
+        """Closes all of them."""
+        for each in (self._pool, self._hub):
+            if each is not None:
+                await each.close()
+        self._pool = self._hub = None
+
+
+class SyncPool:
+    """The same for threads."""
+
+    def __init__(self, app: Weir) -> None:
+        self._app = app
+        self._pool: Any = None
+        self._hub: Any = None
+
+    def call(self, call: Call[T]) -> T:
+        """Runs a call in a transaction of its own."""
+        database = self._app.database
+        if database is None:
+            if call.http is None:
+                raise Unsupported("this is not possible over a hub: pass a connection to the database")
+            if self._hub is None:
+                from .hub import SyncHub
+
+                self._hub = SyncHub(self._app.hub or "", self._app.token)
+            result: T = self._hub.request(call.http)
+            return result
+        if self._pool is None:
+            self._pool = _psycopg_pool().ConnectionPool(**_how(database, self._app.pool_size))
+            self._pool.open()
+        with self._pool.connection() as conn:
+            return _psycopg(conn, call)
+
+    def close(self) -> None:
+        """Closes all of them."""
+        for each in (self._pool, self._hub):
+            if each is not None:
+                each.close()
+        self._pool = self._hub = None
+
+
+def _psycopg_pool() -> Any:
+    try:
+        import psycopg_pool
+    except ImportError as e:
+        raise Unsupported("calls of the app's own need psycopg and its pool: pip install 'weir-pg[psycopg]'") from e
+    return psycopg_pool
+
+
+def _how(database: str, size: int) -> dict[str, Any]:
+    from .line import options, with_name
+
+    return {
+        "conninfo": with_name(database),
+        "min_size": 0,
+        "max_size": size,
+        "open": False,
+        "timeout": 30,
+        "max_idle": 60,
+        "kwargs": options(30),
+    }

@@ -1,0 +1,64 @@
+"""JSON and texts as PostgreSQL takes them. It stores no NUL, no halves of surrogate pairs, no NaN and no infinity."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+from .errors import Invalid
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """The text with U+FFFD for characters that PostgreSQL can't store, as weir.record has it."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def checked(text: str, what: str) -> str:
+    """The text, if PostgreSQL can store it."""
+    if found := _UNSTORABLE.search(text):
+        raise Invalid(f"{what} has the character {found[0]!r} at {found.start()}, which PostgreSQL can't store: remove it, or encode the text")
+    return text
+
+
+def dumps(value: Any, what: str) -> str:
+    """The JSON of a value that becomes a jsonb."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        if "\\u0000" in text or not text.isascii():
+            _check(value, what)
+    except (TypeError, ValueError) as e:
+        if isinstance(e, Invalid):
+            raise
+        raise Invalid(f"{what} can't be written as JSON: {e}") from e
+    return text
+
+
+def _check(value: Any, what: str) -> None:
+    if isinstance(value, str):
+        checked(value, what)
+    elif isinstance(value, dict):
+        for name, v in value.items():
+            checked(str(name), f"a name in {what}")
+            _check(v, f"{what}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            _check(v, f"{what}[{i}]")
+
+
+def loads(text: str) -> Any:
+    """JSON of PostgreSQL, whose numbers may have more digits than Python takes for an int: such become Decimals."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(text, parse_int=lambda n: int(n) if len(n) < 4000 else Decimal(n))
+
+
+def output_text(value: Any) -> str | None:
+    """What is kept of a task's result: a text as it is, anything else as JSON, and nothing of None."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

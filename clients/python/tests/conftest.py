@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+import weir
+
+# Calls of a test that wait for an effect end after that, with a failure.
+PATIENCE = 60.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def url() -> str:
+    return os.environ["DATABASE_URL"]
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def app(url: str) -> weir.Weir:
+    return weir.Weir(url)
+
+
+@pytest.fixture
+def weir_app(app: weir.Weir) -> weir.Weir:
+    return app
+
+
+@pytest.fixture
+def db(url: str) -> Any:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
+        yield conn
+
+
+@pytest.fixture
+def look(app: weir.Weir) -> Any:
+    yield app.sync.job
+    app.sync.close()
+
+
+async def until(holds: Callable[[], Any], what: str = "the effect") -> Any:
+    """Waits for an effect in the database, for which there is no event."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = holds()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{what} has not occurred within {PATIENCE:g} s")
+
+
+async def state(app: weir.Weir, job: int, wanted: str) -> weir.JobInfo:
+    """Waits until a job is in a state."""
+
+    async def is_there() -> weir.JobInfo | None:
+        found = await app.job(job)
+        return found if found is not None and found.state == wanted else None
+
+    return await until(is_there, f"job {job} {wanted}")  # type: ignore[no-any-return]

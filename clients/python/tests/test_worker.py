@@ -1,0 +1,379 @@
+"""What a worker does with attempts: outcomes, interruption, timeouts, progress, completion in a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy.ext.asyncio
+import sqlalchemy.orm
+from conftest import state, until
+from test_enqueue import async_engine, libpq_url
+
+import weir
+import weir.testing
+
+
+async def test_what_a_function_returns_or_raises_is_how_its_job_ends(app: weir.Weir, queue: str) -> None:
+    @app.task(queue=queue)
+    async def texts() -> str:
+        return "a\x00b\ud800✓"
+
+    @app.task(queue=queue)
+    def numbers(n: int) -> dict[str, Any]:
+        return {"n": n, "thread": threading.current_thread().name.startswith("weir")}
+
+    @app.task(queue=queue)
+    async def raises() -> None:
+        raise ValueError("no\x00 mailbox")
+
+    @app.task(queue=queue)
+    async def gives_up() -> None:
+        raise weir.Fail("no such account")
+
+    @app.task(queue=queue)
+    async def snoozes() -> None:
+        raise weir.Snooze(timedelta(hours=1))
+
+    @app.task(queue=queue)
+    async def waits() -> None:
+        raise weir.RetryAfter(3600, "busy")
+
+    @app.task(queue=queue, retry=weir.Retry(attempts=3, delay=1000, give_up=(KeyError,)))
+    async def retries(final: bool) -> None:
+        raise KeyError("k") if final else OSError("gone")
+
+    @app.task(queue=queue)
+    def exits() -> None:
+        raise SystemExit(3)
+
+    @app.task(queue=queue)
+    async def huge() -> str:
+        return "x" * 1_048_577
+
+    @app.task(queue=queue)
+    async def unwritable() -> object:
+        return object()
+
+    async with app:
+        names = [texts, raises, gives_up, snoozes, waits, exits, huge, unwritable]
+        ids = [(await t.using(max_attempts=1 if t in (raises, exits, huge, unwritable) else 5).enqueue(app)).id for t in names]
+        ids.append((await numbers.enqueue(app, 10**30)).id)
+        ids += [(await retries.enqueue(app, f)).id for f in (False, True)]
+        ended = await weir.testing.drain(app)
+        assert len(ended) == len(ids)
+        found = [await app.job(i) for i in ids]
+        assert all(found)
+        text, raised, gave_up, snoozed, waiting, exited, large, odd, number, again, final = (j for j in found if j)
+        assert (text.state, text.output) == ("completed", "a\ufffdb\ufffd✓")
+        assert raised.state == "failed"
+        assert raised.error is not None
+        assert raised.error.startswith("Traceback (most recent call last):")
+        assert raised.error.endswith("ValueError: no\ufffd mailbox")
+        assert "runner.py" not in raised.error  # only the frames of the application
+        assert (gave_up.state, gave_up.attempt) == ("failed", 1)
+        assert (snoozed.state, snoozed.attempt) == ("scheduled", 1)
+        assert (waiting.state, waiting.attempt) == ("scheduled", 2)
+        assert exited.state == "failed"
+        assert large.state == "failed"
+        assert "output too large" in (large.error or "")
+        assert odd.state == "failed"
+        assert number.result() == {"n": 10**30, "thread": True}
+        assert (again.state, again.attempt) == ("scheduled", 2)
+        assert again.run_at is not None
+        assert 700 < (again.run_at - again.enqueued_at).total_seconds() < 1300  # type: ignore[operator]
+        assert final.state == "failed"
+
+
+async def test_a_cancelled_job_is_interrupted(app: weir.Weir, queue: str) -> None:
+    running: list[weir.Job] = []
+
+    @app.task(queue=queue)
+    async def sleeps(job: weir.Job) -> None:
+        running.append(job)
+        await asyncio.sleep(600)
+
+    @app.task(queue=queue)
+    def waits(job: weir.Job) -> None:
+        running.append(job)
+        if job.interrupted.wait(600):
+            raise RuntimeError(job.interrupted.reason)
+
+    async with app.working({queue: 2}):
+        ids = [(await t.enqueue(app)).id for t in (sleeps, waits)]
+        await until(lambda: len(running) == 2)
+        third = await sleeps.enqueue(app)  # no slot is free
+        for i in (*ids, third.id):
+            await app.cancel(i)
+        found = [await state(app, i, "cancelled") for i in (*ids, third.id)]
+        assert {j.interrupted.reason for j in running} == {"cancelled"}
+        assert "RuntimeError: cancelled" in (found[1].error or "")
+
+
+async def test_an_attempt_ends_at_its_timeout(app: weir.Weir, queue: str) -> None:
+    @app.task(queue=queue, timeout=0.3, retry=1)
+    async def sleeps() -> None:
+        await asyncio.sleep(600)
+
+    @app.task(queue=queue, timeout=0.3, retry=1)
+    def waits(job: weir.Job) -> str:
+        job.interrupted.wait(600)
+        return str(job.interrupted.reason)
+
+    async with app.working({queue: 2}):
+        one, two = await sleeps.enqueue(app), await waits.enqueue(app)
+        assert "TimeoutError: the attempt took longer than its timeout of 0.3 s" in ((await state(app, one.id, "failed")).error or "")
+        assert (await state(app, two.id, "completed")).output == "timeout"
+
+
+async def test_a_worker_that_stops_lets_jobs_end_and_releases_the_others(app: weir.Weir, queue: str) -> None:
+    running = 0
+
+    @app.task(queue=queue)
+    async def sleeps(seconds: float) -> None:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(seconds)
+
+    worker = app.worker({queue: 2}, stop_timeout=2)
+    async with app:
+        short, long, waiting = [(await sleeps.enqueue(app, s)).id for s in (0.5, 600, 600)]
+        task = asyncio.create_task(worker.run())
+        await until(lambda: running == 2)
+        worker.stop()
+        await task
+        assert (await state(app, short, "completed")).attempt == 1
+        for other in (long, waiting):
+            assert (await state(app, other, "available")).attempt == 1
+
+
+async def test_a_function_that_blocks_the_loop_does_not_cost_the_lease(app: weir.Weir, queue: str, caplog: Any) -> None:
+    runs = 0
+
+    @app.task(queue=queue, retry=1)
+    async def blocks() -> None:
+        nonlocal runs
+        runs += 1
+        time.sleep(5)  # noqa: ASYNC251
+
+    async with app.working({queue: 1}, lease=1.5):
+        job = await blocks.enqueue(app)
+        await state(app, job.id, "completed")
+    assert runs == 1
+    assert any("make it a plain function" in r.message and "time.sleep(5)" in r.message for r in caplog.records)
+
+
+async def test_the_next_attempt_goes_on_from_the_checkpoint(app: weir.Weir, queue: str) -> None:
+    seen: list[Any] = []
+
+    @app.task(queue=queue, retry=weir.Retry(attempts=3, delay=0))
+    async def imports(job: weir.Job) -> None:
+        seen.append(await job.checkpoint())
+        job.set_checkpoint({"row": job.attempt})
+        job.progress(30 * job.attempt, "importing")
+        job.log(f"attempt {job.attempt}", "warn")
+        if job.attempt == 2:
+            await job.flush()
+        if job.attempt < 3:
+            raise OSError
+
+    @app.task(queue=queue, retry=weir.Retry(attempts=2, delay=0))
+    def in_thread(job: weir.Job) -> Any:
+        last = job.sync.checkpoint()
+        weir.current_job().set_checkpoint([1, 2])
+        job.sync.flush()
+        if last is None:
+            raise OSError
+        return last
+
+    async with app.working({queue: 2}):
+        one, two = await imports.enqueue(app), await in_thread.enqueue(app)
+        found = await state(app, one.id, "completed")
+        assert seen == [None, {"row": 1}, {"row": 2}]
+        assert (found.percent, found.message) == (90, "importing")
+        assert [(line["level"], line["text"]) for line in found.log or []] == [("WARN", f"attempt {n}") for n in (1, 2, 3)]
+        assert (await state(app, two.id, "completed")).output == "[1,2]"
+
+
+COMPLETES = ["psycopg", "asyncpg", "session", "sync psycopg", "sync session"]
+
+
+@pytest.mark.parametrize("library", COMPLETES)
+async def test_a_job_completes_in_the_transaction_of_its_effects(library: str, app: weir.Weir, queue: str, url: str, db: Any) -> None:
+    table = f"effects_{queue.replace('-', '_')}"
+    db.execute(f"CREATE TABLE {table} (job bigint)")
+    insert = f"INSERT INTO {table} SELECT id FROM weir.job_info({{}})"
+
+    async def in_async(job: weir.Job, how: str) -> None:
+        if library == "psycopg":
+            async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as conn, job.completing(conn, {"n": 1}):
+                await conn.execute(insert.format(job.id))
+                if how == "raise":
+                    raise ValueError("after all")
+        elif library == "asyncpg":
+            conn2 = await asyncpg.connect(url, statement_cache_size=0)
+            try:
+                async with job.completing(conn2, {"n": 1}):
+                    await conn2.execute(insert.format(job.id))
+                    if how == "raise":
+                        raise ValueError("after all")
+            finally:
+                await conn2.close()
+        else:
+            engine = async_engine(url, "asyncpg")
+            async with sqlalchemy.ext.asyncio.AsyncSession(engine) as session:
+                await session.execute(sqlalchemy.text("SELECT 1"))  # begins a transaction
+                async with job.completing(session, {"n": 1}):
+                    await session.execute(sqlalchemy.text(insert.format(job.id)))
+                    if how == "raise":
+                        raise ValueError("after all")
+            await engine.dispose()
+
+    def in_sync(job: weir.Job, how: str) -> None:
+        if library == "sync psycopg":
+            with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn, job.completing(conn, {"n": 1}):
+                conn.execute(insert.format(job.id))
+                if how == "raise":
+                    raise ValueError("after all")
+            return
+        engine = sqlalchemy.create_engine(libpq_url(url, "psycopg"), connect_args={"prepare_threshold": None})
+        with sqlalchemy.orm.Session(engine) as session, job.completing(session, {"n": 1}):
+            session.execute(sqlalchemy.text(insert.format(job.id)))
+            if how == "raise":
+                raise ValueError("after all")
+        engine.dispose()
+
+    if library.startswith("sync"):
+
+        @app.task(queue=queue, kind="effect", retry=1)
+        def effect(job: weir.Job, how: str) -> None:
+            try:
+                in_sync(job, how)
+            except ValueError:
+                if how != "raise":
+                    raise
+
+    else:
+
+        @app.task(queue=queue, kind="effect", retry=1)
+        async def effect(job: weir.Job, how: str) -> None:
+            try:
+                await in_async(job, how)
+            except ValueError:
+                if how != "raise":
+                    raise
+
+    async with app.working({queue: 2}):
+        done, undone = await effect.enqueue(app, "commit"), await effect.enqueue(app, "raise")  # type: ignore[misc]
+        assert (await state(app, done.id, "completed")).output == '{"n":1}'
+        # The error was caught outside of the transaction, and the function has returned: yet nothing was done.
+        assert "not committed" in ((await state(app, undone.id, "failed")).error or "")
+    assert db.execute(f"SELECT array_agg(job) FROM {table}").fetchone() == ([done.id],)
+
+
+async def test_completion_that_is_rolled_back_later_counts_as_a_failure(app: weir.Weir, queue: str, url: str) -> None:
+    @app.task(queue=queue, retry=1)
+    async def rolls_back(job: weir.Job) -> None:
+        async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as conn:
+            await job.complete_tx(conn)
+            await conn.rollback()
+
+    async with app.working({queue: 1}):
+        job = await rolls_back.enqueue(app)
+        assert "not committed" in ((await state(app, job.id, "failed")).error or "")
+
+
+async def test_a_fenced_worker_can_complete_nothing(app: weir.Weir, queue: str, url: str, db: Any) -> None:
+    errors: list[BaseException] = []
+
+    @app.task(queue=queue)
+    async def effect(job: weir.Job) -> None:
+        if job.claimed.worker == worker:
+            db.execute("SELECT weir.stop(%s)", [worker])
+            async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as conn:
+                try:
+                    async with job.completing(conn):
+                        pass
+                except weir.Lost as e:
+                    errors.append(e)
+                    raise
+
+    async with app.working({queue: 1}) as w:
+        worker = w.number
+        job = await effect.enqueue(app)
+        await state(app, job.id, "completed")  # by the worker that has begun again
+        assert w.number != worker
+    assert len(errors) == 1
+
+
+async def test_around_wraps_attempts_in_their_thread(url: str, queue: str) -> None:
+    import contextlib
+
+    told: list[str] = []
+
+    @contextlib.contextmanager
+    def around(job: weir.Job) -> Any:
+        told.append(f"begin {threading.current_thread() is threading.main_thread()}")
+        try:
+            yield
+        finally:
+            told.append("end")
+
+    app = weir.Weir(url, around=[around])
+
+    @app.task(queue=queue)
+    def plain() -> None:
+        told.append("run")
+
+    async with app:
+        await plain.enqueue(app)
+        await weir.testing.drain(app)
+    assert told == ["begin False", "run", "end"]
+
+
+async def test_a_kind_without_a_task_is_left_to_others(app: weir.Weir, queue: str) -> None:
+    @app.task(queue=queue)
+    async def known() -> None: ...
+
+    async with app:
+        other = await app.enqueue(app, app.new("unknown", queue=queue))
+        mine = await known.enqueue(app)
+        ended = await weir.testing.drain(app)
+        assert [e.job.id for e in ended] == [mine.id]
+        found = await app.job(other.id)
+        assert found is not None
+        assert (found.state, found.attempt) == ("scheduled", 1)
+
+
+async def test_args_that_do_not_fit_fail_their_own_job(app: weir.Weir, queue: str, db: Any) -> None:
+    @app.task(queue=queue, retry=1)
+    async def takes(n: int) -> None: ...
+
+    async with app:
+        large = db.execute("SELECT weir.enqueue(%s, 'takes', jsonb_build_object('n', 10::numeric ^ 5000), max_attempts => 1)", [queue]).fetchone()[0]
+        lacks = await app.enqueue(app, app.new("takes", {"m": 1}, queue=queue, max_attempts=1))
+        good = await takes.enqueue(app, 1)
+        await weir.testing.drain(app)
+        found = [await app.job(i) for i in (large, lacks.id, good.id)]
+        assert [j.state for j in found if j] == ["completed", "failed", "completed"]  # a number of 5001 digits is one
+        assert "which task takes does not take" in (found[1].error or "")  # type: ignore[union-attr]
+
+
+async def test_a_worker_that_the_database_refuses_says_so(url: str, queue: str) -> None:
+    app = weir.Weir(psycopg.conninfo.make_conninfo(url, dbname="nowhere"))
+
+    @app.task(queue=queue)
+    async def t() -> None: ...
+
+    with pytest.raises(psycopg.OperationalError, match="nowhere"):
+        await app.worker({queue: 1}).run()
+    with pytest.raises(weir.Invalid, match="slots"):
+        app.worker({queue: 0})
+    with pytest.raises(weir.Invalid, match="lease"):
+        app.worker({queue: 1}, lease=0.1)
