@@ -3,10 +3,12 @@ package python
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/weir-pg/weir/internal/drivertest"
 	"github.com/weir-pg/weir/internal/hubtest"
@@ -51,7 +53,10 @@ func pytest(t *testing.T, database, through string) {
 	python := installed(t)
 	var complaints bytes.Buffer
 	hub := hubtest.Start(t, database, &complaints)
-	cmd := exec.CommandContext(t.Context(), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute) // shows what it has said before go test ends without a word
+	defer cancel()
+	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
+	cmd.WaitDelay = time.Second
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+through, "WEIR_HUB_URL="+hub, "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s\nthe hub: %s", err, out, complaints.String())
