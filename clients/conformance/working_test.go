@@ -145,7 +145,7 @@ var working = []script{
 			s.Errorf("the output of the job that ended in time is %q", out)
 		}
 		for _, id := range []int64{long, waiting} {
-			if i := s.info(id); i.State != "available" || i.Attempt != 1 {
+			if i := s.until(id, "available"); i.Attempt != 1 {
 				s.Errorf("after the worker has stopped, job %d is %+v", id, i)
 			}
 		}
