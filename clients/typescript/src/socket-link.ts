@@ -5,7 +5,7 @@ import { type Cancel, type End, Fatal, type Feed, type Link, type Refusal, type 
 import { Backoff, Bell, sleep } from "./time.js";
 import { connect, type WebSocketConstructor, type WebSocketLike } from "./web-socket.js";
 
-const PING = 5; // seconds between two pings
+const PING = 5; // seconds between two pings, at most; and at most a third of the lease
 const PATIENCE = 15; // seconds to wait for an answer
 const HANDOVER = 10; // seconds that jobs have to end at a hub that is stopping, before they are taken along to another
 
@@ -119,7 +119,8 @@ export class SocketLink extends AtHub implements Link {
       throw new Error(`weir: ${reason}`);
     }
     let told = feed.stopping;
-    let pingAt = Date.now() + PING * 1000;
+    const ping = Math.min(PING, lease / 3) * 1000;
+    let pingAt = Date.now() + ping;
     while (!over && !feed.over) {
       if (feed.stopping && !told) {
         told = true;
@@ -127,14 +128,14 @@ export class SocketLink extends AtHub implements Link {
       }
       if (quiet > 0 && (feed.held().length === 0 || Date.now() > quiet + HANDOVER * 1000)) break;
       if (Date.now() >= pingAt) {
-        pingAt = Date.now() + PING * 1000;
+        pingAt = Date.now() + ping;
         const sentAt = Date.now();
         this.#ask({ type: "ping" }).then(
           () => feed.renewed(sentAt, lease),
           () => socket.close(), // it is dead
         );
       }
-      await feed.changed(1);
+      await feed.changed(Math.min(1, lease / 6));
     }
     if (over) return end;
     if (!feed.over) socket.close();
