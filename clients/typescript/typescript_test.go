@@ -29,7 +29,7 @@ func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
-			cmd := exec.CommandContext(t.Context(), "node", "--test", "--test-reporter=spec", "--test-timeout=150000", filepath.Join(dir, "out", "test", file+".test.js"))
+			cmd := exec.CommandContext(t.Context(), "node", "--test", "--test-reporter=spec", "--test-timeout=600000", filepath.Join(dir, "out", "test", file+".test.js"))
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 			if needs.hub {
@@ -55,6 +55,21 @@ func TestTheClientInTypeScriptDoesWhatWorkersDo(t *testing.T) {
 			workertest.Run(t, func(url string) *exec.Cmd {
 				return exec.Command("node", filepath.Join(dir, "out", "test", "programs", "worker.js"), url, "q", driver)
 			})
+		})
+	}
+}
+
+// TestTheClientInTypeScriptPassesTheSuite: all scripts of clients/conformance, over SQL, over a WebSocket and by long polling.
+func TestTheClientInTypeScriptPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	dir := built(t)
+	for name, way := range map[string]struct{ via, env string }{"SQL": {"sql", ""}, "a WebSocket": {"http", ""}, "long polling": {"http", "WEIR_POLLS=1 "}} {
+		t.Run("over "+name, func(t *testing.T) { // one after the other: each starts a server, and uses the machine whole
+			driver := way.env + "node out/conformance/driver.js"
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=10m", "-run", "^TestTheSuite$", "../conformance", "-driver", driver, "-dir", dir, "-via", way.via)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
 		})
 	}
 }

@@ -3,7 +3,9 @@ import { describe, Final, Interrupted, Release, RetryIn, Snooze } from "./errors
 import { runner, type Sql } from "./executor.js";
 import type { End, Given, Job, Link, Report } from "./protocol.js";
 
-const MAX_ERROR = 60_000; // characters: up to 64 KiB are stored
+const MAX_ERROR = 64 << 10; // bytes, as the rest of these
+const MAX_OUTPUT = 1 << 20;
+const MAX_CHECKPOINT = 128 << 10;
 const MAX_MESSAGE = 2000;
 const MAX_LINE = 8000;
 const MAX_LINES = 1000; // that wait to be stored
@@ -96,7 +98,7 @@ export class Attempt {
   }
 
   failed(error: unknown): End {
-    const end: End = { token: this.token, outcome: "failed", error: describe(error).slice(0, MAX_ERROR) };
+    const end: End = { token: this.token, outcome: "failed", error: cut(describe(error), MAX_ERROR) };
     if (error instanceof Final) end.final = true;
     if (error instanceof RetryIn) end.delay = error.seconds;
     return end;
@@ -157,6 +159,7 @@ export class Attempt {
       },
       async setCheckpoint(value, { tx } = {}) {
         const text = encoded(value ?? null, "the checkpoint");
+        if (size(text) > MAX_CHECKPOINT) throw new RangeError(`weir: the checkpoint has ${size(text)} bytes, at most ${MAX_CHECKPOINT} are allowed: keep larger data elsewhere, and its place in the checkpoint`);
         if (tx !== undefined) {
           if (!link.checkpointing) throw new TypeError("weir: over HTTP, a checkpoint can't be set in a transaction: work over SQL");
           await run(tx, ...link.checkpointing(attempt.token, text));
@@ -184,7 +187,16 @@ async function run(tx: Sql, text: string, values: string[]): Promise<void> {
 
 /** An output as it is kept with the job: a text as it is, anything else as JSON. */
 function outputText(output: unknown): string {
-  return typeof output === "string" ? output : encoded(output, "the output");
+  return cut(typeof output === "string" ? output : encoded(output, "the output"), MAX_OUTPUT);
+}
+
+const size = (text: string) => new TextEncoder().encode(text).length;
+
+/** Cuts a text to a number of bytes, between two characters. */
+function cut(text: string, bytes: number): string {
+  if (text.length * 3 <= bytes || size(text) <= bytes) return text;
+  const { read } = new TextEncoder().encodeInto(text, new Uint8Array(bytes));
+  return text.slice(0, read);
 }
 
 /** Reports whether an error only says that the signal aborted. */

@@ -80,15 +80,15 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     return { id: row!.id!, duplicate: row!.duplicate === "true" };
   }
 
-  /** Enqueues up to 10,000 jobs (over HTTP 1,000), all or none, and returns their ids in order. That of a duplicate is the earlier job's. */
+  /** Enqueues up to 10,000 jobs (over HTTP 1,000), all or none. Returns what became of each, in their order. */
   async enqueueMany<Kind extends keyof Jobs & string>(
     jobs: readonly { [K in Kind]: { kind: K; payload: Input<Jobs[K]> } & EnqueueOptions }[Kind][],
     options: CallOptions = {},
-  ): Promise<string[]> {
+  ): Promise<Enqueued[]> {
     const requests = await Promise.all(jobs.map(({ kind, payload, ...rest }) => this.#request(kind, payload, rest as EnqueueOptions)));
     if (requests.length === 0) return [];
-    if (options.tx === undefined && this.#options.sql === undefined) return (await this.#hub!.enqueue(requests)).map(({ id }) => id);
-    return (await this.#run(options.tx, ...enqueueManyStatement(requests))).map(({ id }) => id!);
+    if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.enqueue(requests);
+    return (await this.#run(options.tx, ...enqueueManyStatement(requests))).map(({ id, duplicate }) => ({ id: id!, duplicate: duplicate === "true" }));
   }
 
   /** Looks a job up; undefined: there is none, or it has finished long ago. */
@@ -98,16 +98,16 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     return row === undefined ? undefined : jobInfo(JSON.parse(row.job!) as Record<string, unknown>);
   }
 
-  /** Cancels a job. Returns `cancelled`; `running`, if it runs, so that its handler is interrupted; or the state in which it has ended. */
-  async cancel(id: string | number | bigint, options: CallOptions = {}): Promise<State> {
+  /** Cancels a job. Returns `cancelled`; `running`, if it runs, so that its handler is interrupted; or the state in which it has ended; undefined: there is none. */
+  async cancel(id: string | number | bigint, options: CallOptions = {}): Promise<State | undefined> {
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.cancel(id);
     const [row] = await this.#run(options.tx, "SELECT weir.cancel($1::text::bigint)::text AS state", [String(id)]);
-    return row!.state === "requested" ? "running" : (row!.state as State);
+    return row!.state === "requested" ? "running" : ((row!.state ?? undefined) as State | undefined);
   }
 
-  /** Runs a finished job again. Needs SQL, and the role weir_operate. Returns its state. */
-  async retry(id: string | number | bigint, options: CallOptions = {}): Promise<State> {
-    return (await this.#run(options.tx, "SELECT weir.retry($1::text::bigint)::text AS state", [String(id)]))[0]!.state as State;
+  /** Runs a finished job again. Needs SQL, and the role weir_operate. Returns its state; undefined: there is none. */
+  async retry(id: string | number | bigint, options: CallOptions = {}): Promise<State | undefined> {
+    return ((await this.#run(options.tx, "SELECT weir.retry($1::text::bigint)::text AS state", [String(id)]))[0]!.state ?? undefined) as State | undefined;
   }
 
   /** Publishes a message. With `tx`, or over SQL, it is delivered after the commit. */

@@ -50,6 +50,7 @@ export type JobRequest = Record<string, unknown> & { queue: string; kind: string
 
 /** Returns the request for a job. */
 export function request(kind: string, args: unknown, options: EnqueueOptions, queue: string): JobRequest {
+  if (options.unique && (options.flow !== undefined || options.once !== undefined)) throw new TypeError("weir: a unique job can't be a member of a flow: there, use once");
   const job: JobRequest = { queue: options.queue ?? queue, kind, args };
   const { priority, runAt, key, maxAttempts, meta, flow, once, unique } = options;
   if (priority !== undefined) job.priority = priority;
@@ -128,10 +129,25 @@ export function enqueueStatement(job: JobRequest): [text: string, values: string
   return [`SELECT id::text, duplicate::text FROM weir.enqueue_unique(${text})`, values];
 }
 
+const ENQUEUE_MANY = `SELECT u.id::text, 'false' AS duplicate FROM unnest(weir.enqueue_many($1::text::jsonb)) WITH ORDINALITY u(id, nr) ORDER BY u.nr`;
+
+// enqueue_many does not tell which jobs are duplicates.
+const ENQUEUE_UNIQUE = `SELECT r.answer ->> 'id' AS id, r.answer ->> 'duplicate' AS duplicate
+FROM (SELECT e.nr, CASE
+        WHEN e.job ? 'unique' THEN (
+          SELECT to_jsonb(q) FROM jsonb_to_record(CASE jsonb_typeof(e.job -> 'unique') WHEN 'object' THEN e.job -> 'unique' ELSE '{}' END)
+            y(key text, fields text[], until text, within interval, replace boolean, wait boolean)
+          CROSS JOIN LATERAL weir.enqueue_unique(x.queue, x.kind, x.args, unique_key => y.key, fields => y.fields, until => y.until, within => y.within, replace => y.replace, wait => y.wait,
+            priority => x.priority, run_at => x.run_at, max_attempts => x.max_attempts, meta => x.meta, key => x.key) q)
+        ELSE jsonb_build_object('id', weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow, x.once), 'duplicate', false) END AS answer
+      FROM jsonb_array_elements($1::text::jsonb) WITH ORDINALITY e(job, nr)
+      CROSS JOIN LATERAL jsonb_to_record(e.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint, once text)
+      ORDER BY e.nr) r ORDER BY r.nr`;
+
 /** Returns the statement that enqueues many. */
 export function enqueueManyStatement(jobs: readonly JobRequest[]): [text: string, values: string[]] {
   const parts = jobs.map((job, i) => encoded(job, `job ${i + 1} of ${jobs.length} (${job.kind})`));
-  return ["SELECT u.id::text FROM unnest(weir.enqueue_many($1::text::jsonb)) WITH ORDINALITY u(id, nr) ORDER BY u.nr", [`[${parts.join(",")}]`]];
+  return [jobs.some(({ unique }) => unique) ? ENQUEUE_UNIQUE : ENQUEUE_MANY, [`[${parts.join(",")}]`]];
 }
 
 /** Returns an error of a driver's as one of this package's, if the database has refused the call. */

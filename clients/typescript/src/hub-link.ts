@@ -25,13 +25,17 @@ export interface HubJob {
 
 /** What both ways to work at a hub have in common. */
 export abstract class AtHub {
-  readonly patience = 0.9;
   readonly most = MOST;
+  readonly givesBack = false;
   protected readonly hub: Hub;
   protected worker: string | undefined;
 
   constructor(hub: Hub) {
     this.hub = hub;
+  }
+
+  patience(): number {
+    return 0.9;
   }
 
   async checkpoint({ checkpoint }: Given): Promise<unknown> {

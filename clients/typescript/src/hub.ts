@@ -85,17 +85,22 @@ export class Hub {
   }
 
   async job(id: string | number | bigint): Promise<JobInfo | undefined> {
+    const job = await this.#found("GET", `/v1/jobs/${encodeURIComponent(String(id))}`);
+    return job && jobInfo(job);
+  }
+
+  async cancel(id: string | number | bigint): Promise<State | undefined> {
+    return (await this.#found("POST", `/v1/jobs/${encodeURIComponent(String(id))}/cancel`))?.state;
+  }
+
+  /** Returns the answer; undefined: there is no such job, or the token may not see it. */
+  async #found(method: string, path: string): Promise<any> {
     try {
-      return jobInfo(await this.#repeated(() => this.call("GET", `/v1/jobs/${encodeURIComponent(String(id))}`)));
+      return await this.#repeated(() => this.call(method, path));
     } catch (error) {
       if (error instanceof WeirError && error.code === "not_found") return undefined;
       throw error;
     }
-  }
-
-  async cancel(id: string | number | bigint): Promise<State> {
-    const answer = await this.#repeated(() => this.call("POST", `/v1/jobs/${encodeURIComponent(String(id))}/cancel`));
-    return answer.state as State;
   }
 
   async publish(channel: string, payload: string): Promise<void> {

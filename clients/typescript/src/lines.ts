@@ -36,6 +36,10 @@ export function dialer(sql: Sql, failed: (error: unknown) => void): Dial | undef
   return $client === undefined ? undefined : dialer($client, failed);
 }
 
+/** What a worker's calls need, whatever the defaults of the server, the database or the role. */
+const SETTLE = `SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; SET statement_timeout = 0; SET lock_timeout = 0;
+SET idle_in_transaction_session_timeout = 0; SET jit = off; SET extra_float_digits = 1`;
+
 /** Connects beside a Pool of pg, with its options. */
 async function own(Client: new (options: object) => PgClient, options: Record<string, unknown>, failed: (error: unknown) => void): Promise<Line> {
   // Passwords are properties that are not enumerable. A time limit of the client's own would end a call that the server still runs.
@@ -46,6 +50,13 @@ async function own(Client: new (options: object) => PgClient, options: Record<st
     if (severity === "WARNING") failed(new Error(message)); // of chores
   });
   await client.connect();
+  try {
+    const { rows } = await client.query("SELECT pg_backend_pid() AS pid");
+    if (Number((rows[0] as { pid: unknown }).pid) === client.processID) await client.query(SETTLE); // a pooler would pass the session on with these settings
+  } catch (error) {
+    client.end().catch(() => {});
+    throw error;
+  }
   const { localAddress: address, localPort: port } = client.connection?.stream ?? {};
   return {
     run: runner(client),

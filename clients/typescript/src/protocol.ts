@@ -60,7 +60,9 @@ export interface Cancel {
 /** What a worker needs of the way to its jobs. A call that throws changed nothing, or is safe to repeat, unless the error is Fatal or Fenced. */
 export interface Link {
   /** After which part of the lease without an answer others may have the attempts. */
-  readonly patience: number;
+  patience(): number;
+  /** What is not held is given to others at once. */
+  readonly givesBack: boolean;
   /** How many ends one call may contain. */
   readonly most: number;
   /** Gives the worker jobs, until it has stopped. */
@@ -102,7 +104,8 @@ export interface Feed {
   wake(): void;
   /** Is called when `changed` resolves. */
   watch: (() => void) | undefined;
-  give(attempts: readonly Given[]): void;
+  /** Starts attempts. Returns whether it has declined some, because it stops: they are not held. */
+  give(attempts: readonly Given[]): boolean;
   interrupt(attempts: readonly Cancel[]): void;
   /** A call that was sent then has renewed the lease. */
   renewed(sentAt: number, lease: number): void;

@@ -17,8 +17,8 @@ const PATIENCE_CHORES = 30; // each commits on its own, and goes on where it was
 
 /** The way to the jobs over SQL: docs/sql.md, "Work". */
 export class SqlLink implements Link {
-  readonly patience = 2 / 3;
   readonly most = 5000;
+  readonly givesBack = true;
   readonly #dial: Dial;
   readonly #lines = new Map<string, Line>();
   #worker: number | undefined;
@@ -29,6 +29,11 @@ export class SqlLink implements Link {
 
   constructor(dial: Dial) {
     this.#dial = dial;
+  }
+
+  /** A session that stands for the worker is kept for a lease after each call; for others a call may leave no more than two thirds of it. */
+  patience(): number {
+    return this.#attends ? 0.9 : 2 / 3;
   }
 
   async feed(feed: Feed): Promise<void> {
@@ -59,12 +64,11 @@ export class SqlLink implements Link {
         const sentAt = Date.now();
         await this.#attend(lease);
         const full = [...room.values()].includes(0);
-        const wait = feed.stopping || !some(room) ? 0 : full ? Math.min(0.1, lease / 10) : 1;
+        const wait = feed.stopping || !some(room) ? 0 : Math.min(full ? 0.1 : 1, lease / 6);
         const rows = await this.#ask("take", TAKE, [String(this.#worker), arrayText(room.keys()), arrayText(room.values()), arrayText(feed.kinds), arrayText(feed.held()), String(lost), String(wait)]);
-        lost = false;
         backoff.reset();
         feed.renewed(sentAt, lease);
-        feed.give(rows.filter(({ event }) => event === "job").map(given));
+        lost = feed.give(rows.filter(({ event }) => event === "job").map(given));
         feed.interrupt(rows.filter(({ event }) => event === "cancel").map(({ token }) => ({ token: token!, reason: "cancelled" })));
       } catch (error) {
         lost = true;
@@ -199,7 +203,10 @@ export class SqlLink implements Link {
     if (line === undefined) {
       line = await this.#dial();
       this.#lines.set(name, line);
-      if (name === "take") this.#beatAt = 0;
+      if (name === "take") {
+        this.#beatAt = 0;
+        this.#attends = false;
+      }
     }
     return line;
   }

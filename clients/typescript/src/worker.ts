@@ -146,20 +146,28 @@ export class Worker implements Feed {
     this.watch?.();
   }
 
-  give(given: readonly Given[]): void {
+  give(given: readonly Given[]): boolean {
+    let declined = false;
     for (const one of given) {
       if (this.#attempts.has(one.token)) continue; // in an answer that was thought lost
+      if (this.stopping && this.#link.givesBack) {
+        declined = true;
+        continue;
+      }
       const handler = this.#config.handlers.get(one.job.kind);
       const attempt = new Attempt(one, handler?.timeout ?? 0, this.#link, () => this.#report());
       this.#attempts.set(one.token, attempt);
-      if (handler && !this.stopping) {
+      if (this.stopping) {
+        attempt.over = true; // it is released when the worker has stopped
+      } else if (handler) {
         this.#start(attempt, handler);
       } else {
         attempt.over = true;
-        this.#ends.push(handler ? { token: one.token, outcome: "released", delay: 0 } : { token: one.token, outcome: "released", error: `no handler for kind ${one.job.kind}`, delay: 10 });
+        this.#ends.push({ token: one.token, outcome: "released", error: `no handler for kind ${one.job.kind}`, delay: 10 });
         this.#ended.ring();
       }
     }
+    return declined;
   }
 
   interrupt(cancels: readonly Cancel[]): void {
@@ -183,7 +191,7 @@ export class Worker implements Feed {
         if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
       }
       this.#link.lapse();
-    }, sentAt + lease * 1000 * this.#link.patience - Date.now());
+    }, sentAt + lease * 1000 * this.#link.patience() - Date.now());
   }
 
   fenced(): void {
@@ -211,7 +219,7 @@ export class Worker implements Feed {
     this.#busy.set(queue, (this.#busy.get(queue) ?? 0) + 1);
     this.#running++;
     if (attempt.timeout > 0) {
-      attempt.timer = setTimeout(() => this.#interrupt(attempt, new Interrupted("timeout", `the attempt took longer than ${attempt.timeout} seconds`)), Math.min(attempt.timeout * 1000, 2 ** 31 - 1));
+      attempt.timer = setTimeout(() => this.#interrupt(attempt, new Interrupted("timeout", `timeout: the attempt took longer than ${attempt.timeout} seconds`)), Math.min(attempt.timeout * 1000, 2 ** 31 - 1));
     }
     void this.#handle(attempt, handler);
   }

@@ -106,14 +106,18 @@ for (const [name, way] of Object.entries(ways)) {
     test("many are enqueued in their order, all or none", async () => {
       let ids: string[] = [];
       await way(async (tx) => {
-        ids = await weir.enqueueMany(
+        const all = await weir.enqueueMany(
           [
             { kind: "welcome", payload: { account: 1 } },
             { kind: "remind", payload: { account: 2 }, queue: "other", runAt: new Date("2099-01-01"), unique: { key: `${name} many`, within: 3600 } },
             { kind: "report", payload: { format: "pdf" } },
+            { kind: "remind", payload: { account: 3 }, queue: "other", unique: { key: `${name} many`, within: 3600 } },
           ],
           { tx },
         );
+        assert.deepEqual(all.map(({ duplicate }) => duplicate), [false, false, false, true]);
+        assert.equal(all[3]!.id, all[1]!.id);
+        ids = all.slice(0, 3).map(({ id }) => id);
       });
       const found = await Promise.all(ids.map((id) => weir.job(id)));
       assert.deepEqual(found.map((job) => [job?.kind, job?.queue, job?.state]), [["welcome", "mail", "available"], ["remind", "other", "scheduled"], ["report", "default", "available"]]);

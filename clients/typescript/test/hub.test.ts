@@ -21,6 +21,8 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
   describe(name, () => {
     const weir = new Weir({ hub: hubUrl(), jobs, ...options });
 
+    const enqueueMany = async (...args: Parameters<typeof weir.enqueueMany>) => (await weir.enqueueMany(...args)).map(({ id }) => id);
+
     async function working(handler: Handler, test: (queue: string, stop: () => Promise<void>) => Promise<void>, more: Partial<WorkOptions<typeof jobs>> & { concurrency?: number } = {}) {
       const queue = `${name} ${++queues}`;
       const { concurrency = 10, ...rest } = more;
@@ -44,7 +46,7 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
           return { attempt: job.attempt, key: job.key, meta: job.meta, max: job.maxAttempts, at: job.enqueuedAt.getTime() > 0, id: job.id, flow: job.flow };
         },
         async (queue) => {
-          const ids = await weir.enqueueMany([0, 1, 2, 3].map((n) => ({ kind: "job" as const, payload: { n, text: "ü\u{1F600}" }, queue, key: "acme", meta: { by: "ada" } })));
+          const ids = await enqueueMany([0, 1, 2, 3].map((n) => ({ kind: "job" as const, payload: { n, text: "ü\u{1F600}" }, queue, key: "acme", meta: { by: "ada" } })));
           const [text, final, again, snoozed] = ids as [string, string, string, string];
           assert.equal((await ended(text, "completed")).output, "ü\u{1F600}");
           assert.match((await ended(final, "failed")).error!, /hopeless/);
@@ -90,7 +92,7 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
       let release = () => {};
       const handler: Handler = ({ n }, { signal }) => (n === 0 ? new Promise<void>((resolve) => (release = resolve)) : new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))));
       await working(handler, async (queue, stop) => {
-        const [short, long] = (await weir.enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })))) as [string, string];
+        const [short, long] = (await enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })))) as [string, string];
         await ended(short, "running");
         await ended(long, "running");
         const stopped = stop();
@@ -113,7 +115,7 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
         running--;
       };
       await working(handler, async (queue) => {
-        for (let i = 0; i < 3; i++) await weir.enqueueMany(Array.from({ length: 1000 }, () => ({ kind: "job" as const, payload: {}, queue })));
+        for (let i = 0; i < 3; i++) await enqueueMany(Array.from({ length: 1000 }, () => ({ kind: "job" as const, payload: {}, queue })));
         await until("all have completed", async () => (await pool.query("SELECT available + running AS n FROM weir.queues() WHERE name = $1", [queue])).rows[0].n === "0");
       }, { concurrency: 50 });
       assert.equal(ran.size, 3000);

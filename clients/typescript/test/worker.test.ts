@@ -9,6 +9,7 @@ const pool = makePool();
 after(() => pool.end());
 
 const jobs = defineJobs({ job: payload<{ n?: number; text?: string }>(), typed: z.object({ at: z.iso.datetime().transform((text) => new Date(text)) }) });
+const enqueueMany = async (...args: Parameters<typeof weir.enqueueMany>) => (await weir.enqueueMany(...args)).map(({ id }) => id);
 const weir = new Weir({ sql: pool, jobs });
 type Handler = (payload: { n?: number; text?: string }, context: Context) => unknown;
 
@@ -45,7 +46,7 @@ async function using<T extends AsyncDisposable>(resource: T, work: (resource: T)
 
 test("a handler's result is the job's output: texts as they are, the rest as JSON", () =>
   using(worker(({ n }) => [undefined, "a text", { a: [1] }, 7, "\ud800 \0"][n!]), async ({ queue }) => {
-    const ids = await weir.enqueueMany([0, 1, 2, 3, 4].map((n) => ({ kind: "job" as const, payload: { n }, queue })));
+    const ids = await enqueueMany([0, 1, 2, 3, 4].map((n) => ({ kind: "job" as const, payload: { n }, queue })));
     const outputs = [];
     for (const id of ids) outputs.push((await ended(id, "completed")).output);
     assert.deepEqual(outputs, [null, "a text", '{"a":[1]}', "7", "\ufffd \ufffd"]);
@@ -64,7 +65,7 @@ test("what handlers throw decides what becomes of the job", () =>
       return job.attempt;
     }),
     async ({ queue }) => {
-      const [plain, final, soon, snoozed, text, bad, released] = await weir.enqueueMany([0, 1, 2, 3, 4, 5, 6].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: n === 1 || n === 2 ? 5 : 1 })));
+      const [plain, final, soon, snoozed, text, bad, released] = await enqueueMany([0, 1, 2, 3, 4, 5, 6].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: n === 1 || n === 2 ? 5 : 1 })));
       const job = await ended(plain!, "failed");
       assert.match(job.error!, /the first problem[\s\S]*worker\.test\.[\s\S]*caused by: .*its cause/);
       assert.match((await ended(final!, "failed")).error!, /hopeless/);
@@ -120,7 +121,7 @@ for (const why of ["cancelled", "timeout"] as const) {
 
 test("a handler that ignores its signal does not keep its place for ever", () =>
   using(worker(({ n }) => (n === 0 ? new Promise(() => {}) : undefined), { timeout: 0.1, concurrency: 1 }), async ({ queue }) => {
-    const [stuck, next] = await weir.enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })));
+    const [stuck, next] = await enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })));
     await ended(stuck!, "failed");
     await ended(next!, "completed");
   }));
@@ -146,7 +147,7 @@ test("completion commits with the effects of the handler, or rolls back with the
   };
   await using(worker(handler), async ({ queue }) => {
     await pool.query("SELECT weir.set($1, 'backoff', '10 ms')", [queue]);
-    const ids = await weir.enqueueMany([0, 1, 2, 3].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 3 })));
+    const ids = await enqueueMany([0, 1, 2, 3].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 3 })));
     const jobs = [];
     for (const id of ids) jobs.push(await ended(id, "completed"));
     assert.deepEqual(jobs.map(({ attempt, output }) => [attempt, output]), [[1, "the output"], [2, "the output"], [2, "the output"], [1, "the output"]]);
@@ -188,7 +189,7 @@ test("a worker that stops lets jobs end, interrupts those that don't, and releas
   let release = () => {};
   const handler: Handler = ({ n }, { signal }) => (n === 0 ? new Promise<void>((resolve) => (release = resolve)) : new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("interrupted")))));
   const { queue, stop } = worker(handler, { stopTimeout: 0.5 });
-  const [short, long] = await weir.enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })));
+  const [short, long] = await enqueueMany([0, 1].map((n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: 1 })));
   await ended(short!, "running");
   await ended(long!, "running");
   const stopped = stop();
@@ -208,7 +209,7 @@ test("no more jobs of a queue run at once than was asked for", async () => {
     running--;
   };
   await using(worker(handler, { concurrency: 3 }), async ({ queue }) => {
-    const ids = await weir.enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: {}, queue })));
+    const ids = await enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: {}, queue })));
     for (const id of ids) await ended(id, "completed");
   });
   assert.equal(most, 3);
@@ -221,9 +222,9 @@ test("a worker goes on after its sessions were ended, and runs no job twice for 
     await new Promise((resolve) => setTimeout(resolve, 20));
   };
   await using(worker(handler, { concurrency: 20 }), async ({ queue }) => {
-    const ids = [];
+    const ids: string[] = [];
     for (let round = 0; round < 5; round++) {
-      ids.push(...(await weir.enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: {}, queue, maxAttempts: 1 })))));
+      ids.push(...(await enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: {}, queue, maxAttempts: 1 })))));
       await until("some have run", () => ran.size > round * 100 + 20);
       await pool.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%weir.take(%' AND pid <> pg_backend_pid()");
     }
@@ -261,7 +262,7 @@ test("handlers that use up the pool don't keep a worker from its lease, and its 
   const client = new Weir({ sql: small, jobs });
   const handler: Handler = async () => void (await small.query("SELECT pg_sleep(0.2)"));
   await using(worker(handler, { client, concurrency: 20, lease: 2 }), async ({ queue }) => {
-    const ids = await weir.enqueueMany(Array.from({ length: 30 }, () => ({ kind: "job" as const, payload: {}, queue, maxAttempts: 1 })));
+    const ids = await enqueueMany(Array.from({ length: 30 }, () => ({ kind: "job" as const, payload: {}, queue, maxAttempts: 1 })));
     for (const id of ids) await ended(id, "completed");
   });
   await small.end();
@@ -276,7 +277,7 @@ for (const [name, make] of Object.entries({
     const sql = make();
     const client = new Weir({ sql, jobs });
     await using(worker(({ text }) => text, { client }), async ({ queue }) => {
-      const ids = await weir.enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: { text: "ü" }, queue })));
+      const ids = await enqueueMany(Array.from({ length: 100 }, () => ({ kind: "job" as const, payload: { text: "ü" }, queue })));
       for (const id of ids) assert.equal((await ended(id, "completed")).output, "ü");
     });
     await sql.end();
