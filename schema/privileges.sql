@@ -35,7 +35,7 @@ GRANT EXECUTE ON FUNCTION weir.flow_info, weir.tasks TO weir_enqueue, weir_work,
 GRANT EXECUTE ON FUNCTION weir.flows, weir.cancel_flow, weir.flow_outputs, weir.flow_running TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry_flow TO weir_operate;
 GRANT EXECUTE ON PROCEDURE weir.chores TO weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_limit, weir.clear_limit, weir.limits, weir.set_weight, weir.weights, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict, weir._jobs_after, weir.keys_in_use TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, weir.pause, weir.resume, weir.set(text, text), weir.set(text, text, text), weir.settings, weir.set_limit, weir.clear_limit, weir.limits, weir.set_weight, weir.weights, weir.set_retry_rule, weir.drop_retry_rule, weir.retry_rules, weir.failure_groups, weir.hubs, weir.notify_callers, weir.restrict, weir.disconnect, weir.revoke, weir.revocations, weir._jobs_after, weir.keys_in_use TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
@@ -48,4 +48,4 @@ GRANT EXECUTE ON FUNCTION weir.watch_table, weir.unwatch_table, weir.watched_tab
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.revocations, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;

@@ -31,6 +31,7 @@ CREATE SEQUENCE weir.operation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775
 CREATE SEQUENCE weir.output_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.revocation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
@@ -629,6 +630,12 @@ CREATE TABLE weir.retry_rule (
   backoff_limit interval,
   backoff_form text
 );
+CREATE TABLE weir.revocation (
+  id bigint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  until timestamp with time zone,
+  user_name text NOT NULL
+);
 CREATE TABLE weir.ring (
   queue text NOT NULL,
   seq bigint NOT NULL,
@@ -842,6 +849,7 @@ ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue_limit ADD PRIMARY KEY (name);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
+ALTER TABLE weir.revocation ADD PRIMARY KEY (id);
 ALTER TABLE weir.ring ADD PRIMARY KEY (queue, seq);
 ALTER TABLE weir.role_channel ADD PRIMARY KEY (role);
 ALTER TABLE weir.schedule ADD CHECK ((missed = ANY (ARRAY['one'::text, 'all'::text, 'none'::text])));
@@ -8115,6 +8123,31 @@ BEGIN
   state := 'available';
 END
 $$;
+CREATE FUNCTION weir._revoke(user_name text, lasts interval) RETURNS timestamp with time zone LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  most CONSTANT integer := 100000;
+  done_at timestamptz := clock_timestamp();
+BEGIN
+  IF user_name IS NULL OR octet_length(user_name) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'weir: a user''s name has 1 to 255 bytes, got %', coalesce(quote_literal(left(user_name, 80)), 'null') USING ERRCODE = '22023';
+  ELSIF lasts <= interval '0' OR lasts > interval '400 days' THEN
+    RAISE EXCEPTION 'weir: tokens are revoked for up to 400 days, got %', lasts
+      USING ERRCODE = '22023', HINT = 'Name a time after which every token that has been issued until now has expired.';
+  END IF;
+  -- What is over goes here: the table is small, and only this function and hubs that were rung at read it.
+  DELETE FROM weir.revocation r WHERE r.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM weir.revocation o WHERE coalesce(o.until, o.at) < done_at - interval '10 minutes' LIMIT 1000 FOR UPDATE SKIP LOCKED));
+  IF (SELECT count(*) FROM (SELECT FROM weir.revocation LIMIT most) r) >= most THEN
+    RAISE EXCEPTION 'weir: the tokens of % users are revoked, which is the limit', most
+      USING ERRCODE = '54000', HINT = 'Remove the key that the tokens are signed with, which revokes all of them.';
+  END IF;
+  INSERT INTO weir.revocation (id, at, until, user_name) VALUES (nextval('weir.revocation_id'), done_at, done_at + lasts, user_name);
+  PERFORM weir.publish('$weir.users');
+  RETURN done_at;
+END
+$$;
 CREATE FUNCTION weir._ring_lanes(lane bigint) RETURNS bigint[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
 AS $$
   SELECT CASE WHEN _ring_lanes.lane & 549755813880 = 0 THEN ARRAY[_ring_lanes.lane] ELSE ARRAY(
@@ -10210,6 +10243,12 @@ BEGIN
   RETURN (SELECT i.state FROM weir.job_info(job_id) i);
 END
 $$;
+CREATE FUNCTION weir.disconnect(user_name text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._revoke(disconnect.user_name, NULL);
+END
+$$;
 CREATE FUNCTION weir.drop_retry_rule(name text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -11415,6 +11454,19 @@ BEGIN
   RETURN now_is;
 END
 $$;
+CREATE FUNCTION weir.revocations() RETURNS TABLE(id bigint, user_name text, at timestamp with time zone, until timestamp with time zone) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT r.id, r.user_name, r.at, r.until FROM weir.revocation r WHERE coalesce(r.until, r.at + interval '10 minutes') > clock_timestamp() ORDER BY r.id
+$$;
+CREATE FUNCTION weir.revoke(user_name text, lasts interval DEFAULT '30 days'::interval) RETURNS timestamp with time zone LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF revoke.lasts IS NULL THEN
+    RAISE EXCEPTION 'weir: revoke needs the time after which the tokens have expired, got null' USING ERRCODE = '22023';
+  END IF;
+  RETURN weir._revoke(revoke.user_name, revoke.lasts);
+END
+$$;
 CREATE FUNCTION weir.run_schedule(name text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -12499,6 +12551,7 @@ COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed 
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log; to merge, SHARE NOWAIT on weir.reprieve, for which retries of jobs wait that cancellations concern.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
+COMMENT ON ROUTINE weir._revoke(text,interval) IS 'Logs that a user is disconnected and, unless lasts is NULL, that the tokens issued to the user until now are refused. Errors: 22023; 54000 (100000 users); WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segments, if one is due: opens a free segment when the active one has a quarter of retention_bytes, or is half of completed_retention old; reclaims the oldest closed one, or carries some of its jobs, when completed_retention has passed, or when no free one is left. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _reclaim. Isolation: READ COMMITTED.';
@@ -12572,6 +12625,7 @@ COMMENT ON ROUTINE weir.clear_limit(text,boolean) IS 'Removes the limits of a qu
 COMMENT ON ROUTINE weir.complete(integer,text,text) IS 'Records an attempt as completed in the caller''s transaction, with an output of up to 1048576 characters (NULL: none): its effects and the completion commit together. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004, 22023. Locks, to the end of the transaction: see _complete. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.delete(bigint) IS 'Deletes a failed job, as weir.delete_where does, and returns deleted. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) IS 'One step of deleting all failed jobs that match a filter; for the arguments see weir.retry_where. A deleted job is unknown to all functions after the commit, and can''t be retried. It writes a short note for each; the job''s data leaves the disk with its segment, when its retention is over. Returns how many jobs it has deleted, and next, as weir.retry_where. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.disconnect(text) IS 'After the commit, ends all connections of a user at all hubs, whatever the protocol: the user of a token or a callback, or a role. The user may connect again, if allowed. Errors: 22023; 54000 (100000 users); WR004 (as weir.publish). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_retry_rule(text) IS 'Drops a retry rule; false: there is none of that name. Errors: none. Locks: ROW EXCLUSIVE on weir.retry_rule, for which only another change of a rule waits. Isolation: any.';
 COMMENT ON ROUTINE weir.drop_schedule(text) IS 'Drops a schedule: after the commit, it enqueues no more jobs. Those that it has enqueued stay. Returns false if it does not exist. Errors: none. Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
 COMMENT ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) IS 'Enqueues a job in the caller''s transaction and returns its id. The job runs after the commit, and never after a rollback; if run_at is given, not before that time. priority: 1 (first) to 4 (NULL: 2); max_attempts: 1 to 1000 (NULL: 25). key: whose job it is (1 to 200 characters), in a queue whose keys are served by turns; NULL: nobody''s. flow: the flow that it is added to (see weir.flow); NULL: none. once: what is to be done once in this flow, in this queue (1 to 1000 characters): the first such job runs, whatever becomes of it, and others are not added; NULL: each is. Returns the id of the earlier job if it is known. If the transactions of both do not see each other, the later one is taken out of the flow, as cancelled, when it would start. Errors: 22023 with the value; 55000 (the flow has ended). Locks: ROW EXCLUSIVE on the log; none that another enqueue waits for. Isolation: any.';
@@ -12618,6 +12672,8 @@ COMMENT ON ROUTINE weir.retry(bigint) IS 'Enqueues another attempt of a complete
 COMMENT ON ROUTINE weir.retry_flow(bigint,text,integer) IS 'One step of retrying all failed and cancelled members of a flow, and of flows and tasks within it, as weir.retry does; tasks that did not start because of these may start again. If the flow had ended, it runs again, and its callbacks come once more when it ends: with the next generation. A step looks at max_rows jobs (1 to 1000) of the list from after on, returns how many it has retried, and next: pass it as after in the next call; NULL: this was the last step. Errors: 22023 (the flow is unknown), 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.retry_rules() IS 'The retry rules, in the order in which they are tried: the first that matches an error applies. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text,text,timestamp with time zone,timestamp with time zone) IS 'One step of retrying all jobs that match a filter, as weir.retry does: those that are failed (or in states: failed, cancelled, completed), of a queue, of some kinds, whose meta contains meta, of a priority, enqueued at or after enqueued_after or before enqueued_before, with this key, whose last error contains the text error, or has the shape by which weir.failure_groups groups it, and that reached that state at or after finished_after, or before finished_before (of a job that was cancelled and that no worker has passed, the time when it was enqueued counts). All conditions that are not NULL must hold, and one besides states is required. An empty value is refused: pass NULL for no condition. A step looks at max_rows jobs (1 to 1000) of the list of these states from after on, returns how many it has retried, and next: pass it as after in the next call, with the same filter; NULL: this was the last step. A job that fails again meanwhile is not retried a second time. Call each step in autocommit: then a run that is ended has done what it has returned, and a new run does the rest. Errors: 22023, 40001, WR004 (not in READ COMMITTED). Locks: as for weir.retry, in an order in which two runs don''t deadlock. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir.revocations() IS 'The users whose tokens from before at are refused until the time until, and, without until, those that were disconnected in the last ten minutes. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.revoke(text,interval) IS 'After the commit, all hubs refuse the tokens that were issued to a user (sub) before the time that it returns (iat), and those without iat, and end the user''s connections. The hubs forget it after lasts, up to 400 days: by then these tokens must have expired. Errors: 22023; 54000 (100000 users); WR004 (as weir.publish). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.seal(bigint) IS 'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown); WR003 and 40001 as for weir.flow_info. Locks: none that others wait for. Isolation: any.';
@@ -12665,6 +12721,7 @@ COMMENT ON SEQUENCE weir.operation_bytes IS 'The size of weir.operation and weir
 COMMENT ON SEQUENCE weir.operation_id IS 'Numbers operations.';
 COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
+COMMENT ON SEQUENCE weir.revocation_id IS 'Ids of revocations.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
 COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
@@ -12703,6 +12760,7 @@ COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancel
 COMMENT ON TABLE weir.request IS 'Requests to enqueue that came with a key of their own, to be answered alike when they are repeated within a day. Insert-only: a ring of two tables, each of which is truncated before its turn.';
 COMMENT ON TABLE weir.result IS 'How attempts ended: one row for each flush, batch and outcome, in the segment of its batch.';
 COMMENT ON TABLE weir.retry_rule IS 'What follows an attempt that failed with an error which the regular expression error matches, in a queue, of a kind; NULL: any. A backoff, limit or form that is NULL is the queue''s.';
+COMMENT ON TABLE weir.revocation IS 'Users that were disconnected from all hubs. Their tokens from before at are refused until the time until; NULL: they are not. Only inserted into; what is over is deleted by later calls.';
 COMMENT ON TABLE weir.ring IS 'The turns of a queue''s keys: a row for each claim from them, and the newest row of a queue is the whole state. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 COMMENT ON TABLE weir.schedule IS 'Schedules, which only those change who declare or operate them.';
@@ -12773,6 +12831,7 @@ GRANT EXECUTE ON ROUTINE weir.clear_limit(text,boolean) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.complete(integer,text,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.delete(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.delete_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,integer,text,text,timestamp with time zone,timestamp with time zone) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.disconnect(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_retry_rule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.drop_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.enqueue(text,text,jsonb,integer,timestamp with time zone,integer,jsonb,text,bigint,text) TO weir_enqueue, weir_operate, weir_work;
@@ -12819,6 +12878,8 @@ GRANT EXECUTE ON ROUTINE weir.retry(bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_flow(bigint,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_rules() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.retry_where(text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text[],text,integer,text,text,timestamp with time zone,timestamp with time zone) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir.revocations() TO weir_hub, weir_operate;
+GRANT EXECUTE ON ROUTINE weir.revoke(text,interval) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.run_schedule(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.schedules(text,text,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.seal(bigint) TO weir_enqueue, weir_operate, weir_work;

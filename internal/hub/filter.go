@@ -9,6 +9,12 @@ import (
 // MaxChannel is the longest channel name, in bytes.
 const MaxChannel = 255
 
+// Internal begins the names of channels on which hubs talk to each other. Clients can neither publish on them nor subscribe to them, and no pattern matches them.
+const Internal = "$weir."
+
+// IsInternal reports whether a channel is one of those.
+func IsInternal(channel string) bool { return strings.HasPrefix(channel, Internal) }
+
 // MaxWords is the largest number of words in a pattern. A channel is looked up in all patterns at once, and each of its words can match in
 // two ways, by the word itself and by *. So this bounds the cost of a message, whatever patterns exist.
 const MaxWords = 10
@@ -110,6 +116,9 @@ func (p Pattern) String() string { return string(p) }
 func (p Pattern) words() int     { return strings.Count(string(p), ".") + 1 }
 
 func (p Pattern) Match(channel string) bool {
+	if IsInternal(channel) {
+		return false
+	}
 	pattern := string(p)
 	for {
 		want, restOfPattern, more := strings.Cut(pattern, ".")

@@ -128,7 +128,7 @@ func (x *index) each(channel string, f func(*members)) (steps int) {
 	if m := x.channels[Channel(channel)]; m != nil {
 		f(m)
 	}
-	if len(x.patterns.words) > 0 {
+	if len(x.patterns.words) > 0 && !IsInternal(channel) {
 		steps = x.patterns.each(channel, f)
 	}
 	return steps

@@ -30,6 +30,9 @@ const (
 	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir._logins()`
 	sqlLoginSecret    = `SELECT secret, iterations FROM weir._login_secret()`
 	sqlDatabaseID     = `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`
+	sqlRevocations    = `SELECT id, user_name, at, until FROM weir.revocations()`
+	sqlDisconnect     = `SELECT weir.disconnect($1)::text`
+	sqlRevoke         = `SELECT weir.revoke($1, make_interval(secs => $2))`
 	sqlServerVersion  = `SHOW server_version`
 )
 

@@ -106,6 +106,17 @@ CREATE TABLE weir.role_channel (
 );
 COMMENT ON TABLE weir.role_channel IS 'The channels and patterns that a role is restricted to at hubs; NULL: not restricted.';
 
+CREATE SEQUENCE weir.revocation_id AS bigint;
+COMMENT ON SEQUENCE weir.revocation_id IS 'Ids of revocations.';
+CREATE TABLE weir.revocation (
+  id        bigint      NOT NULL PRIMARY KEY,
+  at        timestamptz NOT NULL,
+  until     timestamptz,
+  user_name text        NOT NULL
+);
+COMMENT ON TABLE weir.revocation IS
+  'Users that were disconnected from all hubs. Their tokens from before at are refused until the time until; NULL: they are not. Only inserted into; what is over is deleted by later calls.';
+
 -- down --
 -- Triggers of watched tables: without Weir they have nothing to do.
 DO $$
@@ -119,5 +130,5 @@ END
 $$;
 DELETE FROM weir.setting WHERE name LIKE 'message%';
 DELETE FROM weir.segment WHERE log = 'message';
-DROP TABLE weir.role_channel, weir.hub_beat, weir.epoch, weir.tick, weir.message;
-DROP SEQUENCE weir.message_id, weir.active_message, weir.tick_seq, weir.tick_floor;
+DROP TABLE weir.revocation, weir.role_channel, weir.hub_beat, weir.epoch, weir.tick, weir.message;
+DROP SEQUENCE weir.revocation_id, weir.message_id, weir.active_message, weir.tick_seq, weir.tick_floor;

@@ -48,6 +48,9 @@ func (c *conn) may(do string, filters []hub.Filter, channel string) error {
 	if err := hub.CheckChannel(channel); err != nil {
 		return errorf(badValue, "%v", err)
 	}
+	if hub.IsInternal(channel) {
+		return errorf(denied, "permission denied: channels whose names begin with %s are for hubs alone", hub.Internal)
+	}
 	action := policy.Subscribe
 	if do == "NOTIFY" {
 		action = policy.Publish

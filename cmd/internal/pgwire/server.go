@@ -254,6 +254,17 @@ func (s *Server) End(pid uint32) (found bool) {
 	return found
 }
 
+// EndUser ends all connections of a user, and returns how many there were.
+func (s *Server) EndUser(user string) (n int) {
+	s.each(func(c *conn) {
+		if c.loggedIn.Load() && c.user == user {
+			n++
+			go c.cutOff(errEnded) // it may wait for a write; it ends soon after that
+		}
+	})
+	return n
+}
+
 // drain ends all connections. Each ends when its goroutine next reads.
 func (s *Server) drain(ended *sync.WaitGroup, cancel context.CancelFunc) {
 	s.stopping.Store(true)

@@ -123,6 +123,7 @@ type Server struct {
 	roster   *pgwire.Roster // nil: every client is accepted
 	refusals refusals
 	policies *policy.File // nil: none
+	users    users
 	web      *web.Web
 	http     *http.Server
 
@@ -176,6 +177,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := s.endpointsOf(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.readUsers(ctx); err != nil { // before the first client
+		return nil, err
+	}
 	s.inner.Go(func() { s.hub.Run(inner) })
 	s.inner.Go(func() { s.jobs.Run(inner) })
 	if s.work != nil {
@@ -186,6 +190,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
+	s.inner.Go(func() { s.watchUsers(inner) })
 	if s.roster != nil || s.pg != nil && s.policies != nil {
 		s.inner.Go(func() { s.recheck(inner) })
 	}
@@ -333,7 +338,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 				return err
 			}
 		}
-		c.Policies = s.policies
+		c.Policies, c.Revoked = s.policies, s.users.has
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {

@@ -63,6 +63,7 @@ type Grant struct {
 	Allow   []hub.Filter // nil: nothing
 	Expires time.Time    // zero: never
 	User    string       // whose token it is; empty: unknown
+	Issued  time.Time    // when the token was issued; zero: it has none, or does not say
 	Terms   *Terms       // further limits of what is allowed; nil: none
 }
 
@@ -110,6 +111,9 @@ func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 	grant, err := w.Authorizer.Authorize(ctx, ask)
 	if err == nil && grant.Expired(time.Now()) {
 		err = NoToken("the token has expired", "get a new one")
+	}
+	if _, asks := w.Authorizer.(*callback); err == nil && !asks && grant.User != "" && w.Revoked != nil && w.Revoked(grant.User, grant.Issued) {
+		err = NoToken("the token has been revoked", "get a new one")
 	}
 	if err == nil {
 		if name, ok := grant.Covers(ask.Filters); !ok {

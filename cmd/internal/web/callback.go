@@ -187,6 +187,13 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	return grant, nil
 }
 
+// forget forgets all answers.
+func (c *callback) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.cached)
+}
+
 func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

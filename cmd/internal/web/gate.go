@@ -57,7 +57,7 @@ func Literal(names []string) []hub.Filter {
 
 // Revision changes when tokens may have been revoked. Who holds a grant for longer than a request remembers the revision from before it was given,
 // and authorizes again when another one is returned.
-func (g *Gate) Revision() uint64 { return g.web.revision() }
+func (g *Gate) Revision() uint64 { return g.web.revision() + g.web.revocations.Load()<<48 }
 
 // Read reads a request's body of up to limit bytes. Few long bodies are held at a time: call done when the bytes are no longer needed. The body
 // has to arrive in time, and afterwards the request may take as long as it likes.

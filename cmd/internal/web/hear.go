@@ -275,6 +275,9 @@ func (w *Web) checkDraft(d hub.Draft) error {
 
 func (w *Web) checkChannel(name string) error {
 	err := hub.CheckChannel(name)
+	if err == nil && hub.IsInternal(name) {
+		err = fmt.Errorf("channel %q is for hubs alone: no client may use names that begin with %s", name, hub.Internal)
+	}
 	if err == nil && len(name) > w.Limits.ChannelBytes {
 		err = fmt.Errorf("the channel name has %d bytes; the limit is %d", len(name), w.Limits.ChannelBytes)
 	}

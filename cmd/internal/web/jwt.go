@@ -115,7 +115,11 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if err != nil {
 		return Grant{}, NoToken("the token's claim weir is not valid: "+err.Error(), "")
 	}
-	return Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject}, nil
+	grant := Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject}
+	if c.IssuedAt != nil {
+		grant.Issued = c.IssuedAt.Time
+	}
+	return grant, nil
 }
 
 // Revision implements revisable.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,9 @@ type Config struct {
 
 	Authorizer Authorizer // nil: all clients are refused, unless Anonymous is set
 	Anonymous  bool       // without an Authorizer, all clients may subscribe, publish and wait for jobs
+
+	// Revoked reports whether a user's tokens that were issued at a time, or at an unknown one, are refused. nil: none are. It must not block.
+	Revoked func(user string, issued time.Time) bool
 
 	// Origins are the web origins whose pages may connect, in addition to the server's own: hosts or scheme://host, in which * matches any
 	// characters except a slash. * alone allows all origins.
@@ -83,6 +87,8 @@ type Web struct {
 	granted *rate.Limiter // rates that a callback has granted
 	clients *rate.Limiter // requests of users and addresses; nil: not limited
 	long    chan struct{} // slots for long bodies and frames that are being read
+
+	revocations atomic.Uint64 // users that were disconnected
 
 	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
 	stop context.CancelFunc
