@@ -240,6 +240,10 @@ A queue of your own, with a command for each job:
   weir work --queue mine --exit-when-idle -- sh -c 'echo "this is $WEIR_ARG_line"'
   weir jobs list --queue mine
 
+Without a connection to PostgreSQL, over HTTP (docs/work-http.md):
+
+  curl -d '{"queue": "%s", "kind": "hello", "args": %s}' http://%s/v1/jobs
+
 A hub delivers messages to subscribers: LISTEN at %s, HTTP at %s:
 
   weir listen --hub http://%s 'orders.>'
@@ -252,5 +256,6 @@ and, while they are listening:
 Ctrl-C stops it; the data stays in %s.
 
 `, port, url, hub.UIURL(), devQueue, devQueue, args, devURLPath,
+		devQueue, args, hub.HTTPAddr(),
 		hub.PGAddr(), hub.HTTPAddr(), hub.HTTPAddr(), hub.HTTPAddr(), devDir)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestARequestWithAKeyIsDoneOnce: repeated with the same key, at any hub and with a newer token, it is answered alike and enqueues nothing; with other jobs it is refused.
@@ -156,5 +157,25 @@ func TestAnonymousClientsShareTheirKeys(t *testing.T) {
 	first := r.call(0, "POST", "/v1/jobs", "", `{"queue": "q", "kind": "k"}`, "Idempotency-Key", "k")
 	if again := r.call(0, "POST", "/v1/jobs", "", `{"queue": "q", "kind": "k"}`, "Idempotency-Key", "k"); again.Status != 200 || again.Body != first.Body {
 		t.Errorf("%d %s, want %s", again.Status, again.Body, first.Body)
+	}
+}
+
+// TestAPoolerChangesNothing: a hub whose sessions are a pooler's, in transaction mode, does the same.
+func TestAPoolerChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	r.through = pgtest.Bouncer(t, r.database)
+	r.start()
+	all := token(t, "ada", ">")
+	const jobs = `[{"queue": "q", "kind": "k", "run_at": "2099-01-01T00:00:00"}, {"queue": "q", "kind": "u", "unique": {"key": "x"}}]`
+	first := r.call(0, "POST", "/v1/jobs", all, jobs, "Idempotency-Key", "k")
+	first.want(t, "the first time", 200)
+	for range 20 {
+		if again := r.call(0, "POST", "/v1/jobs", all, jobs, "Idempotency-Key", "k"); again.Body != first.Body {
+			t.Fatalf("again: %s, want %s", again.Body, first.Body)
+		}
+	}
+	if a := r.call(0, "GET", fmt.Sprintf("/v1/jobs/%d", first.Jobs[0].ID), all, ""); a.RunAt != "2099-01-01T00:00:00+00:00" {
+		t.Errorf("%s", a.Body)
 	}
 }

@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -28,6 +29,7 @@ var secret = []byte("0123456789abcdef0123456789abcdef")
 type rig struct {
 	t        testing.TB
 	database string
+	through  string // a pooler, for hubs; "": none
 	pool     *pgxpool.Pool
 	hubs     []string // their URLs
 }
@@ -55,7 +57,7 @@ func (r *rig) start(changes ...func(*web.Config)) *server.Server {
 	for _, change := range changes {
 		change(&config)
 	}
-	s, err := server.Start(ctx, server.Config{Database: r.database, Name: r.t.Name(), ListenHTTP: "127.0.0.1:0", Jobs: true, Web: config, Logger: slog.New(slog.DiscardHandler)})
+	s, err := server.Start(ctx, server.Config{Database: cmp.Or(r.through, r.database), Name: r.t.Name(), ListenHTTP: "127.0.0.1:0", Jobs: true, Web: config, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		r.t.Fatal(err)
 	}

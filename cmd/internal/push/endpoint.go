@@ -197,6 +197,7 @@ func (e *endpoint) start(ctx context.Context, job work.Job) {
 			e.p.metrics.delivered(e.name, f, time.Since(began))
 		}
 		switch cause := context.Cause(asks); {
+		case cause == errCancelled && f.outcome == "completed": // it was done nevertheless
 		case cause == errCancelled:
 			f = fate{outcome: "cancelled"}
 		case cause != nil: // the hub is stopping, or the attempt is lost: others get it
