@@ -211,10 +211,12 @@ BEGIN
     SELECT r.bin, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled, sum(r.retried)::bigint AS retried, sum(r.other)::bigint AS other,
            max(r.waiting) AS waiting, max(r.oldest) AS oldest
     FROM read r GROUP BY r.bin
-  ), buckets AS (
-    SELECT r.bin, k.what, k.pairs[i][1] AS bucket, sum(k.pairs[i][2])::float8 AS n
-    FROM read r CROSS JOIN LATERAL (VALUES ('wait', r.waits), ('run', r.runs)) k(what, pairs) CROSS JOIN LATERAL generate_subscripts(k.pairs, 1) i
-    GROUP BY r.bin, k.what, k.pairs[i][1]
+  ), buckets AS (  -- slices are taken once for each row; an element, each time from the whole array
+    SELECT k.bin, 'wait' AS what, k.bucket, sum(k.n)::float8 AS n
+    FROM (SELECT r.bin, unnest(r.waits[:][1:1]) AS bucket, unnest(r.waits[:][2:2]) AS n FROM read r WHERE r.waits IS NOT NULL) k GROUP BY k.bin, k.bucket
+    UNION ALL
+    SELECT k.bin, 'run', k.bucket, sum(k.n)::float8
+    FROM (SELECT r.bin, unnest(r.runs[:][1:1]) AS bucket, unnest(r.runs[:][2:2]) AS n FROM read r WHERE r.runs IS NOT NULL) k GROUP BY k.bin, k.bucket
   ), heaped AS (
     SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.what ORDER BY b.bucket) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.what) AS total FROM buckets b
   ), quantiles AS (  -- durations within a bucket are taken to be evenly spread, on its logarithmic scale
