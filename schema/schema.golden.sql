@@ -5170,6 +5170,11 @@ CREATE FUNCTION weir._key_of(stored text) RETURNS text LANGUAGE sql IMMUTABLE SE
 AS $$
   SELECT substring(left(_key_of.stored, 200) FROM '^[{]"weir[.]encrypted": ?[{]"key": ?"([^"]*)"')
 $$;
+CREATE FUNCTION weir._keys_now(table_id oid, keys text[]) RETURNS text[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+  SELECT coalesce((SELECT array_agg(a.attname::text ORDER BY k.nr) FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr)
+                   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indrelid = _keys_now.table_id AND i.indisprimary), _keys_now.keys)
+$$;
 CREATE FUNCTION weir._kind_of(f weir.fold) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT CASE WHEN f.fired_at IS NULL OR f.waits IS NOT NULL AND f.jobs = 0 THEN NULL WHEN f.is_cancelled THEN 'cancelled' WHEN f.is_abandoned OR f.failed > 0 THEN 'failed' WHEN f.cancelled > 0 THEN 'cancelled'
@@ -12138,6 +12143,7 @@ DECLARE
   name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
   its     record;   -- the table
   made    text;     -- the function
+  whose   text;     -- if it is there already
   call    text;
   wrong   text;
   at      record;
@@ -12166,29 +12172,45 @@ BEGIN
     RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
   END IF;
   made := format('%I.%I', its.schema, name);
-  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, %L, %L, ', '%I.%I', watch_table.channel, keys, coalesce(watch_table.columns, '{}'));
-  -- Ten thousand rows at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by the key.
+  SELECT pg_get_userbyid(p.proowner) INTO whose FROM pg_proc p JOIN pg_class c ON c.oid = watch_table.table_name AND c.relnamespace = p.pronamespace WHERE p.pronargs = 0 AND p.proname = name;
+  IF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
+    RAISE EXCEPTION 'weir: there is a function % already, and it belongs to %, not to the owner of %', made, whose, watch_table.table_name USING ERRCODE = '42723', HINT = 'Drop it, if it is left from a former owner of the table.';
+  END IF;
+  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, keys, %L, ', '%I.%I', watch_table.channel, coalesce(watch_table.columns, '{}'));
+  -- Ten thousand rows or 16 MB at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by
+  -- the key. Columns are named nowhere but in texts: a statement of the application must not fail because one has another name now.
   EXECUTE format($make$
-    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $body$
+    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_hashagg = off AS $body$
     DECLARE
-      k record;
+      keys text[];
+      k    record;
     BEGIN
       IF to_regnamespace('weir') IS NULL THEN
         RETURN NULL;  -- Weir was removed
-      ELSIF TG_OP = 'INSERT' THEN
-        FOR k IN SELECT array_agg(r.new) AS news FROM (SELECT to_jsonb(n) AS new, (row_number() OVER () - 1) / 10000 AS nr FROM new_rows n) r GROUP BY r.nr ORDER BY r.nr LOOP
+      END IF;
+      keys := weir._keys_now(TG_RELID, %4$L);
+      IF TG_OP = 'INSERT' THEN
+        FOR k IN
+          SELECT array_agg(r.new) AS news
+          FROM (SELECT p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.new)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
           %2$s NULL, k.news);
         END LOOP;
       ELSIF TG_OP = 'DELETE' THEN
-        FOR k IN SELECT array_agg(r.old) AS olds FROM (SELECT to_jsonb(o) AS old, (row_number() OVER () - 1) / 10000 AS nr FROM old_rows o) r GROUP BY r.nr ORDER BY r.nr LOOP
+        FOR k IN
+          SELECT array_agg(r.old) AS olds
+          FROM (SELECT p.old, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
           %2$s k.olds, NULL);
         END LOOP;
       ELSE
         FOR k IN
           SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
-          FROM (SELECT p.old, p.new, (row_number() OVER () - 1) / 10000 AS nr
-                FROM (SELECT to_jsonb(o) AS old, to_jsonb(n) AS new FROM old_rows o FULL JOIN new_rows n ON %3$s) p
-                WHERE p.old IS DISTINCT FROM p.new) r
+          FROM (SELECT p.old, p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old) + pg_column_size(p.new)) OVER w / 16777216 AS nr
+                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) n ON %3$s) p
+                WHERE p.old IS DISTINCT FROM p.new WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
           %2$s k.olds, k.news);
@@ -12197,7 +12219,7 @@ BEGIN
       RETURN NULL;
     END
     $body$
-  $make$, made, call, (SELECT string_agg(format('o.%1$I = n.%1$I', k), ' AND ') FROM unnest(keys) k));
+  $make$, made, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys);
   EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
   EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
   EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
@@ -12488,6 +12510,7 @@ COMMENT ON ROUTINE weir._key_bits(text) IS 'What the lanes of a key have in comm
 COMMENT ON ROUTINE weir._key_lanes(integer,bigint,integer,integer) IS 'Lanes of keys that have rows in the log, or in one segment of it, in order: those of a queue (NULL: of all), after a lane, at most so many. It jumps from lane to lane, whatever is in them. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
 COMMENT ON ROUTINE weir._key_news(bigint[],pg_snapshot,pg_snapshot,integer) IS 'The rows that lead in lanes of keys of the queues with these ids, and that the second snapshot sees and the first does not: the first max_rows, by their transactions. It reads no rows of other queues, and none without a key. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._key_of(text) IS 'The id of the key of an encrypted text; NULL: it is not encrypted. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._keys_now(oid,text[]) IS 'The names of the columns of a table''s primary key, or keys, those that it had, if it has none any more. The functions that weir.watch_table has made call it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._kind_of(weir.fold) IS 'How a flow has ended, as a member of another: completed, failed or cancelled; NULL: it has not. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._known_once(text[],bigint[],text[]) IS 'The keys of jobs that are to be done once in their flows, and the ids of those that are there already, as far as this snapshot shows: known, NULL: none; a negative one is the place, in these arrays, of the first of several. Errors: 22023. Locks: none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir._lane_of(text,integer,text) IS 'The lane for a job; creates its queue if the name is new. Errors: 22023. Locks: none that others wait for. Isolation: any.';
@@ -12714,7 +12737,7 @@ COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,inte
 COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir.unwatch_table(regclass,text) IS 'Undoes weir.watch_table for this table and channel; false: it was not watched so. Errors: 42501. Locks: ACCESS EXCLUSIVE on the table, to the end of the transaction, as for the end of any trigger. Isolation: any.';
-COMMENT ON ROUTINE weir.watch_table(regclass,text,text[]) IS 'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows publishes a message of each channel for every 10000 of them. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+COMMENT ON ROUTINE weir.watch_table(regclass,text,text[]) IS 'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
 COMMENT ON ROUTINE weir.watched_tables() IS 'The tables that are watched, each with its channels and columns (NULL: any). Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';
@@ -12821,6 +12844,7 @@ GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fold_arrivals() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._keys_now(oid,text[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;

@@ -135,7 +135,7 @@ func staticFiles() http.Handler {
 	}
 	serve := http.StripPrefix("/static/", http.FileServerFS(static))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/") { // no list of the files
+		if f, err := fs.Stat(static, strings.TrimPrefix(r.URL.Path, "/static/")); err != nil || f.IsDir() { // no list of the files
 			http.NotFound(w, r)
 			return
 		}

@@ -71,6 +71,7 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store") // whatever is between may keep nothing but static files
 	h.Set("Referrer-Policy", "same-origin")
 	if r.URL.Path == "" { // served below a path, which was opened without its slash: relative links need it
 		redirect(w, lastPart(r.RequestURI)+"/")

@@ -8,7 +8,10 @@ import (
 
 func workerEndpoints() []endpoint { return []endpoint{page("workers", listWorkers)} }
 
-const workersOnPage = 500
+const (
+	workersOnPage = 100
+	queuesInBrief = 5 // of a worker, in a list
+)
 
 // listWorkers lists the workers, newest first, and the hubs. Workers that have ended are listed with ?ended=1, after the others.
 func listWorkers(v *visit) (*view, error) {
@@ -20,24 +23,44 @@ func listWorkers(v *visit) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := struct {
-		Workers []weir.WorkerInfo `json:"workers"`
-		Hubs    []weir.HubInfo    `json:"hubs"`
-		Ended   bool              `json:"-"`              // those that have ended are listed too
-		More    int               `json:"more,omitempty"` // how many are not listed
-	}{Hubs: listed(hubs), Ended: v.URL.Query().Get("ended") != ""}
+	list := workerList{Hubs: listed(hubs), Ended: v.URL.Query().Get("ended") != ""}
+	if list.After, err = v.afterID("after"); err != nil {
+		return nil, err
+	}
 	hasEnded := func(w weir.WorkerInfo) bool { return w.State == "ended" }
-	list.Workers = listed(slices.DeleteFunc(slices.Clone(all), hasEnded))
+	found := slices.DeleteFunc(slices.Clone(all), hasEnded)
+	list.Current = len(found)
 	if list.Ended {
-		list.Workers = append(list.Workers, slices.DeleteFunc(slices.Clone(all), func(w weir.WorkerInfo) bool { return !hasEnded(w) })...)
+		found = append(found, slices.DeleteFunc(slices.Clone(all), func(w weir.WorkerInfo) bool { return !hasEnded(w) })...)
 	}
-	if list.More = len(list.Workers) - workersOnPage; list.More > 0 {
-		list.Workers = list.Workers[:workersOnPage]
-	} else {
-		list.More = 0
+	if list.After > 0 {
+		// If it is not among them any more, the list starts over.
+		found = found[1+slices.IndexFunc(found, func(w weir.WorkerInfo) bool { return int64(w.ID) == list.After }):]
 	}
+	if list.More = max(len(found)-workersOnPage, 0); list.More > 0 {
+		found = found[:workersOnPage]
+		list.Next = int64(found[workersOnPage-1].ID)
+	}
+	list.Workers = listed(found)
 	return &view{template: "workers", title: "Workers", data: list}, nil
 }
+
+// workerList is a page of workers.
+type workerList struct {
+	Workers []weir.WorkerInfo `json:"workers"`
+	Hubs    []weir.HubInfo    `json:"hubs"`
+	Current int               `json:"current"`        // how many have not ended
+	Next    int64             `json:"next,omitempty"` // ?after= of the next page
+	More    int               `json:"more,omitempty"` // how many are on the next pages
+	Ended   bool              `json:"-"`              // those that have ended are listed too
+	After   int64             `json:"-"`
+}
+
+// Brief are the first of a worker's queues, and Rest is how many others it has.
+func (workerList) Brief(queues []string) []string { return queues[:min(len(queues), queuesInBrief)] }
+
+// Rest is how many queues Brief leaves out.
+func (workerList) Rest(queues []string) int { return max(len(queues)-queuesInBrief, 0) }
 
 // workers lists all workers of the database, newest first.
 func (v *visit) workers() ([]weir.WorkerInfo, error) {

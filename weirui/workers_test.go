@@ -48,3 +48,36 @@ func TestWorkersThatHaveEndedAreListedOnRequest(t *testing.T) {
 		t.Errorf("the hubs are %+v", list.Hubs)
 	}
 }
+
+func TestManyWorkersAreShownPageByPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := r.pool.Exec(t.Context(), `SELECT count(weir.start('w' || n, ARRAY(SELECT 'q' || m FROM generate_series(1, 20) m))) FROM generate_series(1, 250) n`); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int32]bool{}
+	for path, pages := "workers", 0; ; pages++ {
+		var list struct {
+			Workers       []weir.WorkerInfo
+			Next          int64
+			Current, More int
+		}
+		r.data(path, &list)
+		for _, w := range list.Workers {
+			seen[w.ID] = true
+		}
+		if len(list.Workers) > 100 || list.Current != 250 || list.More != 250-len(seen) {
+			t.Fatalf("a page has %d workers of %d, and %d more", len(list.Workers), list.Current, list.More)
+		}
+		if list.Next == 0 || pages > 20 {
+			break
+		}
+		path = fmt.Sprintf("workers?after=%d", list.Next)
+	}
+	if len(seen) != 250 {
+		t.Errorf("%d of 250 workers are on the pages", len(seen))
+	}
+	if text := r.page("workers"); strings.Count(text, `href="queues/`) != 100*5 || !strings.Contains(text, "and 15 more") || !strings.Contains(text, "150 of them on the next pages") || !strings.Contains(text, "Next page") || len(text) > 100_000 {
+		t.Errorf("the first page has %d bytes and %d links to queues", len(text), strings.Count(text, `href="queues/`))
+	}
+}

@@ -17,6 +17,7 @@ DECLARE
   name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
   its     record;   -- the table
   made    text;     -- the function
+  whose   text;     -- if it is there already
   call    text;
   wrong   text;
   at      record;
@@ -45,29 +46,45 @@ BEGIN
     RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
   END IF;
   made := format('%I.%I', its.schema, name);
-  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, %L, %L, ', '%I.%I', watch_table.channel, keys, coalesce(watch_table.columns, '{}'));
-  -- Ten thousand rows at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by the key.
+  SELECT pg_get_userbyid(p.proowner) INTO whose FROM pg_proc p JOIN pg_class c ON c.oid = watch_table.table_name AND c.relnamespace = p.pronamespace WHERE p.pronargs = 0 AND p.proname = name;
+  IF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
+    RAISE EXCEPTION 'weir: there is a function % already, and it belongs to %, not to the owner of %', made, whose, watch_table.table_name USING ERRCODE = '42723', HINT = 'Drop it, if it is left from a former owner of the table.';
+  END IF;
+  call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, keys, %L, ', '%I.%I', watch_table.channel, coalesce(watch_table.columns, '{}'));
+  -- Ten thousand rows or 16 MB at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by
+  -- the key. Columns are named nowhere but in texts: a statement of the application must not fail because one has another name now.
   EXECUTE format($make$
-    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $body$
+    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_hashagg = off AS $body$
     DECLARE
-      k record;
+      keys text[];
+      k    record;
     BEGIN
       IF to_regnamespace('weir') IS NULL THEN
         RETURN NULL;  -- Weir was removed
-      ELSIF TG_OP = 'INSERT' THEN
-        FOR k IN SELECT array_agg(r.new) AS news FROM (SELECT to_jsonb(n) AS new, (row_number() OVER () - 1) / 10000 AS nr FROM new_rows n) r GROUP BY r.nr ORDER BY r.nr LOOP
+      END IF;
+      keys := weir._keys_now(TG_RELID, %4$L);
+      IF TG_OP = 'INSERT' THEN
+        FOR k IN
+          SELECT array_agg(r.new) AS news
+          FROM (SELECT p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.new)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
           %2$s NULL, k.news);
         END LOOP;
       ELSIF TG_OP = 'DELETE' THEN
-        FOR k IN SELECT array_agg(r.old) AS olds FROM (SELECT to_jsonb(o) AS old, (row_number() OVER () - 1) / 10000 AS nr FROM old_rows o) r GROUP BY r.nr ORDER BY r.nr LOOP
+        FOR k IN
+          SELECT array_agg(r.old) AS olds
+          FROM (SELECT p.old, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          GROUP BY r.nr ORDER BY r.nr
+        LOOP
           %2$s k.olds, NULL);
         END LOOP;
       ELSE
         FOR k IN
           SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
-          FROM (SELECT p.old, p.new, (row_number() OVER () - 1) / 10000 AS nr
-                FROM (SELECT to_jsonb(o) AS old, to_jsonb(n) AS new FROM old_rows o FULL JOIN new_rows n ON %3$s) p
-                WHERE p.old IS DISTINCT FROM p.new) r
+          FROM (SELECT p.old, p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old) + pg_column_size(p.new)) OVER w / 16777216 AS nr
+                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) n ON %3$s) p
+                WHERE p.old IS DISTINCT FROM p.new WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
           %2$s k.olds, k.news);
@@ -76,7 +93,7 @@ BEGIN
       RETURN NULL;
     END
     $body$
-  $make$, made, call, (SELECT string_agg(format('o.%1$I = n.%1$I', k), ' AND ') FROM unnest(keys) k));
+  $make$, made, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys);
   EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
   EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
   EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
@@ -86,7 +103,19 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.watch_table IS
-  'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows publishes a message of each channel for every 10000 of them. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+  'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._keys_now(table_id oid, keys text[]) RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+  SELECT coalesce((SELECT array_agg(a.attname::text ORDER BY k.nr) FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr)
+                   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indrelid = _keys_now.table_id AND i.indisprimary), _keys_now.keys)
+$$;
+COMMENT ON FUNCTION weir._keys_now IS
+  'The names of the columns of a table''s primary key, or keys, those that it had, if it has none any more. The functions that weir.watch_table has made call it. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.unwatch_table(table_name regclass, channel text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -244,6 +244,11 @@ func TestTheUINeedsARoleOfItsOwn(t *testing.T) {
 func TestTheUISeesTheHub(t *testing.T) {
 	t.Parallel()
 	s := start(t, server.Config{Database: pgtest.Database(t), Web: web.Config{Anonymous: true}}, Config{Open: weirui.Admin})
+	for _, path := range []string{"", "ui", "ui/", "ui/static/none", "metrics", "healthz", "v1/ws", "v1/events", "v1/none"} {
+		if answer, _ := ask(t, "GET", "http://"+s.HTTPAddr().String()+"/"+path); answer.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("a cache may keep /%s: %s, %q", path, answer.Status, answer.Header.Get("Cache-Control"))
+		}
+	}
 	if _, text := ask(t, "GET", "http://"+s.HTTPAddr().String()+"/"); !strings.Contains(text, "the web UI is at /ui/") {
 		t.Errorf("the hub's first page does not lead to its UI: %s", text)
 	}

@@ -170,6 +170,7 @@ func (w *Web) routes() {
 // ServeHTTP implements http.Handler. Every body has a deadline, even one that no handler reads: net/http reads it to its end before the
 // connection's next request.
 func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("Cache-Control", "no-store") // unless a handler says otherwise, nothing between may keep an answer
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(w.BodyTimeout))
 	}
