@@ -10624,20 +10624,20 @@ BEGIN
            max(r.waiting) AS waiting, max(r.oldest) AS oldest
     FROM read r GROUP BY r.bin
   ), buckets AS (  -- slices are taken once for each row; an element, each time from the whole array
-    SELECT k.bin, 'wait' AS what, k.bucket, sum(k.n)::float8 AS n
+    SELECT k.bin, false AS ran, k.bucket, sum(k.n)::float8 AS n
     FROM (SELECT r.bin, unnest(r.waits[:][1:1]) AS bucket, unnest(r.waits[:][2:2]) AS n FROM read r WHERE r.waits IS NOT NULL) k GROUP BY k.bin, k.bucket
     UNION ALL
-    SELECT k.bin, 'run', k.bucket, sum(k.n)::float8
+    SELECT k.bin, true, k.bucket, sum(k.n)::float8
     FROM (SELECT r.bin, unnest(r.runs[:][1:1]) AS bucket, unnest(r.runs[:][2:2]) AS n FROM read r WHERE r.runs IS NOT NULL) k GROUP BY k.bin, k.bucket
   ), heaped AS (
-    SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.what ORDER BY b.bucket) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.what) AS total FROM buckets b
+    SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.ran ORDER BY b.bucket) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.ran) AS total FROM buckets b
   ), quantiles AS (  -- durations within a bucket are taken to be evenly spread, on its logarithmic scale
-    SELECT h.bin, h.what, p.p, CASE WHEN h.bucket = 0 THEN f.f ELSE power(2, (h.bucket - 1 + f.f) / 2) END * interval '1 millisecond' AS took
+    SELECT h.bin, h.ran, p.p, CASE WHEN h.bucket = 0 THEN f.f ELSE power(2, (h.bucket - 1 + f.f) / 2) END * interval '1 millisecond' AS took
     FROM heaped h CROSS JOIN (VALUES (0.5::float8), (0.95)) p(p) CROSS JOIN LATERAL (SELECT (p.p * h.total - (h.heap - h.n)) / h.n AS f) f
     WHERE p.p * h.total > h.heap - h.n AND p.p * h.total <= h.heap
   ), spread AS MATERIALIZED (
-    SELECT q.bin, max(q.took) FILTER (WHERE q.what = 'wait' AND q.p = 0.5) AS wait_p50, max(q.took) FILTER (WHERE q.what = 'wait' AND q.p > 0.5) AS wait_p95,
-           max(q.took) FILTER (WHERE q.what = 'run' AND q.p = 0.5) AS run_p50, max(q.took) FILTER (WHERE q.what = 'run' AND q.p > 0.5) AS run_p95
+    SELECT q.bin, max(q.took) FILTER (WHERE NOT q.ran AND q.p = 0.5) AS wait_p50, max(q.took) FILTER (WHERE NOT q.ran AND q.p > 0.5) AS wait_p95,
+           max(q.took) FILTER (WHERE q.ran AND q.p = 0.5) AS run_p50, max(q.took) FILTER (WHERE q.ran AND q.p > 0.5) AS run_p95
     FROM quantiles q GROUP BY q.bin
   )
   SELECT t.at, coalesce(s.completed, 0), coalesce(s.failed, 0), coalesce(s.cancelled, 0), coalesce(s.retried, 0), coalesce(s.other, 0), coalesce(s.waiting, 0), coalesce(s.oldest, interval '0'),

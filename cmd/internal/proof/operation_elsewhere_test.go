@@ -35,7 +35,7 @@ func TestAnOperationGoesOnAtAPromotedStandby(t *testing.T) {
 	// All this is lost: two steps, and an operation that was begun, done and noted.
 	stepOperation(t, conn, 20)
 	stepOperation(t, conn, 10)
-	lost := beginOperation(t, conn, "cancel", `{"queue": "q"}`, "")
+	beginOperation(t, conn, "cancel", `{"queue": "q"}`, "")
 	endedOperations(t, conn, 100)
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
