@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -79,6 +80,35 @@ var failing = []script{
 			s.hub.Restart()
 		}
 		s.allEnd(3 * each)
+		d.stopped()
+	}},
+	{promise: "a hub that stops lets jobs end, and the client goes on at the next", via: "http", run: func(s *stage) {
+		d := s.worker(nil)
+		id := s.enqueue("max_attempts => 1")
+		e := d.job(id)
+		stopped := make(chan struct{})
+		go func() { // ends with the hub, which waits for the job
+			defer close(stopped)
+			s.hub.Stop()
+		}()
+		pgtest.Until(s, "the hub is stopping", func() bool {
+			answer, err := http.Get("http://" + s.hub.Address + "/readyz")
+			if err != nil {
+				return true
+			}
+			answer.Body.Close()
+			return answer.StatusCode != http.StatusOK
+		})
+		d.finish(e, "return", object{"output": "in time"})
+		if out := s.output(id); out != "in time" {
+			s.Errorf("the output is %q", out)
+		}
+		pgtest.Receive(s, stopped, "the hub stops")
+		s.hub.Restart()
+		other := s.enqueue("max_attempts => 1")
+		d.finish(d.job(other), "return", nil)
+		s.until(other, "completed")
+		d.none("interrupted")
 		d.stopped()
 	}},
 	{promise: "a pool that is exhausted does not stop the worker", needs: []string{"transactions", "lease"}, run: func(s *stage) {

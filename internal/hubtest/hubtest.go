@@ -65,7 +65,7 @@ func Run(t testing.TB, database string, complaints io.Writer, flags ...string) *
 	t.Helper()
 	h := &Hub{Address: "127.0.0.1:0", t: t, database: database, complaints: complaints, flags: flags}
 	h.start()
-	t.Cleanup(h.stop)
+	t.Cleanup(h.Stop)
 	return h
 }
 
@@ -88,7 +88,7 @@ func (h *Hub) start() {
 	}
 	at, ended, process := make(chan string, 1), make(chan error, 1), h.process
 	h.ended = ended
-	go func() { // ends with the process, which stop and Kill wait for
+	go func() { // ends with the process, which Stop and Kill wait for
 		lines := bufio.NewScanner(output)
 		for lines.Scan() {
 			if m := serves.FindStringSubmatch(lines.Text()); m != nil {
@@ -118,17 +118,20 @@ func (h *Hub) Kill() {
 	h.killed = true
 }
 
-// Restart starts a hub that was killed, at the same address.
+// Restart starts a hub that was killed or stopped, at the same address.
 func (h *Hub) Restart() {
 	h.t.Helper()
 	h.killed = false
 	h.start()
 }
 
-func (h *Hub) stop() {
+// Stop ends the hub with SIGTERM, unless it has ended.
+func (h *Hub) Stop() {
+	h.t.Helper()
 	if h.killed {
 		return
 	}
+	h.killed = true
 	if err := h.process.Process.Signal(syscall.SIGTERM); err != nil {
 		h.t.Errorf("stop the hub: %v", err)
 	}
