@@ -39,8 +39,7 @@ type Pusher struct {
 	key     []byte // for tokens
 	gate    *web.Gate
 	metrics *metrics
-	first   map[string]*target // as the file was when it was opened
-	trouble string             // why the file can't be read, as it was logged; "": it can
+	trouble string // why the file can't be read, as it was logged; "": it can
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // those that were taken out of the file, too, while they have jobs
@@ -54,7 +53,10 @@ func New(c Config) (*Pusher, error) {
 	}
 	key := hmac.New(sha256.New, []byte(c.Secret))
 	key.Write([]byte("weir push tokens"))
-	p := &Pusher{Config: c, client: newClient(), key: key.Sum(nil), first: first, endpoints: map[string]*endpoint{}}
+	p := &Pusher{Config: c, client: newClient(), key: key.Sum(nil), endpoints: map[string]*endpoint{}}
+	for name, t := range first { // before they run: a hub that was restarted may get reports at once
+		p.endpoints[name] = newEndpoint(p, t)
+	}
 	p.metrics, err = newMetrics(c.Metrics, p)
 	return p, err
 }
@@ -64,7 +66,11 @@ func (p *Pusher) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer p.client.CloseIdleConnections()
 	defer all.Wait()
-	p.apply(ctx, p.first, &all)
+	p.mu.Lock()
+	for _, e := range p.endpoints {
+		all.Go(func() { e.run(ctx) })
+	}
+	p.mu.Unlock()
 	for sleep.For(ctx, readEvery) {
 		targets, err := readFile(p.File)
 		if err != nil {

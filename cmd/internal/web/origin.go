@@ -67,7 +67,7 @@ func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 		}
 		if origin != "" {
 			rw.Header().Set("Access-Control-Allow-Origin", origin)
-			rw.Header().Set("Access-Control-Expose-Headers", "Retry-After")
+			rw.Header().Set("Access-Control-Expose-Headers", "Retry-After, Idempotent-Replayed")
 		}
 		next(rw, r)
 	}
