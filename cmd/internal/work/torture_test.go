@@ -158,8 +158,9 @@ func TestNothingIsLostThoughHubsAndWorkersAreKilled(t *testing.T) {
 		}
 		return n
 	}
-	begin, n := time.Now(), -1
-	for n = left(); n != 0 && sleep.For(ctx, time.Second); n = left() {
+	begin, n := time.Now(), left()
+	for n != 0 && sleep.For(ctx, time.Second) {
+		n = left()
 	}
 	stop()
 	all.Wait()
@@ -285,7 +286,7 @@ func (h *hubs) session(ctx context.Context, worker *string, held map[string]job,
 	if err != nil {
 		return err
 	}
-	defer conn.CloseNow()
+	defer func() { _ = conn.CloseNow() }()
 	tokens := []string{}
 	for token := range held {
 		tokens = append(tokens, token)

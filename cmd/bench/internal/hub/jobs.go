@@ -239,7 +239,7 @@ func (b *jobsBench) socket(ctx context.Context, queue string, run func(int64), r
 	if err != nil {
 		return err
 	}
-	defer conn.CloseNow()
+	defer func() { _ = conn.CloseNow() }()
 	var mu sync.Mutex // one record follows the other
 	for {
 		_, text, err := conn.Read(ctx)
