@@ -4,6 +4,8 @@
 //   const stream = new WeirSocket("https://hub.example.com", { channels: ["orders.*"] });
 //   stream.onmessage = ({ channel, payload, position }) => …;
 //   stream.onhistory = ({ history, complete }) => …;     // with the option last; by default each message of it goes to onmessage
+//   stream.onpresence = ({ channel, joined, left, count }) => …; // with the option presence: who joins and leaves
+//   stream.onmembers = ({ channel, users, count }) => …; // the answer to stream.members(channel)
 //   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: reload what you show
 //   stream.onstate   = (state, detail) => …;             // "connecting", "open", "waiting" (to try again) or "closed" (by you, or refused)
 //   stream.publish("orders.new", "42");
@@ -11,13 +13,13 @@
 //
 // WeirEvents is the same over Server-Sent Events, and can't publish. Both reconnect automatically and resume at their position, so
 // that no message is missed or delivered twice. Options: channels, token, position (where to start), last (begin with the last
-// messages of each channel, this many), skip (be skipped ahead instead of disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
+// messages of each channel, this many), presence (who joins and leaves), skip (be skipped ahead instead of disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
 // each connection. If the token is refused and there is no function to get another, the stream closes and reports why.
 
 class WeirStream {
-  constructor(hub, { channels, token = "", position = "", last = 0, skip = false }) {
-    Object.assign(this, { hub, channels, token, position, last, skip, failures: 0, opened: false, over: false });
-    this.onmessage = this.ongap = this.onheartbeat = this.onerror = this.onstate = () => {};
+  constructor(hub, { channels, token = "", position = "", last = 0, presence = false, skip = false }) {
+    Object.assign(this, { hub, channels, token, position, last, presence, skip, failures: 0, opened: false, over: false });
+    this.onmessage = this.onpresence = this.onmembers = this.ongap = this.onheartbeat = this.onerror = this.onstate = () => {};
     this.onhistory = ({ history }) => history.forEach((message) => this.onmessage(message));
     queueMicrotask(() => this.over || this.open()); // after the page has set its handlers
   }
@@ -63,6 +65,7 @@ class WeirStream {
     if (this.shown) url.searchParams.set("access_token", this.shown);
     if (this.position) url.searchParams.set("position", this.position);
     else if (this.last) url.searchParams.set("last", this.last);
+    if (this.presence) url.searchParams.set("presence", "true");
     if (this.skip) url.searchParams.set("slow", "skip");
     return url;
   }
@@ -80,6 +83,8 @@ class WeirStream {
       case "message":    this.onmessage(said); break;
       case "gap":        this.ongap(said); break;
       case "heartbeat":  this.onheartbeat(said); break;
+      case "presence":   this.onpresence(said); break;
+      case "members":    this.onmembers(said); break;
       case "error":      this.onerror(said); break;
     }
   }
@@ -109,7 +114,7 @@ export class WeirSocket extends WeirStream {
     const socket = new WebSocket(url, this.shown ? ["weir.v1", "bearer." + this.shown] : ["weir.v1"]);
     this.socket = socket;
     socket.onopen = () => {
-      this.say({ type: "subscribe", channels: this.channels, position: this.position, last: this.position ? 0 : this.last });
+      this.say({ type: "subscribe", channels: this.channels, position: this.position, last: this.position ? 0 : this.last, presence: this.presence });
       this.alive();
     };
     socket.onmessage = ({ data }) => {
@@ -134,6 +139,9 @@ export class WeirSocket extends WeirStream {
 
   say(request) { this.socket.send(JSON.stringify(request)); }
 
+  // members asks who is on a channel.
+  members(channel, after = "") { this.say({ type: "presence", channel, after }); }
+
   publish(channel, payload) { this.say({ type: "publish", channel, payload }); }
 
   hangUp() {
@@ -147,7 +155,7 @@ export class WeirSocket extends WeirStream {
 export class WeirEvents extends WeirStream {
   connect() {
     const events = this.source = new EventSource(this.events());
-    for (const type of ["subscribed", "message", "gap", "heartbeat"]) {
+    for (const type of ["subscribed", "message", "gap", "heartbeat", "presence"]) {
       events.addEventListener(type, ({ data }) => this.hear(JSON.parse(data)));
     }
     events.addEventListener("end", ({ data }) => {

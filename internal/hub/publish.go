@@ -62,6 +62,16 @@ func (h *Hub) Pass(ctx context.Context, d Draft) error {
 	return nil
 }
 
+// Local delivers a message to the subscribers of this hub alone: immediately, at most once, and without a position.
+func (h *Hub) Local(d Draft) { h.pass(d) }
+
+// Wanted reports whether a channel has subscribers at this hub by its name; patterns don't count.
+func (h *Hub) Wanted(channel string) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.index.channels[Channel(channel)] != nil
+}
+
 // publishDrafts logs drafts until ctx ends, all that wait in one transaction.
 func (h *Hub) publishDrafts(ctx context.Context) {
 	defer h.publishing.Rest()

@@ -25,6 +25,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/cluster"
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
 	"github.com/weir-pg/weir/cmd/internal/policy"
+	"github.com/weir-pg/weir/cmd/internal/presence"
 	"github.com/weir-pg/weir/cmd/internal/push"
 	"github.com/weir-pg/weir/cmd/internal/wake"
 	"github.com/weir-pg/weir/cmd/internal/web"
@@ -122,7 +123,8 @@ type Server struct {
 
 	roster   *pgwire.Roster // nil: every client is accepted
 	refusals refusals
-	policies *policy.File // nil: none
+	policies *policy.File       // nil: none
+	presence *presence.Presence // nil: none
 	users    users
 	web      *web.Web
 	http     *http.Server
@@ -191,6 +193,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
 	s.inner.Go(func() { s.watchUsers(inner) })
+	if s.presence != nil {
+		s.inner.Go(func() { s.presence.Run(inner) })
+	}
 	if s.roster != nil || s.pg != nil && s.policies != nil {
 		s.inner.Go(func() { s.recheck(inner) })
 	}
@@ -339,6 +344,14 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			}
 		}
 		c.Policies, c.Revoked = s.policies, s.users.has
+		if s.policies != nil {
+			s.presence = presence.New(presence.Config{
+				Hub: s.hub, Secret: []byte(s.secret), Logger: s.log,
+				On:     func(channel string) bool { return s.policies.Set().PresenceOf(channel) },
+				Active: func() bool { return s.policies.Set().HasPresence() },
+			})
+			c.Presence = s.presence
+		}
 		c.Hub, c.Logger, c.Metrics, c.Jobs, c.Stuck, c.Ready = s.hub, s.log, registry, s.jobs, s.stuck, s.Ready
 		c.Limits.QueueBytes = s.config.QueueBytes
 		if s.web, err = web.New(c); err != nil {

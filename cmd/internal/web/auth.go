@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -60,11 +61,12 @@ type Ask struct {
 
 // Grant is an Authorizer's answer: what is allowed, which may be more than was asked for, and until when.
 type Grant struct {
-	Allow   []hub.Filter // nil: nothing
-	Expires time.Time    // zero: never
-	User    string       // whose token it is; empty: unknown
-	Issued  time.Time    // when the token was issued; zero: it has none, or does not say
-	Terms   *Terms       // further limits of what is allowed; nil: none
+	Allow   []hub.Filter    // nil: nothing
+	Expires time.Time       // zero: never
+	User    string          // whose token it is; empty: unknown
+	Info    json.RawMessage // about the user, for other members of a channel; nil: nothing
+	Issued  time.Time       // when the token was issued; zero: it has none, or does not say
+	Terms   *Terms          // further limits of what is allowed; nil: none
 }
 
 // Terms limit what a callback allows, in addition to the policies of the channels. What is nil is not limited.

@@ -152,6 +152,7 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 		Allow     json.RawMessage `json:"allow"`
 		ExpiresIn *float64        `json:"expires_in"`
 		User      string          `json:"user"`
+		Info      json.RawMessage `json:"info"`
 		Terms
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
@@ -174,6 +175,7 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	if len(a.User) > maxUser {
 		return grant, fmt.Errorf("the user has %d bytes; the limit is %d", len(a.User), maxUser)
 	}
+	grant.Info = infoOf(a.Info)
 	if grant.User = a.User; a.Terms != (Terms{}) {
 		grant.Terms = &a.Terms
 	}

@@ -26,6 +26,9 @@ type message struct {
 }
 
 func messageJSON(m *hub.Message) []byte {
+	if hub.IsInternal(m.Channel) { // an event about members
+		return m.Payload
+	}
 	out := message{Type: "message", Channel: m.Channel}
 	if m.Binary {
 		text := base64.StdEncoding.EncodeToString(m.Payload)
@@ -115,7 +118,14 @@ type eventKind struct{}
 func (eventKind) name() string { return "sse" }
 
 func (eventKind) message(m *hub.Message) []byte {
-	return m.Encoded(hub.FormatSSE, func(m *hub.Message) []byte { return appendEvent(nil, m.Position, "message", messageJSON(m)) })
+	return m.Encoded(hub.FormatSSE, func(m *hub.Message) []byte { return appendEvent(nil, m.Position, eventName(m), messageJSON(m)) })
+}
+
+func eventName(m *hub.Message) string {
+	if hub.IsInternal(m.Channel) {
+		return "presence"
+	}
+	return "message"
 }
 
 func (eventKind) append(dst []byte, at hub.Position, e outgoing) []byte {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ type wanted struct {
 	resume  bool
 	after   hub.Position
 	last    int
+	events  bool // about the channels' members
 	terms   *Terms
 	policy  hub.Policy
 }
@@ -37,6 +39,13 @@ func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
 		if err := w.checkLast(want.last); err != nil {
 			return want, err
 		}
+	}
+	switch text := q.Get("presence"); text {
+	case "", "false":
+	case "true":
+		want.events = true
+	default:
+		return want, badRequest(fmt.Sprintf("%.50q is not a valid value of presence", text), "send presence=true")
 	}
 	at := r.Header.Get("Last-Event-ID")
 	if at == "" {
@@ -75,6 +84,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	want.terms = grant.Terms
 	s.holds(want.filters...)
 	s.livesBy(token, strings.Clone(grant.User), revision)
+	s.life.info = grant.Info
 	s.until(grant.Expires)
 	head := rw.Header()
 	head.Set("Content-Type", "text/event-stream")
@@ -145,14 +155,21 @@ func (s *stream) begin(head []byte, want wanted) {
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
 	defer cancel()
 	s.startTimer()
+	var events []hub.Filter
+	if want.events {
+		events = s.web.eventsOf(want.filters)
+	}
 	answer := outgoing{Type: "subscribed"}
 	if want.resume {
 		answer.Position = want.after.String()
 		if err = s.standsAt(want.after, answer); err == nil {
-			err = s.sub.Resume(ctx, want.after, want.filters...)
+			err = s.sub.Resume(ctx, want.after, slices.Concat(want.filters, events)...)
 		}
 	} else {
-		err = s.followLast(ctx, answer, want.last, distinct(want.filters), want.terms)
+		err = s.followLast(ctx, answer, want.last, distinct(want.filters), events, want.terms)
+	}
+	if err == nil {
+		s.enters(want.filters)
 	}
 	if err != nil {
 		s.web.log.Debug("weir: start an event stream", "error", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -33,14 +34,14 @@ type history struct {
 	Complete bool              `json:"complete"` // there are as many as were asked for, or no older ones
 }
 
-// followLast is follow with the last messages of each channel: the answer contains them, and everything later is delivered.
-func (s *stream) followLast(ctx context.Context, answer outgoing, last int, filters []hub.Filter, granted *Terms) error {
+// followLast is follow with the last messages of each channel, and events about their members: the answer contains them, and everything later is delivered.
+func (s *stream) followLast(ctx context.Context, answer outgoing, last int, filters, events []hub.Filter, granted *Terms) error {
 	if last == 0 {
-		return s.follow(ctx, answer, filters)
+		return s.follow(ctx, answer, slices.Concat(filters, events))
 	}
 	defer s.sub.Continue()
 	ns, less := s.web.historyOf(last, filters, granted)
-	found, err := s.sub.SubscribeLast(ctx, ns, filters...)
+	found, err := s.sub.SubscribeLast(ctx, append(ns, make([]int, len(events))...), slices.Concat(filters, events)...)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,9 @@ type request struct {
 	ID       json.RawMessage `json:"id"`
 	Channels List[string]    `json:"channels"`
 	Position string          `json:"position"`
-	Last     int             `json:"last"` // messages of each channel to begin with
+	Last     int             `json:"last"`     // messages of each channel to begin with
+	Presence bool            `json:"presence"` // events about the channels' members
+	After    string          `json:"after"`
 	Token    string          `json:"token"`
 	draftJSON
 	Messages List[draftJSON] `json:"messages"`
@@ -83,10 +85,12 @@ func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
 	case "auth":
 		expires, err := ws.authenticate(ctx, r.Token)
 		return outgoing{Type: "authorized", Expires: expires}, err
+	case "presence":
+		return ws.members(ctx, r)
 	case "ping":
 		return outgoing{Type: "pong"}, nil
 	}
-	return outgoing{}, badRequest(fmt.Sprintf("%.50q is not a valid request type", r.Type), "the types are subscribe, unsubscribe, publish, auth and ping")
+	return outgoing{}, badRequest(fmt.Sprintf("%.50q is not a valid request type", r.Type), "the types are subscribe, unsubscribe, publish, presence, auth and ping")
 }
 
 // subscribe adds channels. A connection's first subscribe may resume at a position.
@@ -117,6 +121,10 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	if err := ws.permit(ctx, Subscribe, filters); err != nil {
 		return err
 	}
+	var events []hub.Filter
+	if r.Presence {
+		events = ws.web.eventsOf(filters)
+	}
 	answer := outgoing{Type: "subscribed", ID: r.ID}
 	if r.Position != "" {
 		// The answer comes first, then the messages that were missed.
@@ -124,15 +132,15 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 		if err := ws.standsAt(after, answer); err != nil {
 			return err
 		}
-		if err := ws.sub.Resume(ctx, after, added...); err != nil {
+		if err := ws.sub.Resume(ctx, after, slices.Concat(added, events)...); err != nil {
 			ws.leave(err) // the client has already been told that it is subscribed
 			return err
 		}
 	} else if r.Last > 0 {
-		if err := ws.followLast(ctx, answer, r.Last, distinct(filters), ws.grants.subscribe.Terms); err != nil {
+		if err := ws.followLast(ctx, answer, r.Last, distinct(filters), events, ws.grants.subscribe.Terms); err != nil {
 			return err
 		}
-	} else if err := ws.follow(ctx, answer, added); err != nil {
+	} else if err := ws.follow(ctx, answer, slices.Concat(added, events)); err != nil {
 		return err
 	}
 	if ws.filters == nil {
@@ -142,6 +150,7 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 		ws.filters[f] = struct{}{}
 	}
 	ws.holds(added...)
+	ws.enters(added)
 	ws.resumed = true
 	return nil
 }
@@ -185,6 +194,10 @@ func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {
 		delete(ws.filters, f)
 	}
 	ws.lets(filters)
+	ws.quits(filters)
+	if events := ws.web.eventsOf(filters); len(events) > 0 {
+		ws.sub.Unsubscribe(events...)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,11 +34,12 @@ const (
 type claims struct {
 	jwt.RegisteredClaims
 	Weir struct {
-		Subscribe []string `json:"subscribe"`
-		Publish   []string `json:"publish"`
-		Jobs      []string `json:"jobs"`
-		Work      []string `json:"work"`
-		Enqueue   []string `json:"enqueue"`
+		Info      json.RawMessage `json:"info"`
+		Subscribe []string        `json:"subscribe"`
+		Publish   []string        `json:"publish"`
+		Jobs      []string        `json:"jobs"`
+		Work      []string        `json:"work"`
+		Enqueue   []string        `json:"enqueue"`
 	} `json:"weir"`
 }
 
@@ -115,7 +117,7 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if err != nil {
 		return Grant{}, NoToken("the token's claim weir is not valid: "+err.Error(), "")
 	}
-	grant := Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject}
+	grant := Grant{Allow: allow, Expires: c.ExpiresAt.Add(b.leeway), User: c.Subject, Info: infoOf(c.Weir.Info)}
 	if c.IssuedAt != nil {
 		grant.Issued = c.IssuedAt.Time
 	}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -20,6 +21,10 @@ type life struct {
 	stopped bool
 	beatAt  time.Time
 	expires time.Time // zero: never
+
+	present map[string]string // channels that it is a member of, with the user as whom
+	info    json.RawMessage   // about the user, for other members
+	gone    bool              // it has ended, and enters no channel any more
 
 	token    string       // the token that the Authorizer last accepted
 	user     string       // whose token it is

@@ -66,6 +66,7 @@ func (w *Web) exit(s *stream) {
 	w.mu.Lock()
 	delete(w.all, s)
 	w.mu.Unlock()
+	s.quitsAll()
 	w.metrics.closed(s.kind)
 	w.release(s.remote)
 }

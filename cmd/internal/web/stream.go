@@ -59,6 +59,7 @@ type outgoing struct {
 	Reason   hub.Reason      `json:"reason,omitempty"`
 	Expires  *time.Time      `json:"expires,omitempty"`
 	*history
+	*membersAnswer
 	*Failure
 }
 

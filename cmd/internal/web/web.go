@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-pg/weir/cmd/internal/policy"
+	"github.com/weir-pg/weir/cmd/internal/presence"
 	"github.com/weir-pg/weir/cmd/internal/rate"
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -25,6 +26,8 @@ type Config struct {
 
 	Authorizer Authorizer // nil: all clients are refused, unless Anonymous is set
 	Anonymous  bool       // without an Authorizer, all clients may subscribe, publish and wait for jobs
+
+	Presence *presence.Presence // who is on which channel; nil: unknown
 
 	// Revoked reports whether a user's tokens that were issued at a time, or at an unknown one, are refused. nil: none are. It must not block.
 	Revoked func(user string, issued time.Time) bool
@@ -153,6 +156,7 @@ func (w *Web) routes() {
 	for _, e := range w.Endpoints {
 		e.Register(&Gate{w})
 	}
+	w.mux.HandleFunc("GET /v1/presence", w.sameOrigin(w.servePresence))
 	w.mux.HandleFunc("OPTIONS /v1/", w.sameOrigin(servePreflight))
 	w.mux.HandleFunc("GET /healthz", w.serveHealth)
 	w.mux.HandleFunc("GET /readyz", w.serveReady)

@@ -50,6 +50,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.livesBy(token, strings.Clone(grant.User), revision)
+	s.life.info = grant.Info
 	ws := &webSocket{stream: s, rate: newRate(w.Limits)}
 	ws.conn, err = websocket.Accept(hijack{rw, ws}, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{subprotocol},

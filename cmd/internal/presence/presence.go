@@ -1,0 +1,374 @@
+package presence
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/sleep"
+)
+
+// Config configures a Presence. Hub, Secret and On are required.
+type Config struct {
+	Hub    *hub.Hub
+	Secret []byte                    // shared by all hubs of the database, and known to nobody else
+	On     func(channel string) bool // whether a channel has presence
+	Active func() bool               // whether any channel may have; nil: yes
+	Logger *slog.Logger              // nil: slog.Default()
+
+	Every time.Duration // how often changes are announced; 0: 250 ms
+	Beat  time.Duration // how often the hub says that it lives; 0: 5 s
+	Grace time.Duration // how long a user whose last connection has ended remains; 0: 2 s
+}
+
+const (
+	channel      = hub.Internal + "presence"
+	events       = hub.Internal + "members."
+	maxRoom      = 10000  // users of this hub that are listed on one channel
+	maxLocal     = 200000 // on all channels; others are counted
+	maxHubs      = 1000
+	askEvery     = time.Second // at most; the same for answers
+	maxSilent    = 3           // own beats without one of the other hub
+	frameEntries = 1000        // in a frame
+	frameBytes   = 128 << 10
+	queueBytes   = 32 << 20 // of frames that have not been taken in
+	publishFor   = 10 * time.Second
+)
+
+// Presence knows who is on which channel. Create it with New, and call Run.
+type Presence struct {
+	Config
+	id string // of this life of the hub
+
+	mu      sync.Mutex
+	rooms   rooms
+	remotes map[string]*remote
+	dirty   map[string]struct{} // channels with changes that no event has told
+	local   map[place]*here
+	sizes   map[string]int // users listed of each channel
+	more    map[string]int // connections that are counted, and not listed
+	leaving map[place]time.Time
+	out     frame // changes to announce
+	seq     int64
+	reset   bool // all members are to be announced
+	asked   bool // by another hub
+	asks    bool // others are to announce theirs
+
+	askedAt, resetAt time.Time // when this was last done
+}
+
+// here is a user on a channel at this hub.
+type here struct {
+	connections int
+	info        json.RawMessage
+}
+
+// New returns a Presence.
+func New(c Config) *Presence {
+	for _, d := range []struct {
+		value *time.Duration
+		or    time.Duration
+	}{{&c.Every, 250 * time.Millisecond}, {&c.Beat, 5 * time.Second}, {&c.Grace, 2 * time.Second}} {
+		if *d.value <= 0 {
+			*d.value = d.or
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &Presence{
+		Config: c, id: rand.Text(), rooms: rooms{}, remotes: map[string]*remote{}, dirty: map[string]struct{}{}, local: map[place]*here{}, sizes: map[string]int{},
+		more: map[string]int{}, leaving: map[place]time.Time{}, reset: true, asks: true,
+	}
+}
+
+// EventsOf returns the channel on which subscribers of this hub receive the events of a channel. Their payloads are whole objects for clients.
+func EventsOf(of string) hub.Channel { return hub.Channel(events + of) }
+
+// Enter notes that a connection of a user has subscribed to a channel. It reports whether the channel has presence; then Leave must follow.
+func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
+	if p == nil || user == "" || !p.On(on) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := place{on, user}
+	if h := p.local[at]; h != nil {
+		h.connections++
+		delete(p.leaving, at)
+		return true
+	}
+	if p.sizes[on] >= maxRoom || len(p.local) >= maxLocal {
+		p.count(on, 1)
+		return true
+	}
+	p.local[at] = &here{1, info}
+	p.sizes[on]++
+	e := entry{Channel: on, User: user, Info: info}
+	p.rooms.join(e)
+	p.dirty[on] = struct{}{}
+	p.out.Users = append(p.out.Users, e)
+	return true
+}
+
+// count counts connections that are not listed.
+func (p *Presence) count(on string, n int) {
+	if p.more[on] += n; p.more[on] == 0 {
+		delete(p.more, on)
+	}
+	p.rooms.addMore(on, n)
+	p.dirty[on] = struct{}{}
+	if p.out.More == nil {
+		p.out.More = map[string]int{}
+	}
+	p.out.More[on] = p.more[on]
+}
+
+// Leave notes that a connection for which Enter returned true is no longer subscribed.
+func (p *Presence) Leave(on, user string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := place{on, user}
+	h := p.local[at]
+	if h == nil || h.connections == 0 {
+		if p.more[on] > 0 {
+			p.count(on, -1)
+		}
+		return
+	}
+	if h.connections--; h.connections == 0 {
+		p.leaving[at] = time.Now().Add(p.Grace) // a page that is loaded again has not left
+	}
+}
+
+// List returns up to most members of a channel, by name, from the one after a name on.
+func (p *Presence) List(of, after string, most int) Members {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rooms[of].list(of, after, most)
+}
+
+// Run announces members, and takes in those of other hubs, until ctx ends.
+func (p *Presence) Run(ctx context.Context) {
+	for ; ; sleep.For(ctx, p.Every) {
+		if ctx.Err() != nil {
+			return
+		}
+		if p.Active != nil && !p.Active() {
+			continue
+		}
+		sub, err := p.Hub.Join(sink{p}, hub.Options{MaxBytes: queueBytes, Slow: hub.SkipAhead})
+		if err == nil {
+			err = sub.Subscribe(ctx, hub.Channel(channel))
+			if err == nil {
+				p.turn(ctx)
+			}
+			sub.Leave()
+		}
+		if err != nil && ctx.Err() == nil {
+			p.Logger.Warn("weir: who is on which channel is not known now", "error", err)
+		}
+	}
+}
+
+// turn announces changes until ctx ends.
+func (p *Presence) turn(ctx context.Context) {
+	var beat time.Time
+	failed := false
+	for sleep.For(ctx, p.Every) {
+		p.settle()
+		due := time.Since(beat) >= p.Beat
+		frames := p.frames(due)
+		if len(frames) > 0 {
+			err := p.publish(ctx, frames)
+			if err != nil && ctx.Err() == nil && !failed {
+				p.Logger.Warn("weir: members of channels can't be announced now", "error", err)
+			}
+			if failed = err != nil; failed {
+				p.mu.Lock()
+				p.reset = true // it is not known what has arrived
+				p.mu.Unlock()
+			} else if due {
+				beat = time.Now()
+			}
+		}
+		p.tell()
+	}
+}
+
+// settle lets users leave whose last connection ended a while ago.
+func (p *Presence) settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for at, when := range p.leaving {
+		if now.Before(when) {
+			continue
+		}
+		delete(p.leaving, at)
+		delete(p.local, at)
+		if p.sizes[at.channel]--; p.sizes[at.channel] == 0 {
+			delete(p.sizes, at.channel)
+		}
+		p.rooms.leave(at.channel, at.user)
+		p.dirty[at.channel] = struct{}{}
+		p.out.Users = append(p.out.Users, entry{Channel: at.channel, User: at.user, Left: true})
+	}
+}
+
+// frames returns what is to be announced.
+func (p *Presence) frames(beat bool) (all []frame) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.asks && now.Sub(p.askedAt) > askEvery {
+		all = append(all, frame{Hello: true})
+		p.asks, p.askedAt = false, now
+	}
+	out := p.out
+	if p.reset || p.asked && now.Sub(p.resetAt) > askEvery {
+		p.reset, p.asked, p.resetAt = false, false, now
+		out = frame{More: p.more}
+		for at, h := range p.local {
+			out.Users = append(out.Users, entry{Channel: at.channel, User: at.user, Info: h.info})
+		}
+		all = append(all, split(out, true)...)
+	} else {
+		all = append(all, split(out, false)...)
+	}
+	p.out = frame{}
+	for i := range all {
+		if !all[i].Hello {
+			p.seq++
+		}
+		all[i].Hub, all[i].Seq = p.id, p.seq
+	}
+	if beat {
+		all = append(all, frame{Hub: p.id, Seq: p.seq, Beat: true})
+	}
+	return all
+}
+
+// split splits changes into frames, in their order: the same user may have left and joined again.
+func split(f frame, reset bool) (all []frame) {
+	var one frame
+	n, bytes := 0, 0
+	flush := func() {
+		all = append(all, one)
+		one, n, bytes = frame{}, 0, 0
+	}
+	room := func(e entry) {
+		if n++; n > frameEntries || bytes > frameBytes {
+			flush()
+			n = 1
+		}
+		bytes += len(e.Channel) + len(e.User) + len(e.Info) + 32
+	}
+	for _, e := range f.Users {
+		room(e)
+		one.Users = append(one.Users, e)
+	}
+	for channel, count := range f.More {
+		room(entry{Channel: channel})
+		if one.More == nil {
+			one.More = map[string]int{}
+		}
+		one.More[channel] = count
+	}
+	if n > 0 || reset {
+		flush()
+	}
+	if reset {
+		all[0].Reset, all[len(all)-1].Done = true, true
+	}
+	return all
+}
+
+func (p *Presence) publish(ctx context.Context, frames []frame) error {
+	ctx, cancel := context.WithTimeout(ctx, publishFor)
+	defer cancel()
+	var drafts []hub.Draft
+	for _, f := range frames {
+		payload, err := sign(f, p.Secret)
+		if err != nil {
+			return err
+		}
+		drafts = append(drafts, hub.Draft{Channel: channel, Payload: payload})
+	}
+	for len(drafts) > 0 { // a reset of many members is several transactions
+		n := min(len(drafts), 10)
+		if err := p.Hub.PublishAll(ctx, drafts[:n]); err != nil {
+			return err
+		}
+		drafts = drafts[n:]
+	}
+	return nil
+}
+
+// tell sends events to this hub's subscribers who asked for them.
+func (p *Presence) tell() {
+	type told struct {
+		on    string
+		event Event
+	}
+	var all []told
+	p.mu.Lock()
+	for on := range p.dirty {
+		if r := p.rooms[on]; r != nil {
+			if r.changed {
+				all = append(all, told{on, r.event(on)})
+			}
+			if len(r.users) == 0 && r.more == 0 {
+				delete(p.rooms, on)
+			}
+		}
+	}
+	clear(p.dirty)
+	p.mu.Unlock()
+	for _, t := range all {
+		if to := string(EventsOf(t.on)); p.Hub.Wanted(to) {
+			if payload, err := json.Marshal(t.event); err == nil {
+				p.Hub.Local(hub.Draft{Channel: to, Payload: payload})
+			}
+		}
+	}
+}
+
+// sink takes in the frames of all hubs.
+type sink struct{ p *Presence }
+
+// Deliver implements hub.Sink.
+func (s sink) Deliver(all []hub.Event) error {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range all {
+		if e.Gap != nil {
+			for _, r := range p.remotes {
+				r.synced = false
+			}
+			p.asks = true
+			continue
+		}
+		f, ok := verify(e.Message.Payload, p.Secret)
+		switch {
+		case !ok:
+		case f.Hub != p.id:
+			p.receive(f)
+		case f.Beat:
+			for id, r := range p.remotes {
+				if r.silent++; r.silent > maxSilent {
+					p.forget(id)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Close implements hub.Sink.
+func (sink) Close(error) {}

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestClientsSeeWhoIsOnAChannel: at all hubs and over WebSocket, SSE and HTTP: who is there, who joins and who leaves, with what their tokens say about them. Where there is no
+// presence, and for who may not subscribe, nothing is seen.
+func TestClientsSeeWhoIsOnAChannel(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	path := filepath.Join(t.TempDir(), "channels.json")
+	if err := os.WriteFile(path, []byte(`{"channels": [{"match": "room.*", "presence": true}, {"match": "quiet.*"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var hubs []*Server
+	for range 2 {
+		hubs = append(hubs, start(t, Config{Database: url, PGAuth: Trust, ChannelsFile: path, Web: web.Config{Authorizer: authorizer(t)}}))
+	}
+	token := func(user string, channels ...string) string {
+		return tokenFor(t, user, channels, channels, jwt.MapClaims{"weir": map[string]any{"subscribe": channels, "publish": channels, "info": map[string]string{"name": strings.ToUpper(user)}}})
+	}
+	ada := open(t, hubs[0], token("ada", ">"))
+	if got := ada.ask(`{"type":"subscribe","channels":["room.1","quiet.1","room.*"],"presence":true,"last":5}`); got["type"] != "subscribed" {
+		t.Fatal(got)
+	}
+	// presence waits for an event in which somebody joins or leaves.
+	presence := func(c *socket, kind, user string) {
+		t.Helper()
+		for {
+			o := c.await("presence")
+			if text := fmt.Sprint(o[kind]); o["channel"] == "room.1" && strings.Contains(text, user) {
+				return
+			}
+		}
+	}
+	presence(ada, "joined", "ada")
+	bob := open(t, hubs[1], token("bob", ">"))
+	if got := bob.ask(`{"type":"subscribe","channels":["room.1"],"presence":true}`); got["type"] != "subscribed" {
+		t.Fatal(got)
+	}
+	presence(ada, "joined", "map[info:map[name:BOB] user:bob]")
+	pgtest.Until(t, "the hub of bob knows ada", func() bool {
+		bob.say(`{"type":"presence","id":1,"channel":"room.1"}`)
+		got := bob.await("members")
+		return got["count"] == 2.0 && fmt.Sprint(got["users"]) == "[map[info:map[name:ADA] user:ada] map[info:map[name:BOB] user:bob]]"
+	})
+
+	// An event stream is a member, too, and receives events.
+	request2, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/events?channel=room.1&presence=true&access_token=%s", hubs[1].HTTPAddr(), token("carl", "room.1")), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := http.DefaultClient.Do(request2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	presence(ada, "joined", "carl")
+	for _, c := range []struct {
+		path, token string
+		want        int
+		says        string
+	}{
+		{"channel=room.1", token("dan", "room.1"), 200, `"user":"carl"`},
+		{"channel=room.1&after=bob", token("dan", "room.1"), 200, `"count":3}`},
+		{"channel=room.1", token("dan", "room.2"), 403, "denied"},
+		{"channel=room.1", "", 401, "unauthorized"},
+		{"channel=quiet.1", token("dan", ">"), 403, "has no presence"},
+		{"channel=$weir.x", token("dan", ">"), 400, "bad_request"},
+	} {
+		if status, _, text := request(t, "GET", fmt.Sprintf("http://%s/v1/presence?%s", hubs[0].HTTPAddr(), c.path), c.token, ""); status != c.want || !strings.Contains(text, c.says) {
+			t.Errorf("GET /v1/presence?%s: %d %s, want %d %s", c.path, status, text, c.want, c.says)
+		}
+	}
+	if got := bob.ask(`{"type":"unsubscribe","channels":["room.1"]}`); got["type"] != "unsubscribed" && got["type"] != "presence" {
+		t.Error(got)
+	}
+	presence(ada, "left", "bob")
+	lines := bufio.NewScanner(stream.Body)
+	for left := false; !left; {
+		if !lines.Scan() {
+			t.Fatalf("the event stream has ended: %v", lines.Err())
+		}
+		left = strings.Contains(lines.Text(), `"type":"presence"`) && strings.Contains(lines.Text(), `"left":["bob"]`)
+	}
+	stream.Body.Close()
+	presence(ada, "left", "carl")
+	// Messages are delivered as ever, and no client receives what hubs say to each other.
+	ada.say(`{"type":"publish","channel":"room.2","payload":"hi"}`)
+	for {
+		o := ada.next()
+		if o["type"] == "message" {
+			if o["channel"] != "room.2" {
+				t.Errorf("received %v", o)
+			}
+			break
+		}
+	}
+}

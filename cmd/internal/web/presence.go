@@ -1,0 +1,133 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/weir-pg/weir/cmd/internal/presence"
+	"github.com/weir-pg/weir/internal/hub"
+)
+
+// maxMembers is the number of members in an answer.
+const maxMembers = 1000
+
+// maxInfo is the longest info of a user, in bytes.
+const maxInfo = 1024
+
+// enters makes the stream's user a member of channels. Patterns have no members.
+func (s *stream) enters(filters []hub.Filter) {
+	p := s.web.Presence
+	if p == nil {
+		return
+	}
+	l := &s.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range filters {
+		c, ok := f.(hub.Channel)
+		if !ok || l.gone {
+			continue
+		}
+		if _, twice := l.present[string(c)]; twice || !p.Enter(string(c), l.user, l.info) {
+			continue
+		}
+		if l.present == nil {
+			l.present = map[string]string{}
+		}
+		l.present[string(c)] = l.user
+	}
+}
+
+// quits is the opposite of enters.
+func (s *stream) quits(filters []hub.Filter) {
+	l := &s.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range filters {
+		if user, ok := l.present[f.String()]; ok {
+			s.web.Presence.Leave(f.String(), user)
+			delete(l.present, f.String())
+		}
+	}
+}
+
+// quitsAll ends all memberships of a stream that has ended.
+func (s *stream) quitsAll() {
+	l := &s.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+	for on, user := range l.present {
+		s.web.Presence.Leave(on, user)
+	}
+	l.present = nil
+}
+
+// eventsOf returns the hub's channels with events about the members of channels.
+func (w *Web) eventsOf(filters []hub.Filter) (all []hub.Filter) {
+	set := w.Policies.Set()
+	for _, f := range filters {
+		if c, ok := f.(hub.Channel); ok && w.Presence != nil && set.PresenceOf(string(c)) {
+			all = append(all, presence.EventsOf(string(c)))
+		}
+	}
+	return all
+}
+
+// checkPresence returns an error if who is on a channel can't be seen.
+func (w *Web) checkPresence(channel string) error {
+	if err := w.checkChannel(channel); err != nil {
+		return err
+	}
+	if w.Presence == nil || !w.Policies.Set().PresenceOf(channel) {
+		return Denied("the channel "+channel+" has no presence", `its entry in the channels file needs "presence": true`)
+	}
+	return nil
+}
+
+// membersAnswer is the answer to a request for the members of a channel.
+type membersAnswer struct {
+	presence.Members
+}
+
+// members answers a WebSocket's request.
+func (ws *webSocket) members(ctx context.Context, r *request) (outgoing, error) {
+	if err := ws.web.checkPresence(r.Channel); err != nil {
+		return outgoing{}, err
+	}
+	if err := ws.permit(ctx, Subscribe, []hub.Filter{hub.Channel(r.Channel)}); err != nil {
+		return outgoing{}, err
+	}
+	return outgoing{Type: "members", membersAnswer: &membersAnswer{ws.web.Presence.List(r.Channel, r.After, maxMembers)}}, nil
+}
+
+// servePresence answers GET /v1/presence?channel=.
+func (w *Web) servePresence(rw http.ResponseWriter, r *http.Request) {
+	channel := r.URL.Query().Get("channel")
+	remote := strings.Clone(w.ClientAddress(r))
+	f := w.admit(remote)
+	if f != nil {
+		f.write(rw)
+		return
+	}
+	defer w.release(remote)
+	err := w.checkPresence(channel)
+	if err == nil {
+		_, err = w.admitClient(r.Context(), Ask{Token: token(r), Action: Subscribe, Filters: []hub.Filter{hub.Channel(channel)}, Remote: remote})
+	}
+	if err != nil {
+		w.explain("show who is on a channel", err).write(rw)
+		return
+	}
+	reply(rw, http.StatusOK, w.Presence.List(channel, r.URL.Query().Get("after"), maxMembers))
+}
+
+// infoOf returns the info in a token, if it is not too long.
+func infoOf(info json.RawMessage) json.RawMessage {
+	if len(info) > maxInfo {
+		return nil
+	}
+	return info
+}
