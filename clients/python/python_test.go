@@ -57,7 +57,7 @@ func pytest(t *testing.T, database, through string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
 	cmd.WaitDelay = time.Second
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+through, "WEIR_HUB_URL="+hub, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+through, "WEIR_HUB_URL=http://"+hub, "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s\nthe hub: %s", err, out, complaints.String())
 	}

@@ -13,7 +13,7 @@ import pytest
 import weir
 
 # Calls of a test that wait for an effect end after that, with a failure.
-PATIENCE = 60.0
+PATIENCE = 120.0
 _numbers = itertools.count(1)
 
 

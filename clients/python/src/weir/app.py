@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from . import operations, text
 from .args import result_to_json
-from .calls import Call, execute
+from .calls import Call, execute, is_async
 from .errors import Invalid, Unsupported
 from .job import Job
 from .operations import Enqueued, JobInfo, NewJob
@@ -55,6 +55,8 @@ class Weir:
     ) -> None:
         if database is None and hub is None:
             raise Invalid("an app needs a database or a hub: pass a connection string, or hub=")
+        if hub is not None and not hub.startswith(("http://", "https://")):
+            raise Invalid(f"hub is {hub!r}, want a URL such as https://hub.example.com")
         self._database = database
         self.hub = hub.rstrip("/") if hub is not None else None
         self.token = token
@@ -135,6 +137,8 @@ class Weir:
     def enqueue_many(self, place: SyncPlace, jobs: Sequence[NewJob]) -> list[Enqueued]: ...
     def enqueue_many(self, place: Any, jobs: Sequence[NewJob]) -> Any:
         """Enqueues up to 10,000 jobs in one statement, all or none. `task.new(…)` makes one."""
+        if not jobs:
+            return _no_jobs() if is_async(place) else []
         return execute(place, operations.enqueue_many(jobs))
 
     def new(
@@ -154,6 +158,8 @@ class Weir:
         once: str | None = None,
     ) -> NewJob:
         """A job of a kind that has no task here, because another program works it."""
+        if args is not None and not isinstance(args, Mapping):
+            raise Invalid(f"args of {kind} are {args!r}: want a dict")
         options = JobOptions(queue, priority, run_at, delay, key, unique, max_attempts, meta, flow, once)
         return NewJob(kind, text.dumps(result_to_json(dict(args or {})), f"args of {kind}"), options)
 
@@ -172,7 +178,10 @@ class Weir:
         return await self._call(operations.look(id))
 
     async def cancel(self, id: int) -> str | None:
-        """Cancels a job: `cancelled`; `requested`, if it runs, and will be interrupted; or the state in which it has ended. None: there is none."""
+        """Cancels a job: `cancelled`; `running`, if it runs, and will be interrupted; or the state in which it has ended.
+
+        None: there is no such job.
+        """
         return await self._call(operations.cancel(id))
 
     async def retry(self, id: int) -> str | None:
@@ -285,6 +294,10 @@ class Weir:
                 del self._pools[other]
             pool = self._pools[loop] = Pool(self)
         return await pool.call(call)
+
+
+async def _no_jobs() -> list[Enqueued]:
+    return []
 
 
 class _Decorator:

@@ -89,15 +89,15 @@ class Attempt:
             self.task.cancel()
 
 
-def end_of(attempt: Attempt, error: BaseException, timeout: float | None) -> dict[str, Any]:
-    """How an attempt ended whose function has raised this."""
+def end_of(attempt: Attempt, error: BaseException, timeout: float | None) -> dict[str, Any] | None:
+    """How an attempt ended whose function has raised this; None: it is released when the worker stops."""
     reason = attempt.reason
     if isinstance(error, Snooze) and reason != "cancelled":
         return {"outcome": "snoozed", "delay": error.seconds}
     if reason == "cancelled":
         return {"outcome": "cancelled", "error": described(error)}
     if reason == "stopping":
-        return {"outcome": "released", "error": "the worker was stopped", "delay": 0}
+        return None
     if reason == "timeout" and isinstance(error, asyncio.CancelledError):
         error = TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s").with_traceback(error.__traceback__)
     end: dict[str, Any] = {"outcome": "failed", "error": described(error)}

@@ -61,6 +61,7 @@ class Request(Generic[T]):
     path: str
     body: Any
     convert: Callable[[Any], T]
+    is_keyed: bool = False  # an Idempotency-Key makes it safe to repeat it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,10 @@ def _runner(place: Any) -> Callable[[Any, Call[Any]], Any]:
 def _runner_of(cls: type) -> Callable[[Any, Call[Any]], Any] | None:
     for base in cls.__mro__:
         package, name = base.__module__.split(".")[0], base.__name__
-        if package == "weir":
-            return {"Weir": _app, "Sync": _app}.get(name)
+        if package == "weir" and name == "Sync":
+            return _app_sync
+        if package == "weir" and name == "Weir":
+            return _app
         if package == "psycopg" and name in ("AsyncConnection", "Connection"):
             return _psycopg_async if name == "AsyncConnection" else _psycopg
         if package == "asyncpg" and name in ("Connection", "PoolConnectionProxy"):
@@ -153,6 +156,10 @@ def _runner_of(cls: type) -> Callable[[Any, Call[Any]], Any] | None:
 
 
 def _app(place: Any, call: Call[Any]) -> Any:
+    return place._call(call)
+
+
+def _app_sync(place: Any, call: Call[Any]) -> Any:
     return place._call(call)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+import time
+import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .calls import Request
 from .errors import HubError, Invalid, Unsupported
+from .text import compact
 
 if TYPE_CHECKING:
     from .app import Token
@@ -54,14 +58,25 @@ def _read(request: Request[T], response: Any) -> T:
 
 def _sent(request: Request[Any], headers: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"method": request.method, "url": request.path, "headers": headers}
+    if request.is_keyed:
+        headers["Idempotency-Key"] = f'"{uuid.uuid4()}"'
     if request.body is not None:
-        found["content"] = json.dumps(request.body).encode()
+        found["content"] = compact(request.body).encode()
         headers["Content-Type"] = "application/json"
     return found
 
 
+def _pauses(request: Request[Any]) -> list[float]:
+    """Before each further try: of a request that may be repeated, because it changes nothing or has a key."""
+    return [0.1, 0.3, 1.0, 3.0] if request.is_keyed or request.method == "GET" else []
+
+
+def _may_repeat(error: HubError) -> bool:
+    return error.code in ("unavailable", "draining")
+
+
 class Hub:
-    """Requests from one event loop. What can't be sent is an error: nothing is repeated, because a job might be enqueued twice."""
+    """Requests from one event loop."""
 
     def __init__(self, url: str, token: Token | None) -> None:
         self._token = token
@@ -69,10 +84,18 @@ class Hub:
 
     async def request(self, request: Request[T]) -> T:
         """Sends it, and reads the answer."""
-        try:
-            return _read(request, await self._client.request(**_sent(request, await bearer(self._token))))
-        except _httpx().TransportError as e:
-            raise HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}") from e
+        sent = _sent(request, await bearer(self._token))
+        for pause in [*_pauses(request), None]:
+            try:
+                return _read(request, await self._client.request(**sent))
+            except _httpx().TransportError as e:
+                error = HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}")
+            except HubError as e:
+                error = e
+            if pause is None or not _may_repeat(error):
+                break
+            await asyncio.sleep(pause)
+        raise error
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -91,11 +114,18 @@ class SyncHub:
         found: Any = self._token() if callable(self._token) else self._token
         if inspect.isawaitable(found):
             raise Invalid("the function that returns the token is async: app.sync needs one that is not")
-        headers = {"Authorization": f"Bearer {found}"} if found else {}
-        try:
-            return _read(request, self._client.request(**_sent(request, headers)))
-        except _httpx().TransportError as e:
-            raise HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}") from e
+        sent = _sent(request, {"Authorization": f"Bearer {found}"} if found else {})
+        for pause in [*_pauses(request), None]:
+            try:
+                return _read(request, self._client.request(**sent))
+            except _httpx().TransportError as e:
+                error = HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}")
+            except HubError as e:
+                error = e
+            if pause is None or not _may_repeat(error):
+                break
+            time.sleep(pause)
+        raise error
 
     def close(self) -> None:
         """Closes the connections."""

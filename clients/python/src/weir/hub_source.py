@@ -17,6 +17,7 @@ from .job import Job, Reason
 from .operations import moment
 from .runner import Runner
 from .subscribe import FINAL, open_socket
+from .text import compact
 
 if TYPE_CHECKING:
     from .app import Token
@@ -26,7 +27,8 @@ log = logging.getLogger("weir")
 ENDS, ENDS_BYTES = 1000, 4 << 20  # in one frame
 REPORT = 1.0  # seconds between two frames of progress
 PATIENCE = 30.0  # seconds that an answer may take
-SILENCE = 30.0  # seconds after which a connection is dead: the hub pings every 10
+SAFE = 0.85  # of the lease, from when the hub was last heard: it counts from later
+REPORT_BYTES = 4 << 20  # in one frame, of which the hub takes 8 MiB
 
 
 class HubSource:
@@ -50,7 +52,7 @@ class HubSource:
 
     async def run(self, runner: Runner) -> None:
         self._runner = runner
-        loops = [asyncio.create_task(f(), name=f"weir {f.__name__}") for f in (self._record_all, self._report_all)]
+        loops = [asyncio.create_task(f(), name=f"weir {f.__name__}") for f in (self._record_all, self._report_all, self._ping_all)]
         reader: asyncio.Task[None] | None = None
         pause = 0.1
         try:
@@ -97,7 +99,26 @@ class HubSource:
         roomy.cancel()
 
     def lapsed(self) -> bool:
-        return self._socket is None and time.monotonic() > self._seen + self._lease * 2 / 3
+        return bool(self._worker) and time.monotonic() > self._seen + self._lease * SAFE
+
+    async def _ping_all(self) -> None:
+        """Notices a silent connection well within the lease, which counts from when the hub was last heard."""
+        while True:
+            await asyncio.sleep(self._lease / 10)
+            socket = self._socket
+            if socket is None:
+                continue
+            sent = time.monotonic()
+            try:
+                await asyncio.wait_for(await socket.ping(), self._lease / 5)
+                if socket is self._socket:
+                    self._seen = max(self._seen, sent)
+            except asyncio.TimeoutError:
+                log.warning("the hub does not answer pings: the session is opened again")
+                socket.transport.abort()
+            except Exception as e:
+                if not _is_closed(e):
+                    raise
 
     async def load_checkpoint(self, attempt: Attempt) -> Any:
         return attempt.checkpoint
@@ -106,7 +127,8 @@ class HubSource:
 
     async def _open(self) -> None:
         runner = self._runner
-        socket = await open_socket(self._url, self._token, "weir.work.v1")
+        began = time.monotonic()
+        socket = await open_socket(self._url, self._token, "weir.work.v1", pings=False)
         try:
             hello: dict[str, Any] = {
                 "type": "open",
@@ -132,13 +154,13 @@ class HubSource:
         if self._worker not in (None, frame["worker"]):
             log.warning("the hub knows worker %s no more: it is %s now", self._worker, frame["worker"])
         self._socket, self._worker, self._lease, self._is_quiet = socket, frame["worker"], float(frame["lease"]), False
-        self._seen = time.monotonic()
+        self._seen = began
         self._started.set()
         runner.ended.set()  # what was not recorded before
         log.info("worker %s (%s) works %s over %s", self._worker, self._name, ", ".join(runner.lanes), self._url)
 
     def _lost_session(self, reader: asyncio.Task[None]) -> None:
-        self._socket, self._seen = None, time.monotonic()
+        self._socket = None
         error = reader.exception() if not reader.cancelled() else None
         if isinstance(error, HubError) and error.code in FINAL:
             raise error
@@ -213,7 +235,7 @@ class HubSource:
         number = self._number
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            await socket.send(json.dumps({"type": type_, "id": number, **fields}))
+            await socket.send(compact({"type": type_, "id": number, **fields}))
             return await asyncio.wait_for(answer, PATIENCE)
         except BaseException as e:
             if isinstance(e, asyncio.TimeoutError) or _is_closed(e):
@@ -294,8 +316,12 @@ class HubSource:
         async with self._reporting:
             while entries := (self._unsent or self._runner.next_reports(100)):
                 self._unsent = entries
-                answer = await self._ask("progress", entries=entries)
-                self._unsent = []
+                n, size = 0, 0
+                while n < len(entries) and (n == 0 or size < REPORT_BYTES):
+                    size += len(compact(entries[n]).encode())
+                    n += 1
+                answer = await self._ask("progress", entries=entries[:n])
+                self._unsent = entries[n:]
                 for result in answer.get("results", []):
                     if result.get("refusal") == "invalid":
                         log.error("a report of the attempt %s can't be stored: %s", result.get("token"), result.get("detail"))

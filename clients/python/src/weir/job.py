@@ -19,6 +19,7 @@ from .transactions import begin
 if TYPE_CHECKING:
     from .attempt import Attempt
 
+MAX_CHECKPOINT = 131072  # bytes of its JSON
 Reason = Literal["cancelled", "lost", "stopping", "timeout"]
 T = TypeVar("T")
 
@@ -137,7 +138,10 @@ class Job:
     def set_checkpoint(self, checkpoint: Any) -> None:
         """Sets, as any JSON value, from where the next attempt goes on. It only changes memory: see `flush`."""
         written = result_to_json(checkpoint)
-        text.dumps(written, "checkpoint")
+        if (size := len(text.dumps(written, "checkpoint").encode())) > MAX_CHECKPOINT:
+            raise Invalid(
+                f"the checkpoint has {size} bytes, at most {MAX_CHECKPOINT} are allowed: keep the data elsewhere, and its place in the checkpoint"
+            )
         if self._attempt is not None:
             self._attempt.report.set(checkpoint=written)
 

@@ -33,6 +33,7 @@ class Line:
         self._conninfo = conninfo
         self._lease = lease
         self._conn: psycopg.AsyncConnection[Any] | None = None
+        self._is_framed = False
 
     async def fetch(self, sql: str, params: Sequence[Any], patience: float) -> list[tuple[Any, ...]]:
         """Runs a statement. Raises Unanswered, or the error with which the server has answered."""
@@ -61,15 +62,18 @@ class Line:
         if self._conn is None or self._conn.closed:
             self._conn = None
             try:
-                self._conn = await connect(self._conninfo, self._lease)
+                self._conn, self._is_framed = await connect(self._conninfo, self._lease)
             except psycopg.OperationalError as e:
                 if any(what in str(e) for what in HOPELESS):
                     raise
                 raise Unanswered(e) from e
         return self._conn
 
-    @staticmethod
-    async def _execute(conn: psycopg.AsyncConnection[Any], sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    async def _execute(self, conn: psycopg.AsyncConnection[Any], sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._is_framed and not sql.startswith("CALL"):
+            async with conn.transaction():
+                cursor = await conn.execute(sql, params or None)
+                return await cursor.fetchall() if cursor.description else []
         cursor = await conn.execute(sql, params or None)
         return await cursor.fetchall() if cursor.description else []
 
@@ -116,11 +120,31 @@ def plain(conninfo: str) -> str:
     return f"{scheme.partition('+')[0]}://{rest}" if separator else conninfo
 
 
-async def connect(conninfo: str, lease: float) -> psycopg.AsyncConnection[Any]:
-    """A connection for calls of a worker."""
+# What a worker's calls need, whatever the defaults of the role, the database and the server.
+SETTLE = """SET jit = off; SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0;
+SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; SET search_path = pg_catalog, pg_temp;
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')"""
+LOOK = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+
+
+async def connect(conninfo: str, lease: float) -> tuple[psycopg.AsyncConnection[Any], bool]:
+    """A connection for calls of a worker, and whether each needs a transaction that is begun as READ COMMITTED.
+
+    Through a pooler nothing may be set, because the pooler would pass the session on to other clients.
+    """
     conn = await psycopg.AsyncConnection.connect(with_name(conninfo), row_factory=tuple_row, **options(lease))
-    conn.add_notice_handler(_notice)
-    return conn
+    try:
+        conn.add_notice_handler(_notice)
+        pid, isolation = (await (await conn.execute(LOOK)).fetchall())[0]
+        if pid == conn.info.backend_pid:
+            await conn.execute(SETTLE)
+        elif isolation != "read committed":
+            await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            return conn, True
+    except BaseException:
+        await conn.close()
+        raise
+    return conn, False
 
 
 def _notice(notice: psycopg.errors.Diagnostic) -> None:

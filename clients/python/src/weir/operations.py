@@ -99,7 +99,7 @@ def enqueue(job: NewJob) -> Call[Enqueued]:
     def convert(rows: list[Sequence[Any]]) -> Enqueued:
         return Enqueued(int(rows[0][0]), bool(rows[0][1]) if u is not None else False)
 
-    request = Request("POST", "/v1/jobs", job.to_json(by_clock=True), _enqueued_one)
+    request = Request("POST", "/v1/jobs", job.to_json(by_clock=True), _enqueued_one, is_keyed=True)
     return Call("SELECT " + what.format(", ".join(arguments)), tuple(params), convert, request)
 
 
@@ -149,7 +149,7 @@ def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[Enqueued]]:
         uniques = iter([Enqueued(int(i), bool(d)) for i, d in results.pop(0)] if unique else [])
         return [next(plains if j.options.uniqueness is None else uniques) for j in jobs]
 
-    request = Request("POST", "/v1/jobs", [j.to_json(by_clock=True) for j in jobs], _enqueued_many)
+    request = Request("POST", "/v1/jobs", [j.to_json(by_clock=True) for j in jobs], _enqueued_many, is_keyed=True)
     return Call(f"SELECT CAST(json_build_array({', '.join(columns)}) AS text)", tuple(params), convert, request)
 
 
@@ -235,7 +235,7 @@ def cancel(job: int) -> Call[str | None]:
     """Cancels one job."""
     place, param = given(job, "bigint")
     request = Request("POST", f"/v1/jobs/{job:d}/cancel", None, lambda body: body.get("state") if body else None)
-    return Call(f"SELECT CAST(weir.cancel({place}) AS text)", (param,), one, request)
+    return Call(f"SELECT CAST(weir.cancel({place}) AS text)", (param,), lambda rows: "running" if one(rows) == "requested" else one(rows), request)
 
 
 def retry(job: int) -> Call[str | None]:

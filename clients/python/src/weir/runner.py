@@ -234,7 +234,7 @@ class Runner:
         lane.running -= 1
         self.running.discard(attempt)
         lane.average += (time.monotonic() - attempt.started - lane.average) / 8
-        end: dict[str, Any]
+        end: dict[str, Any] | None
         if error is None and attempt.completes:
             end = {"outcome": "failed", "error": NOT_COMMITTED}  # refused if it was committed, and asked again as long as it is open
         else:
@@ -244,9 +244,12 @@ class Runner:
                 except Exception as e:
                     error = e
             end = {"output": output} if error is None else end_of(attempt, error, self._timeout_of(attempt))
-            if error is not None and end["outcome"] == "failed":
+            if error is not None and end is not None and end["outcome"] == "failed":
                 failures.info("job %s (%s) failed: %s", attempt.job.id, attempt.job.kind, described(error).rpartition("\n")[2])
-        self._end(attempt, end)
+        if end is None:
+            self.forget(attempt)
+        else:
+            self._end(attempt, end)
         while lane.ready and lane.running < lane.slots:
             self._start(lane, lane.ready.popleft())
         self.roomy.set()
@@ -279,7 +282,7 @@ class Runner:
 
     def recorded(self, attempt: Attempt, refusal: str | None = None, detail: str | None = None) -> None:
         """An end was recorded, or refused."""
-        if refusal == "busy":
+        if refusal in ("busy", "unavailable"):
             self.loop.call_later(0.1, self._again, attempt)
             return
         if refusal == "invalid":

@@ -324,6 +324,9 @@ class SqlSource:
             for token, refusal, detail in rows:
                 if refusal == "invalid":
                     log.error("a report of the attempt %s can't be stored: %s", token, detail)
+                    # What it says beside its checkpoint may be good.
+                    given = [dict(e) for e in entries if e["token"] == token and "checkpoint" in e]
+                    self._unsent += [e for e in given if e.pop("checkpoint", True) is not True and len(e) > 1]
 
     # Chores.
 

@@ -58,6 +58,8 @@ class Subscription:
     def __init__(
         self, hub: str, channels: Iterable[str], *, token: Token | None = None, position: str | None = None, skip_if_slow: bool = False
     ) -> None:
+        if not hub.startswith(("http://", "https://")):
+            raise Invalid(f"hub is {hub!r}, want a URL such as https://hub.example.com")
         self._url = hub.rstrip("/").replace("http", "ws", 1) + "/v1/ws" + ("?slow=skip" if skip_if_slow else "")
         self._channels = list(channels)
         if not self._channels:
@@ -161,7 +163,7 @@ def subscribe(hub: str, *channels: str, token: Token | None = None, position: st
     return Subscription(hub, channels, token=token, position=position, skip_if_slow=skip_if_slow)
 
 
-async def open_socket(url: str, token: Token | None, protocol: str) -> Any:
+async def open_socket(url: str, token: Token | None, protocol: str, pings: bool = True) -> Any:
     """Opens a WebSocket at a hub. Raises HubError if the hub refuses."""
     try:
         from websockets.asyncio.client import connect
@@ -181,6 +183,7 @@ async def open_socket(url: str, token: Token | None, protocol: str) -> Any:
             open_timeout=10,
             close_timeout=2,
             compression=None,
+            ping_interval=20 if pings else None,
         )
     except InvalidStatus as e:
         raise refusal(e.response.status_code, bytes(e.response.body or b"")) from e

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from decimal import Decimal
 from typing import Any
 
 from .errors import Invalid
+
+log = logging.getLogger("weir")
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -57,8 +60,27 @@ def loads(text: str) -> Any:
         return json.loads(text, parse_int=lambda n: int(n) if len(n) < 4000 else Decimal(n))
 
 
+def compact(value: Any) -> str:
+    """JSON to send, in few bytes: characters are escaped only if there are halves of surrogate pairs, which have no UTF-8."""
+    found = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return found
+
+
+MAX_OUTPUT = 1 << 20  # bytes
+
+
 def output_text(value: Any) -> str | None:
-    """What is kept of a task's result: a text as it is, anything else as JSON, and nothing of None."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """What is kept of a task's result: a text as it is, anything else as JSON, and nothing of None; cut if it is too long."""
+    if value is None:
+        return None
+    found = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if len(found) * 4 > MAX_OUTPUT:
+        raw = found.encode("utf-8", "replace")
+        if len(raw) > MAX_OUTPUT:
+            log.warning("an output of %d bytes is cut to %d", len(raw), MAX_OUTPUT)
+            found = raw[:MAX_OUTPUT].decode("utf-8", "ignore")
+    return found
