@@ -99,7 +99,8 @@ class HubSource:
         roomy.cancel()
 
     def lapsed(self) -> bool:
-        return bool(self._worker) and time.monotonic() > self._seen + self._lease * SAFE
+        # While there is a session, pings decide whether it is one: a process that was not run for a while has pongs to read.
+        return self._socket is None and bool(self._worker) and time.monotonic() > self._seen + self._lease * SAFE
 
     async def _ping_all(self) -> None:
         """Notices a silent connection well within the lease, which counts from when the hub was last heard."""
