@@ -63,6 +63,24 @@ func pytest(t *testing.T, database, through string) {
 	}
 }
 
+// TestTheClientInPythonPassesTheSuite: all scripts of clients/conformance, over SQL and over HTTP.
+func TestTheClientInPythonPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	python := installed(t)
+	dir, err := filepath.Abs("conformance")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, via := range []string{"sql", "http"} {
+		t.Run("over "+via, func(t *testing.T) { // one after the other: each starts a server, and uses the machine whole
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=10m", "-run", "^TestTheSuite$", "../conformance", "-driver", python+" driver.py", "-dir", dir, "-via", via)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
 // TestTheSourceInPythonIsTypedAndTidy runs mypy and ruff.
 func TestTheSourceInPythonIsTypedAndTidy(t *testing.T) {
 	t.Parallel()

@@ -37,23 +37,35 @@ def current_job() -> Job:
 class Interrupted:
     """Tells a function in a thread, which can't be stopped from outside, that it is to end."""
 
+    __slots__ = ("_event", "reason")
+    _lock = threading.Lock()
+
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._event: threading.Event | None = None  # made by the first that waits: most jobs do not
         self.reason: Reason | None = None
 
     def is_set(self) -> bool:
         """Whether the function is to end."""
-        return self._event.is_set()
+        return self.reason is not None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Waits until the function is to end, for at most so many seconds. Use it instead of time.sleep."""
-        return self._event.wait(seconds)
+        with self._lock:
+            if self.reason is not None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(seconds)
 
     def set(self, reason: Reason) -> None:
         """Says why."""
-        if self.reason is None:
-            self.reason = reason
-        self._event.set()
+        with self._lock:
+            if self.reason is None:
+                self.reason = reason
+            event = self._event
+        if event is not None:
+            event.set()
 
 
 class Job:

@@ -25,8 +25,11 @@ from .text import loads, output_text
 log = logging.getLogger("weir")
 failures = logging.getLogger("weir.jobs")
 
-# Jobs that are shorter take less time than a round trip to the database: so many as there are slots are claimed ahead.
-AHEAD_BELOW = 0.005
+# Short jobs take less time than a round trip to the database: so many are claimed ahead as run in this time.
+AHEAD = 0.1  # seconds
+AHEAD_FROM = 5.0  # jobs that a slot runs in a second
+MOST_AHEAD = 800
+MEASURE = 0.02  # seconds
 MOST_UNRECORDED = 10_000  # ends; beyond it nothing is claimed
 SWEEP = 0.25  # seconds between two looks for timeouts
 NOT_COMMITTED = "the job was completed in a transaction that was not committed"
@@ -51,17 +54,25 @@ class Source(Protocol):
 class Lane:
     """A queue's slots."""
 
-    __slots__ = ("average", "ready", "running", "slots")
+    __slots__ = ("_since", "ended", "rate", "ready", "running", "slots")
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.running = 0
         self.ready: deque[Attempt] = deque()
-        self.average = 1.0  # seconds that its jobs run
+        self.ended = 0  # since the rate was measured
+        self.rate = 0.0  # jobs that end in a second
+        self._since = time.monotonic()
 
     def room(self) -> int:
         """How many more attempts it can hold."""
-        ahead = self.slots if self.average < AHEAD_BELOW else 0
+        now = time.monotonic()
+        passed = now - self._since
+        if passed > MEASURE:
+            self.rate += (self.ended / passed - self.rate) / 2
+            self.ended, self._since = 0, now
+        # Only if a slot runs several jobs a second: long jobs are left to workers that have a slot for them.
+        ahead = min(int(self.rate * AHEAD), MOST_AHEAD) if self.rate > AHEAD_FROM * self.slots else 0
         return max(0, self.slots + ahead - self.running - len(self.ready))
 
 
@@ -233,7 +244,7 @@ class Runner:
         lane = self.lanes[attempt.job.queue]
         lane.running -= 1
         self.running.discard(attempt)
-        lane.average += (time.monotonic() - attempt.started - lane.average) / 8
+        lane.ended += 1
         end: dict[str, Any] | None
         if error is None and attempt.completes:
             end = {"outcome": "failed", "error": NOT_COMMITTED}  # refused if it was committed, and asked again as long as it is open

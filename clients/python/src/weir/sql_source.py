@@ -39,6 +39,7 @@ MOST = 960  # jobs of a queue that one take claims
 IDLE = 1.0  # seconds that a take waits for work
 BUSY = 0.02  # the same while a queue has no free slot: one that becomes free should not wait for work of other queues
 FULL = 0.5  # seconds between two takes that claim nothing, which report cancellations
+EMPTY = 3  # takes in a row that claim nothing: a single one may have been busy with the lease
 REPORT = 1.0  # seconds between two calls of weir.progress
 CHORES = 0.5
 ENDS, ENDS_BYTES = 5_000, 16 << 20  # in one call of record, which takes up to 10,000 and 64 MiB
@@ -165,7 +166,7 @@ class SqlSource:
     # Taking.
 
     async def _take_all(self) -> None:
-        runner, pause, is_lost, next_take = self._runner, 0.1, False, 0.0
+        runner, pause, is_lost, next_take, empty = self._runner, 0.1, False, 0.0, 0
         while not runner.is_done():
             runner.roomy.clear()
             room = runner.room()
@@ -195,7 +196,8 @@ class SqlSource:
                     log.warning("worker %d: %s", self.worker, e)
             else:
                 is_lost, pause, next_take = False, 0.1, time.monotonic() + min(FULL, self._lease / 6)
-                if runner.drain and not claimed and not runner.held:
+                empty = 0 if claimed or runner.held else empty + 1
+                if runner.drain and empty == EMPTY:
                     runner.stop()
                 elif runner.drain and not claimed:
                     await asyncio.sleep(0.01)
