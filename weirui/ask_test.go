@@ -41,7 +41,7 @@ func form(page, action string) (fields url.Values, ask string) {
 // TestActionsAskWithoutTheScriptToo: each that asks in the script asks the same on a page, and has done nothing before the answer, whose form acts.
 func TestActionsAskWithoutTheScriptToo(t *testing.T) {
 	t.Parallel()
-	h := &fakeHub{clients: []weirui.HubClient{{ID: "web 7"}}}
+	h := &fakeHub{clients: []weirui.HubClient{{ID: "web 7", User: "ada"}}}
 	r := newRig(t, func(c *weirui.Config) { c.Databases[0].Hub = h })
 	job := r.enqueue(note{Text: "hello"}, &weir.Options{Queue: "mail"})
 	for _, queue := range []string{"failed", "other"} {
@@ -76,6 +76,8 @@ func TestActionsAskWithoutTheScriptToo(t *testing.T) {
 		{"flows/{id}/retry", fmt.Sprintf("flows/%d", ended), fmt.Sprintf("flows/%d/retry", ended), "Retry the failed and cancelled members"},
 		{"schedules/{name}/run", "schedules/nightly", "schedules/nightly/run", "schedule nightly now?"},
 		{"schedules/{name}/drop", "schedules/nightly", "schedules/nightly/drop", "Drop schedule nightly?"},
+		{"channels/disconnect-user", "channels", "channels/disconnect-user", "Disconnect ada from all hubs?"},
+		{"channels/revoke", "channels", "channels/revoke", "Revoke all tokens that were issued to ada until now"},
 		{"channels/disconnect", "channels", "channels/disconnect", "Disconnect client web 7?"},
 		{"jobs/all/retry", "jobs?queue=failed&state=failed", "jobs/all/retry", "Retry all failed jobs that match: queue failed?"},
 		{"jobs/all/move", "jobs?queue=mail&state=available", "jobs/all/move", "Move all available and scheduled jobs that match: queue mail"},

@@ -18,6 +18,12 @@ func channelEndpoints() []endpoint {
 		action(Admin, "channels/disconnect", disconnect).asks(func(v *visit) (string, error) {
 			return "Disconnect client " + cut(v.PostForm.Get("id"), 100) + "?", nil
 		}),
+		action(Admin, "channels/disconnect-user", disconnectUser).asks(func(v *visit) (string, error) {
+			return "Disconnect " + cut(v.PostForm.Get("user"), 100) + " from all hubs?", nil
+		}),
+		action(Admin, "channels/revoke", revokeUser).asks(func(v *visit) (string, error) {
+			return "Revoke all tokens that were issued to " + cut(v.PostForm.Get("user"), 100) + " until now, and disconnect this user from all hubs?", nil
+		}),
 	}
 }
 
@@ -30,6 +36,7 @@ const (
 type channelList struct {
 	Hubs     []weir.HubInfo `json:"hubs"`           // of the database
 	Serves   bool           `json:"serves"`         // this process has a hub; the rest is about it
+	Now      *hubNow        `json:"now,omitempty"`  // what the hub does now
 	Channels []Channel      `json:"channels"`       // a page of them
 	Next     string         `json:"next,omitempty"` // ?after= of the next page
 	Clients  []HubClient    `json:"clients"`
@@ -49,7 +56,9 @@ func listChannels(v *visit) (*view, error) {
 			list.Channels = list.Channels[:channelsOnPage]
 			list.Next = list.Channels[channelsOnPage-1].Name
 		}
-		if list.Clients = listed(h.Clients()); len(list.Clients) > clientsOnPage {
+		list.Clients = listed(h.Clients())
+		list.Now = figuresOf(h, list.Clients)
+		if len(list.Clients) > clientsOnPage {
 			list.More = len(list.Clients) - clientsOnPage
 			list.Clients = list.Clients[:clientsOnPage]
 		}
@@ -90,4 +99,23 @@ func disconnect(v *visit) (string, error) {
 		return "", &problem{http.StatusNotFound, fmt.Sprintf("There is no client %q.", cut(id, 100)), "It may have disconnected by itself."}
 	}
 	return "Client " + id + " is disconnected. It may connect again, if its rights allow it.", nil
+}
+
+// disconnectUser ends a user's connections at all hubs of the database.
+func disconnectUser(v *visit) (string, error) {
+	user := v.PostForm.Get("user")
+	if user == "" {
+		return "", badInput("Name the user to disconnect.")
+	}
+	return user + " is disconnected from all hubs, and may connect again, if allowed.", v.db.client.Disconnect(v.Context(), user)
+}
+
+// revokeUser also revokes the user's tokens.
+func revokeUser(v *visit) (string, error) {
+	user := v.PostForm.Get("user")
+	if user == "" {
+		return "", badInput("Name the user whose tokens to revoke.")
+	}
+	_, err := v.db.client.Revoke(v.Context(), user, 0)
+	return "Tokens that were issued to " + user + " until now are refused for 30 days. Connections of " + user + " have ended.", err
 }

@@ -31,6 +31,10 @@ func (h *fakeHub) Channels(after string, most int) (some []weirui.Channel) {
 	return some
 }
 
+func (h *fakeHub) Figures() weirui.HubFigures {
+	return weirui.HubFigures{Channels: 151, Messages: 12.34, Deliveries: 5678}
+}
+
 func (h *fakeHub) Clients() []weirui.HubClient {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +68,7 @@ func TestChannelsAndClientsOfTheHubAreListed(t *testing.T) {
 		t.Errorf("lists %d channels up to %q, and %d clients, without %d", len(list.Channels), list.Next, len(list.Clients), list.More)
 	}
 	text := r.page("channels")
-	for _, want := range []string{"a/b ?&amp;&lt;&#34;", "channels/tail?channel=a%2Fb", "&lt;eve&gt;", "192.0.2.1:99", "Disconnect"} {
+	for _, want := range []string{"12.3", "5678", "sse 1", "Disconnect everywhere", "Revoke tokens", "a/b ?&amp;&lt;&#34;", "channels/tail?channel=a%2Fb", "&lt;eve&gt;", "192.0.2.1:99", "Disconnect"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}

@@ -10,6 +10,9 @@ type Hub interface {
 	// Clients lists the connected clients.
 	Clients() []HubClient
 
+	// Figures returns what the hub does now.
+	Figures() HubFigures
+
 	// End disconnects a client, and reports whether there was one with this id.
 	End(id string) bool
 }
@@ -18,6 +21,13 @@ type Hub interface {
 type Channel struct {
 	Name        string `json:"name"`
 	Subscribers int    `json:"subscribers"`
+}
+
+// HubFigures is what a hub does now.
+type HubFigures struct {
+	Channels   int     `json:"channels"`   // with subscribers; patterns are not counted
+	Messages   float64 `json:"messages"`   // per second, each counted once
+	Deliveries float64 `json:"deliveries"` // per second, to all subscribers
 }
 
 // HubClient is a client of a hub.

@@ -30,6 +30,9 @@ func (h *Hub) Channels(after string, most int) []Subscribed {
 	}
 	h.mu.RLock()
 	for name, m := range h.index.channels {
+		if IsInternal(string(name)) {
+			continue
+		}
 		s := Subscribed{string(name), len(m.list)}
 		// A channel may have the name of a pattern. They are one here, or a page that ends between them would lose one.
 		if strings.ContainsAny(s.Name, "*>") {

@@ -42,15 +42,16 @@ type Hub struct {
 	dispatching sync.Mutex // held while a part or a message is dispatched
 	serial      uint64     // of the run of messages being dispatched
 
-	mu      sync.RWMutex
-	index   index
-	ring    ring
-	newest  Position // everything before it has been dispatched
-	gaps    int      // how often newest has moved past messages that were not dispatched
-	members map[*Subscriber]struct{}
-	closed  bool
-	ready   chan struct{} // closed once newest is known
-	done    chan struct{} // closed when the hub closes
+	mu       sync.RWMutex
+	index    index
+	ring     ring
+	newest   Position // everything before it has been dispatched
+	gaps     int      // how often newest has moved past messages that were not dispatched
+	members  map[*Subscriber]struct{}
+	internal int // of these that belong to the hub
+	closed   bool
+	ready    chan struct{} // closed once newest is known
+	done     chan struct{} // closed when the hub closes
 }
 
 type stats struct {
@@ -328,7 +329,7 @@ func (h *Hub) gap(g Gap) {
 
 // Join adds a subscriber, which has no filters yet. After the hub has closed it returns ErrClosed.
 func (h *Hub) Join(sink Sink, o Options) (*Subscriber, error) {
-	s := &Subscriber{hub: h, sink: sink, limit: o.MaxBytes, policy: o.Slow}
+	s := &Subscriber{hub: h, sink: sink, limit: o.MaxBytes, policy: o.Slow, internal: o.Internal}
 	if s.limit == 0 {
 		s.limit = defaultMaxBytes
 	}
@@ -338,6 +339,9 @@ func (h *Hub) Join(sink Sink, o Options) (*Subscriber, error) {
 		return nil, ErrClosed
 	}
 	h.members[s] = struct{}{}
+	if s.internal {
+		h.internal++
+	}
 	return s, nil
 }
 
@@ -347,6 +351,9 @@ func (h *Hub) drop(s *Subscriber) {
 	for m := range s.places {
 		h.index.leave(s, m)
 		h.unwant(m.filter)
+	}
+	if _, here := h.members[s]; here && s.internal {
+		h.internal--
 	}
 	delete(h.members, s)
 }
@@ -402,7 +409,7 @@ func (h *Hub) Stats() Stats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return Stats{
-		Subscribers: len(h.members), Channels: len(h.index.channels), RingBytes: h.ring.size(), Position: h.newest, Live: h.live.Load(),
+		Subscribers: len(h.members) - h.internal, Channels: len(h.index.channels) - h.index.internal, RingBytes: h.ring.size(), Position: h.newest, Live: h.live.Load(),
 		Messages: h.stats.messages.Load(), Delivered: h.stats.delivered.Load(), Skipped: h.stats.skipped.Load(), Slow: h.stats.slow.Load(),
 		Relayed: h.stats.relayed.Load(), Published: h.stats.published.Load(),
 	}

@@ -7,6 +7,7 @@ type index struct {
 	channels map[Channel]*members
 	patterns node // by word; * and > are words like others
 	recents  recents
+	internal int // channels of the hub's own
 }
 
 // members holds the subscribers of one filter. Each subscriber stores its place in the list, so that leaving is cheap.
@@ -77,6 +78,9 @@ func (x *index) find(f Filter, create bool) *members {
 		if m == nil && create {
 			m = &members{filter: f}
 			x.channels[channel] = m
+			if IsInternal(string(channel)) {
+				x.internal++
+			}
 		}
 		return m
 	}
@@ -105,6 +109,9 @@ func (x *index) find(f Filter, create bool) *members {
 func (x *index) forget(f Filter) {
 	if channel, ok := f.(Channel); ok {
 		delete(x.channels, channel)
+		if IsInternal(string(channel)) {
+			x.internal--
+		}
 		return
 	}
 	x.patterns.forget(strings.Split(f.String(), "."))

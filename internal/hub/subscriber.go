@@ -35,6 +35,7 @@ const (
 type Options struct {
 	MaxBytes int    // limit of its queue, in bytes; 0: 1 MiB
 	Slow     Policy // what happens beyond the limit; the default is CutOff
+	Internal bool   // it belongs to the hub, and is not counted as a subscriber
 }
 
 const defaultMaxBytes = 1 << 20
@@ -45,6 +46,8 @@ type Subscriber struct {
 	sink   Sink
 	limit  int
 	policy Policy
+
+	internal bool
 
 	words  int                // in all its patterns; guarded by Hub.mu
 	places map[*members]int32 // its place in each list of the index; guarded by Hub.mu

@@ -161,7 +161,7 @@ func (p *Presence) Run(ctx context.Context) {
 		if p.Active != nil && !p.Active() {
 			continue
 		}
-		sub, err := p.Hub.Join(sink{p}, hub.Options{MaxBytes: queueBytes, Slow: hub.SkipAhead})
+		sub, err := p.Hub.Join(sink{p}, hub.Options{MaxBytes: queueBytes, Slow: hub.SkipAhead, Internal: true})
 		if err == nil {
 			err = sub.Subscribe(ctx, hub.Channel(channel))
 			if err == nil {

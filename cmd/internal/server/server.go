@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -126,6 +127,7 @@ type Server struct {
 	policies *policy.File       // nil: none
 	presence *presence.Presence // nil: none
 	users    users
+	sampled  atomic.Pointer[sample]
 	web      *web.Web
 	http     *http.Server
 
@@ -193,6 +195,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.inner.Go(func() { s.beats(inner) })
 	s.inner.Go(func() { s.chores(inner) })
 	s.inner.Go(func() { s.watchUsers(inner) })
+	s.inner.Go(func() { s.sampleFigures(inner) })
 	if s.presence != nil {
 		s.inner.Go(func() { s.presence.Run(inner) })
 	}

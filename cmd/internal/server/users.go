@@ -93,7 +93,7 @@ func (s *Server) readUsers(ctx context.Context) error {
 // watchUsers carries out disconnections and revocations until ctx ends.
 func (s *Server) watchUsers(ctx context.Context) {
 	rings := make(bell, 1)
-	sub, err := s.hub.Join(rings, hub.Options{Slow: hub.SkipAhead})
+	sub, err := s.hub.Join(rings, hub.Options{Slow: hub.SkipAhead, Internal: true})
 	if err == nil {
 		defer sub.Leave()
 		err = sub.Subscribe(ctx, hub.Channel(usersChannel))

@@ -34,5 +34,11 @@ func (h hub) Clients() []weirui.HubClient {
 	return all
 }
 
+// Figures implements weirui.Hub.
+func (h hub) Figures() weirui.HubFigures {
+	f := h.server.Figures()
+	return weirui.HubFigures{Channels: f.Channels, Messages: f.Messages, Deliveries: f.Deliveries}
+}
+
 // End implements weirui.Hub.
 func (h hub) End(id string) bool { return h.server.End(id) }
