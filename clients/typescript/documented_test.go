@@ -1,7 +1,9 @@
 package typescript
 
 import (
+	"bufio"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-pg/weir/internal/drivertest"
+	"github.com/weir-pg/weir/internal/hubtest"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -33,29 +37,102 @@ func blocks(t *testing.T) []string {
 func TestTheFirstExampleOfTheClientInTypeScriptRuns(t *testing.T) {
 	t.Parallel()
 	dir := built(t)
-	program, err := os.ReadFile(filepath.Join("examples", "welcome.ts"))
+	example, err := os.ReadFile(filepath.Join("examples", "welcome.ts"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if blocks(t)[0] != string(program) {
+	if blocks(t)[0] != string(example) {
 		t.Error("the first example of README.md is not examples/welcome.ts")
 	}
-	var output pgtest.Log
-	cmd := exec.Command("node", filepath.Join(dir, "out", "examples", "welcome.js"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+pgtest.Database(t))
+	output, end := program(t, dir, []string{"DATABASE_URL=" + pgtest.Database(t)}, "node", "out/examples/welcome.js")
+	pgtest.Until(t, "the job runs", func() bool { return strings.Contains(output.String(), "job 1 welcomes account 7") })
+	end()
+}
+
+// program starts a program in a directory. The function that it returns tells it to stop, and waits until it has ended.
+func program(t *testing.T, dir string, env []string, name string, args ...string) (*pgtest.Log, func()) {
+	t.Helper()
+	output := &pgtest.Log{}
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
+	cmd.Env = append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the program, which is told to stop, or killed
-	defer func() { _ = cmd.Process.Kill() }()
-	pgtest.Until(t, "the job runs", func() bool { return strings.Contains(output.String(), "job 1 welcomes account 7") })
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		if t.Failed() {
+			t.Logf("%s:\n%s", cmd, output.String())
+		}
+	})
+	return output, func() {
+		t.Helper()
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := pgtest.Receive(t, ended, "the program ends"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTheOrdersOfTheClientInTypeScriptArePacked: an order of the example is packed by a job, what tells its page of it is published with that, and the page and its modules are served.
+func TestTheOrdersOfTheClientInTypeScriptArePacked(t *testing.T) {
+	t.Parallel()
+	dir, url := built(t), pgtest.Database(t)
+	hub := hubtest.Run(t, url, &pgtest.Log{}, "--origin", "*").Address
+	output, end := program(t, dir, []string{"DATABASE_URL=" + url, "HUB_URL=http://" + hub, "PORT=0"}, "node", "out/examples/orders.js")
+	pgtest.Until(t, "the server listens", func() bool { return strings.HasPrefix(output.String(), "http://") })
+	address := strings.TrimSpace(output.String())
+	answer, err := http.Post(address+"/orders", "text/plain", strings.NewReader("a book"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pgtest.Receive(t, ended, "the program ends"); err != nil {
-		t.Errorf("%v\n%s", err, output.String())
+	answer.Body.Close()
+	pool := pgtest.Pool(t, url)
+	pgtest.Until(t, "the order is packed", func() (packed bool) {
+		if err := pool.QueryRow(t.Context(), `SELECT packed FROM shop_order`).Scan(&packed); err != nil {
+			t.Fatal(err)
+		}
+		return packed
+	})
+	for path, want := range map[string]string{
+		address + "/":                    `from "/client/subscribe.js"`,
+		address + "/client/subscribe.js": "export function subscribe(",
+		"http://" + hub + "/v1/events?channel=shop.orders&position=0.0.0": "order 1 is packed: a book",
+	} {
+		answer, err := http.Get(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for lines := bufio.NewScanner(answer.Body); !found && lines.Scan(); {
+			found = strings.Contains(lines.Text(), want)
+		}
+		if answer.Body.Close(); !found {
+			t.Errorf("%s does not contain %s", path, want)
+		}
+	}
+	end()
+}
+
+// TestTheClientInTypeScriptRunsInBunAndDeno: transactions, workers over SQL and at a hub, and subscriptions.
+func TestTheClientInTypeScriptRunsInBunAndDeno(t *testing.T) {
+	t.Parallel()
+	dir, runtimes := built(t), drivertest.Node(t, filepath.Join("test", "runtimes", "package.json"))
+	for _, command := range [][]string{{"bun", "run"}, {"deno", "run", "--allow-all", "--no-check"}} {
+		t.Run(command[0], func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			cmd := exec.CommandContext(t.Context(), filepath.Join(runtimes, "node_modules", ".bin", command[0]), append(command[1:], "out/test/programs/runtime.js")...)
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "HUB_URL=http://"+hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address)
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "works") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -30,7 +30,7 @@ export type SubscriptionEvent = Message | Gap;
 
 export interface SubscribeOptions {
   /** A position after which to go on. Default: now. */
-  after?: string;
+  after?: string | undefined;
   /** Ends the subscription. */
   signal?: AbortSignal;
   /** What to do if the program does not keep up: receive everything all the same (`resume`, the default), or skip to the newest messages with a gap (`skip`). */
