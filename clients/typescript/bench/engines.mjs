@@ -67,7 +67,9 @@ export async function weir({ url, pool, n, concurrency, hub, polls, each = () =>
 export async function graphileWorker({ url, pool, n, concurrency }) {
   const utils = await makeWorkerUtils({ connectionString: url });
   await utils.migrate();
-  await pool.query("SELECT graphile_worker.add_job('noop', json_build_object('n', g)) FROM generate_series(1, $1) g", [n]);
+  for (let done = 0; done < n; done += BATCH) {
+    await pool.query("SELECT graphile_worker.add_job('noop', json_build_object('n', g)) FROM generate_series($1::integer, $2) g", [done, Math.min(n, done + BATCH) - 1]);
+  }
   await pool.query("VACUUM ANALYZE graphile_worker._private_jobs");
   const watch = new Watch(n);
   const begin = performance.now();

@@ -11,6 +11,17 @@ export class WeirError extends Error {
   }
 }
 
+/** The error of a request that a hub, or something before it, has refused. */
+export function hubError(status: number, text: string): WeirError {
+  try {
+    const { code, error, hint } = JSON.parse(text) as { code: unknown; error: string; hint?: string };
+    if (typeof code === "string") return new WeirError(error, code, hint);
+  } catch {
+    // not from a hub
+  }
+  return new WeirError(`the hub, or something before it, answered ${status}: ${text.slice(0, 200)}`, status >= 500 || status === 429 || status === 408 ? "unavailable" : "bad_request");
+}
+
 /** Thrown by a handler: the job fails for good, and is not tried again. */
 export class Final extends Error {
   override name = "Final";

@@ -1,4 +1,4 @@
-import { WeirError } from "./errors.js";
+import { hubError } from "./errors.js";
 
 /** Reads Server-Sent Events whose data is JSON. Ends with the stream; throws if it is refused, or silent for some seconds. */
 export async function* events(url: URL, token: string, silence: number, signal: AbortSignal): AsyncGenerator<unknown> {
@@ -10,7 +10,7 @@ export async function* events(url: URL, token: string, silence: number, signal: 
   let timer = setTimeout(quiet, silence * 1000);
   try {
     const response = await fetch(url, { signal: over.signal, headers: { accept: "text/event-stream", ...(token && { authorization: `Bearer ${token}` }) } });
-    if (!response.ok) throw await refused(response);
+    if (!response.ok) throw hubError(response.status, await response.text());
     const reader = response.body!.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array<ArrayBuffer>>).getReader();
     let text = "";
     for (;;) {
@@ -31,15 +31,5 @@ export async function* events(url: URL, token: string, silence: number, signal: 
     clearTimeout(timer);
     signal.removeEventListener("abort", end);
     over.abort();
-  }
-}
-
-async function refused(response: Response): Promise<Error> {
-  const text = await response.text();
-  try {
-    const { code, error, hint } = JSON.parse(text) as { code: string; error: string; hint?: string };
-    return new WeirError(error, code, hint);
-  } catch {
-    return new WeirError(`the hub, or something before it, answered ${response.status}: ${text.slice(0, 200)}`, response.status >= 500 ? "unavailable" : "bad_request");
   }
 }

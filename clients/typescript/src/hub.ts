@@ -1,6 +1,6 @@
 import type { Enqueued, JobRequest } from "./enqueue.js";
 import { encoded } from "./enqueue.js";
-import { WeirError } from "./errors.js";
+import { hubError, WeirError } from "./errors.js";
 import { type JobInfo, jobInfo, type State } from "./job-info.js";
 import { Backoff, sleep } from "./time.js";
 
@@ -69,7 +69,7 @@ export class Hub {
       });
       const text = await response.text();
       if (response.ok) return text === "" ? undefined : JSON.parse(text);
-      throw refused(response.status, text);
+      throw hubError(response.status, text);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
@@ -124,14 +124,4 @@ export class Hub {
 /** Reports whether the hub has refused something for good. */
 export function lasting(error: unknown): boolean {
   return error instanceof WeirError && !["limit", "draining", "unavailable", "unauthorized"].includes(error.code);
-}
-
-function refused(status: number, text: string): WeirError {
-  try {
-    const { code, error, hint } = JSON.parse(text) as { code: string; error: string; hint?: string };
-    if (typeof code === "string") return new WeirError(error, code, hint);
-  } catch {
-    // not from a hub
-  }
-  return new WeirError(`the hub, or something before it, answered ${status}: ${text.slice(0, 200)}`, status >= 500 || status === 429 || status === 408 ? "unavailable" : "bad_request");
 }

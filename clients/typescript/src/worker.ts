@@ -321,7 +321,7 @@ export class Worker implements Feed {
     const refused = new Map(refusals.map((one) => [one.token, one]));
     for (const end of batch) {
       const refusal = refused.get(end.token);
-      if (refusal?.refusal === "busy") {
+      if (refusal?.refusal === "busy" || refusal?.refusal === "unavailable") {
         this.#repeatLater(end);
       } else if (refusal?.refusal === "invalid" && end.outcome !== "failed") {
         this.#ends.push({ token: end.token, outcome: "failed", error: refusal.detail ?? "its end is invalid" });
@@ -333,7 +333,7 @@ export class Worker implements Feed {
     this.wake();
   }
 
-  /** A transaction in which the job was completed is still open. */
+  /** A transaction in which the job was completed is still open, or a hub can't reach its database. */
   #repeatLater(end: End): void {
     this.#later++;
     void sleep(0.1).then(() => {
@@ -366,8 +366,8 @@ export class Worker implements Feed {
         }
         if (taken.length === 0) return;
         try {
-          const refusals = await this.#link.report(taken.map(([, report]) => report));
-          for (const { refusal, detail } of refusals) {
+          for (const { refusal, detail } of await this.#link.report(taken.map(([, report]) => report))) {
+            if (refusal === "unavailable") throw new Error(`weir: what jobs have reported is not stored yet: ${detail}`);
             if (refusal === "invalid") this.failed(new Error(`weir: what a job has reported was refused: ${detail}`));
           }
         } catch (error) {
