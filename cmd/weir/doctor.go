@@ -26,7 +26,9 @@ type doctorCmd struct {
 	For   time.Duration `xor:"mode" placeholder:"15s" help:"How long to sample."`
 	Once  bool          `xor:"mode" help:"Sample for 3 seconds only, to see what is wrong right now."`
 	Watch bool          `xor:"mode,form" help:"Run until Ctrl-C, and show waits and findings as they come and go."`
-	JSON  bool          `name:"json" xor:"form" help:"Print JSON."`
+	// As of weir guard.
+	Standby []string `sep:"none" placeholder:"URL" help:"Standby of that server, on which to name the queries that hold back its vacuum horizon. May be repeated."`
+	JSON    bool     `name:"json" xor:"form" help:"Print JSON."`
 }
 
 const (
@@ -63,7 +65,8 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	progress := newProgress(s.err)
 	defer progress.done()
 	d, err := openDoctor(ctx, url, dev, doctor.Config{
-		Logger: newLogger(progress, slog.LevelWarn),
+		Standbys: c.Standby,
+		Logger:   newLogger(progress, slog.LevelWarn),
 		Progress: func(looked time.Duration, samples int) {
 			progress.show("sampling: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
 		},

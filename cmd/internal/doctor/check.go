@@ -55,6 +55,7 @@ type inspection struct {
 	waits       Waits
 	first, last *counters
 	pins        []pin // holders of the horizon at the start
+	standbys    []standbyView
 	hot         *hotRows
 	session     *session
 	local       *local

@@ -16,6 +16,8 @@ const (
 	pinnedLong = 5 * time.Second
 	// pinnedXIDs is the limit for slots and standbys, which report no time.
 	pinnedXIDs = 500
+	// pinnedXIDsMany makes a pin on a standby a warning, where the tables that suffer can't be seen.
+	pinnedXIDsMany = 5_000
 	// Dead rows hurt once they outnumber live ones: then a scan reads more of them than of live rows.
 	deadNotable = 1_000
 	deadSome    = 5_000
@@ -41,8 +43,27 @@ var endPin = map[horizon.Kind]string{
 	horizon.Transaction: endSession,
 	horizon.Snapshot:    endSession,
 	horizon.Prepared:    "COMMIT PREPARED '%[1]s' or ROLLBACK PREPARED '%[1]s', in its database, as its coordinator would",
-	horizon.Slot:        "let its consumer catch up, or, when nobody needs it any more, SELECT pg_drop_replication_slot('%s')",
-	horizon.Standby:     "end the long query on that standby, or on one that follows it (walsender %s shows only the feedback); run weir doctor there",
+}
+
+// endOf says how to end a hold. It never advises dropping a slot that may still have a consumer: that destroys a replica.
+func endOf(l *inspection, p pin) string {
+	switch {
+	case p.Kind == horizon.Standby:
+		slot := ""
+		if p.Slot != "" {
+			slot = fmt.Sprintf(" Leave the slot %s alone: without it the standby can't follow.", p.Slot)
+		}
+		if holders := l.onStandbys(p); len(holders) > 0 {
+			return fmt.Sprintf("On the standby %s: SELECT pg_terminate_backend(%d).%s", holders[0].at, holders[0].PID, slot)
+		}
+		return fmt.Sprintf("End the long query on %s, or on one that follows it. On the standby, %s shows it first.%s", p, oneLine(seeOnStandby), slot)
+	case p.Kind == horizon.Slot && p.Active:
+		return fmt.Sprintf("Let the consumer of the slot %s catch up: it is connected as pid %d (%s). Leave the slot alone.", p.Name, p.PID, orUnnamed(p.Application))
+	case p.Kind == horizon.Slot:
+		return fmt.Sprintf("Start the consumer of the slot %[1]s again, and it advances. Only if that consumer never comes back: "+
+			"SELECT pg_drop_replication_slot('%[2]s'); a standby or subscriber that used it must then be made anew.", p.Name, p.quoted())
+	}
+	return capitalize(fmt.Sprintf(endPin[p.Kind], p.quoted())) + "."
 }
 
 // checkHorizon detects holders that keep dead rows from being removed, and the tables that suffer from it.
@@ -52,6 +73,27 @@ func checkHorizon(ctx context.Context, l *inspection) (result, error) {
 		return result{}, err
 	}
 	now := time.Now()
+	old := l.lasting(pins, now)
+	if len(old) == 0 {
+		oldest := "nothing holds it back"
+		if len(pins) > 0 {
+			oldest = fmt.Sprintf("its oldest holder is %s transactions behind", figure(float64(pins[0].Age)))
+		}
+		return healthy("The vacuum horizon advances: %s.", oldest)
+	}
+	if l.server.Standby {
+		return standbyPins(l, old, now)
+	}
+	sick := suffering(l)
+	if len(sick) == 0 {
+		r, err := healthy("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
+		return r, err
+	}
+	return foundPins(ctx, l, old, sick, now)
+}
+
+// lasting returns the pins that are old, and were there at the first reading.
+func (l *inspection) lasting(pins []pin, now time.Time) []pin {
 	var old []pin
 	for _, p := range pins {
 		was := p.among(l.pins)
@@ -64,19 +106,7 @@ func checkHorizon(ctx context.Context, l *inspection) (result, error) {
 			old = append(old, p)
 		}
 	}
-	if len(old) == 0 {
-		oldest := "nothing holds it back"
-		if len(pins) > 0 {
-			oldest = fmt.Sprintf("its oldest holder is %s transactions behind", figure(float64(pins[0].Age)))
-		}
-		return healthy("The vacuum horizon advances: %s.", oldest)
-	}
-	sick := suffering(l)
-	if len(sick) == 0 {
-		r, err := healthy("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
-		return r, err
-	}
-	return foundPins(ctx, l, old, sick, now)
+	return old
 }
 
 // sufferer is a table with dead rows that a pin keeps there.
@@ -127,6 +157,29 @@ func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, n
 	f.Summary = fmt.Sprintf("Dead rows have been kept from removal for %s, by %s: %s has %s of them, and %s live rows.",
 		heldFor(old[0], now), old[0], worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
 	const limit = 5
+	l.addPins(&f, old, now)
+	for _, t := range sick[:min(len(sick), limit)] {
+		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
+			"%s: %s dead rows and %s live ones; %s more dead rows a second, live rows %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
+			figure(t.deadPerSecond), signed(t.livePerSecond))
+		if text := t.busy.text(); text != "" {
+			f.add("", "%s: %s", t.qualified(), text)
+		}
+	}
+	if slow := slower(ctx, l, sick); slow != "" {
+		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
+	}
+	f.add("", "%s", outlook(worst))
+	f.Now = endOf(l, old[0])
+	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
+		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
+	f.Lab = "weir lab pinned"
+	return found(f)
+}
+
+// addPins lists the oldest holders, and for a standby the sessions behind it.
+func (l *inspection) addPins(f *Finding, old []pin, now time.Time) {
+	const limit = 5
 	for i, p := range old[:min(len(old), limit)] {
 		also := ""
 		if i > 0 {
@@ -140,22 +193,35 @@ func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, n
 			fact += "; last statement: " + shape(p.Query)
 		}
 		f.add(seePin[p.Kind], "%s", fact)
-	}
-	for _, t := range sick[:min(len(sick), limit)] {
-		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
-			"%s: %s dead rows and %s live ones; %s more dead rows a second, live rows %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
-			figure(t.deadPerSecond), signed(t.livePerSecond))
-		if text := t.busy.text(); text != "" {
-			f.add("", "%s: %s", t.qualified(), text)
+		if p.Kind != horizon.Standby {
+			continue
+		}
+		holders := l.onStandbys(p)
+		for _, h := range holders[:min(len(holders), limit)] {
+			f.add(seeOnStandby, "on the standby %s: %s, for %s; last statement: %s", h.at, h.pin, heldFor(h.pin, now), shape(h.Query))
+		}
+		if len(holders) == 0 {
+			f.add("", "which query it is shows only on the standby: weir doctor --standby URL names it, and so does weir doctor there")
 		}
 	}
-	if slow := slower(ctx, l, sick); slow != "" {
-		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
+}
+
+// standbyPins reports the sessions of a standby that hold the horizon of its primary through hot_standby_feedback.
+func standbyPins(l *inspection, old []pin, now time.Time) (result, error) {
+	if !l.server.feedback {
+		return healthy("%s holds an old snapshot, for %s; with hot_standby_feedback off it holds nothing on the primary.", capitalize(old[0].String()), heldFor(old[0], now))
 	}
-	f.add("", "%s", outlook(worst))
-	f.Now = capitalize(fmt.Sprintf(endPin[old[0].Kind], old[0].quoted())) + "."
-	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
-		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
+	severity := Info
+	if old[0].held(now) >= pinnedLate || old[0].Age >= pinnedXIDsMany {
+		severity = Warning
+	}
+	f := l.finding(HorizonPinned, severity, 0, len(l.view.samples))
+	f.Summary = fmt.Sprintf("Through hot_standby_feedback this standby has kept dead rows of the primary from removal for %s, by %s.", heldFor(old[0], now), old[0])
+	l.addPins(&f, old, now)
+	f.add("", "which tables suffer shows only on the primary")
+	f.Now = endOf(l, old[0])
+	f.ForGood = "Limit transactions at their source, on standbys too: idle_in_transaction_session_timeout, statement_timeout for reports. " +
+		"weir guard --standby ends those that do harm. Without hot_standby_feedback, long queries are cancelled instead."
 	f.Lab = "weir lab pinned"
 	return found(f)
 }

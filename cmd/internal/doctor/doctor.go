@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -15,6 +18,8 @@ type Config struct {
 	// URL is the connection string: postgres://user:password@host:port/database. Connect to the server directly, not
 	// through a pooler, because the postmaster's answers are measured too.
 	URL string
+	// Standbys are the connection strings of its standbys, on which the sessions are read that hold the horizon through hot_standby_feedback. Optional.
+	Standbys []string
 	// Window is the length of the period that Watch judges. Default: 15 seconds.
 	Window time.Duration
 	// Every is how often Watch runs the checks. Default: 5 seconds.
@@ -35,6 +40,8 @@ type Doctor struct {
 	local   *local
 	hot     *hotRows
 	meter   *meter
+
+	standbys []standby
 }
 
 // Open opens two connections: one for samples, one for checks. Connection errors are *pgconn.ConnectError.
@@ -71,6 +78,15 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 	d.prober = &prober{window: d.sampler.window}
 	d.prober.network, d.prober.address = d.session.endpoint()
 	d.local = findLocal(d.server)
+	for _, url := range c.Standbys {
+		config, err := sessionConfig(url)
+		if err != nil {
+			d.Close()
+			return nil, fmt.Errorf("a standby: %w", err)
+		}
+		at := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+		d.standbys = append(d.standbys, standby{at, &session{config: config, meter: d.meter}})
+	}
 	return d, nil
 }
 
@@ -78,6 +94,9 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 func (d *Doctor) Close() {
 	d.sampler.Close()
 	d.session.close()
+	for _, s := range d.standbys {
+		s.session.close()
+	}
 }
 
 // Server describes the server that is examined.
@@ -216,11 +235,13 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
 		session: d.session, local: d.local,
 	}
+	var standbyErrs []error
+	l.standbys, standbyErrs = readStandbys(ctx, d.standbys)
 	report := Report{
 		Version: ReportVersion, At: time.Now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
-	for _, err := range append(first.errs, last.errs...) {
+	for _, err := range slices.Concat(first.errs, last.errs, standbyErrs) {
 		report.Unseen = append(report.Unseen, err.Error())
 	}
 	for _, c := range checks() {

@@ -60,6 +60,54 @@ func (p pin) quoted() string {
 	return strings.ReplaceAll(p.Name, "'", "''")
 }
 
+// seeOnStandby shows what a standby reports through hot_standby_feedback, when run there.
+const seeOnStandby = `SELECT pid, state, xact_start, query FROM pg_stat_activity WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC`
+
+// there is a holder on a standby.
+type there struct {
+	pin
+	at string // the standby's address
+}
+
+// onStandbys returns the sessions behind a standby's report, oldest first, on the standbys that the doctor was given. A session whose hold is newer
+// than the report is not behind it.
+func (l *inspection) onStandbys(p pin) []there {
+	var holders []there
+	for _, s := range l.standbys {
+		for _, h := range s.pins {
+			if h.Session != nil && !p.Hold.Before(h.Hold) {
+				holders = append(holders, there{h, s.at})
+			}
+		}
+	}
+	slices.SortStableFunc(holders, func(a, b there) int { return int(a.Hold.Since(b.Hold)) })
+	return holders
+}
+
+// standby is another server, a standby of the examined one.
+type standby struct {
+	at      string
+	session *session
+}
+
+// standbyView contains the holders on a standby.
+type standbyView struct {
+	at   string
+	pins []pin
+}
+
+func readStandbys(ctx context.Context, standbys []standby) (views []standbyView, errs []error) {
+	for _, s := range standbys {
+		pins, err := readPins(ctx, s.session)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the sessions on the standby %s: %w", s.at, err))
+			continue
+		}
+		views = append(views, standbyView{s.at, pins})
+	}
+	return views, errs
+}
+
 // readPins lists the holders that affect this database, oldest first.
 func readPins(ctx context.Context, s *session) ([]pin, error) {
 	rows, err := list[horizon.Row](ctx, s, horizon.SQL)

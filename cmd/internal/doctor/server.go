@@ -22,6 +22,7 @@ type Server struct {
 	statementsSchema string
 	hubs             bool // Weir's schema has hubs
 	commitDelay      int
+	feedback         bool    // hot_standby_feedback is on
 	flushes          bool    // commits are flushed to disk
 	address          *string // the server's end of the connection, as it sees it; nil for a Unix socket
 	backend          uint32
@@ -41,7 +42,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
        (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
        coalesce((SELECT n.nspname::text FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
                  WHERE e.extname = 'pg_stat_statements'), ''),
-       current_setting('commit_delay')::integer, current_setting('fsync')::boolean, host(inet_server_addr()), pg_backend_pid()
+       current_setting('commit_delay')::integer, current_setting('fsync')::boolean, current_setting('hot_standby_feedback')::boolean, host(inet_server_addr()), pg_backend_pid()
 FROM pg_roles r WHERE r.rolname = current_user`
 
 // oldest is the first supported version.
@@ -59,6 +60,7 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 		StatementsSchema string
 		CommitDelay      int
 		Flushes          bool
+		Feedback         bool
 		Address          *string
 		Backend          uint32
 	}
@@ -71,7 +73,7 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 	}
 	server := Server{
 		Version: strings.Fields(r.Version)[0], VersionNum: r.VersionNum, Database: r.Database, User: r.User, Rights: r.Rights,
-		Standby: r.Standby, Weir: r.Weir, hubs: r.Hubs, databaseOID: r.OID, commitDelay: r.CommitDelay, flushes: r.Flushes, address: r.Address, backend: r.Backend,
+		Standby: r.Standby, Weir: r.Weir, hubs: r.Hubs, databaseOID: r.OID, commitDelay: r.CommitDelay, flushes: r.Flushes, feedback: r.Feedback, address: r.Address, backend: r.Backend,
 	}
 	if r.StatementsSchema != "" {
 		server.statementsSchema = quoteIdentifier(r.StatementsSchema)

@@ -49,6 +49,9 @@ var (
 // endsTransaction reports whether a statement ends a transaction.
 func endsTransaction(query string) bool { return ends.MatchString(query) }
 
+// oneLine joins the lines of a statement.
+func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") }
+
 // per returns a rate per second.
 func per(n float64, d time.Duration) float64 {
 	if d <= 0 {

@@ -1,0 +1,71 @@
+package doctor_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone: dropping the slot of a standby that runs a long query would destroy the standby.
+func TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, map[string]string{
+		"hot_standby_feedback": "on", "primary_slot_name": "for_standby", "wal_receiver_status_interval": "1",
+	})
+	at := primary.URL("postgres")
+	asker := connect(t, at)
+	execute(t, asker, "CREATE TABLE warm ()")
+	pgtest.Replayed(t, primary, standby)
+	reader := connect(t, standby.URL("postgres"))
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_class")
+	churn(t, at)
+	until(t, asker, "SELECT coalesce(max(age(xmin)), 0) > 600 FROM pg_replication_slots WHERE active")
+
+	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Warning)
+	for _, text := range []string{"On the standby", "Leave the slot for_standby alone"} {
+		if !strings.Contains(f.Now, text) {
+			t.Errorf("the fix for now does not say %q: %s", text, f.Now)
+		}
+	}
+	expectFact(t, f, "weir doctor --standby URL names it")
+
+	d, err := doctor.Open(t.Context(), doctor.Config{URL: at, Standbys: []string{standby.URL("postgres")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := d.Run(t.Context(), 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := expect(t, r, doctor.HorizonPinned, doctor.Warning)
+	pid := reader.PgConn().PID()
+	expectFact(t, named, "on the standby 127.0.0.1:", fmt.Sprintf("pid %d of postgres", pid), "last statement: SELECT count(*) FROM pg_class")
+	if !strings.Contains(named.Now, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid)) {
+		t.Errorf("the fix for now does not end the query: %s", named.Now)
+	}
+
+	// On the standby itself, its sessions are the finding.
+	there := expect(t, examine(t, standby.URL("postgres"), time.Second), doctor.HorizonPinned, doctor.Info)
+	expectFact(t, there, "Through hot_standby_feedback", fmt.Sprintf("pid %d of postgres", pid))
+
+	// A standby that is away for a while needs its slot as well.
+	if err := standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, asker, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'for_standby'")
+	gone := expect(t, examine(t, at, 3*time.Second), doctor.HorizonPinned, doctor.Warning)
+	if !strings.HasPrefix(gone.Now, "Start the consumer of the slot for_standby again") || !strings.Contains(gone.Now, "must then be made anew") {
+		t.Errorf("the fix for now of an unused slot: %s", gone.Now)
+	}
+	for _, f := range []doctor.Finding{f, named, there} {
+		if strings.Contains(f.Now, "drop") {
+			t.Errorf("a slot in use is to be dropped: %s", f.Now)
+		}
+	}
+}
