@@ -22,6 +22,9 @@ func checks() []check {
 		{"multixact", checkMultiXact},
 		{"rows", checkHotRow},
 		{"tables", checkTableLock},
+		{"advisory locks", checkAdvisory},
+		{"lock manager", checkLockManager},
+		{"synchronous replication", checkSyncReplication},
 		{"statements", checkChatty},
 		{"commits", checkRowCommits},
 		{"horizon", checkHorizon},
@@ -32,6 +35,7 @@ func checks() []check {
 		{"promotion", checkPromotion},
 		{"kinds", checkKinds},
 		{"hubs", checkHubs},
+		{"other waits", checkWaits}, // last: it reports what no other has found
 	}
 }
 
@@ -40,6 +44,7 @@ type result struct {
 	findings []Finding
 	healthy  string
 	unseen   []string
+	blind    bool // it could not see what it judges
 }
 
 func found(f Finding) (result, error) { return result{findings: []Finding{f}}, nil }
@@ -59,6 +64,7 @@ type inspection struct {
 	hot         *hotRows
 	session     *session
 	local       *local
+	findings    []Finding // of the checks before this one
 }
 
 // span returns the time between the counters.

@@ -89,6 +89,10 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	case line < lineLong && severity == Critical:
 		severity = Warning
 	}
+	// One session that stands still loses time as well, however short its line.
+	if severity == Info && lost >= oneWhole && len(l.view.stuckIn(func(s Session) bool { return s.Class == RowLock })) > 0 {
+		severity = Warning
+	}
 	f := l.finding(HotRow, severity, lost, l.view.seen(RowLock))
 	relations := slices.SortedFunc(maps.Keys(tables), func(a, b uint32) int { return cmp.Or(tables[b]-tables[a], cmp.Compare(a, b)) })
 	names, err := relationNames(ctx, l.session, relations)

@@ -22,6 +22,11 @@ const (
 	HubLagging          Code = "hub-lagging"
 	WeirSlow            Code = "weir-slow"
 	KindUnknown         Code = "kind-unknown"
+
+	SyncReplicationStalled Code = "sync-replication-stalled"
+	AdvisoryLock           Code = "advisory-lock"
+	LockManager            Code = "lock-manager"
+	WaitsUnexplained       Code = "waits-unexplained"
 )
 
 // Codes returns all codes.
@@ -29,5 +34,6 @@ func Codes() []Code {
 	return []Code{
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
 		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow, KindUnknown,
+		SyncReplicationStalled, AdvisoryLock, LockManager, WaitsUnexplained,
 	}
 }

@@ -248,6 +248,7 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		if ctx.Err() != nil {
 			break
 		}
+		l.findings = report.Findings
 		r, err := c.run(ctx, l)
 		if err != nil {
 			report.Unseen = append(report.Unseen, fmt.Sprintf("the check of %s failed: %v", c.name, err))

@@ -14,6 +14,7 @@ type Lock struct {
 	Transaction uint32
 	Class       uint32
 	Object      uint32
+	Sub         int16 // of an advisory lock: 1 for one bigint, 2 for two integers
 	PID         uint32
 	Mode        string
 	Granted     bool
@@ -22,6 +23,7 @@ type Lock struct {
 	State       string
 	Query       string
 	Age         float64
+	Idle        float64 // of a holder: seconds in its state
 }
 
 const maxLocks = 5000
@@ -30,7 +32,7 @@ const maxLocks = 5000
 // millisecond. $1 are sessions whose table locks are read too, to find foreign keys and triggers.
 const lockSQL = `
 WITH l AS MATERIALIZED (
-  SELECT k.locktype, k.database, k.relation, k.page, k.tuple, k.transactionid, k.classid, k.objid, k.pid, k.mode, k.granted FROM pg_lock_status() k
+  SELECT k.locktype, k.database, k.relation, k.page, k.tuple, k.transactionid, k.classid, k.objid, k.objsubid, k.pid, k.mode, k.granted FROM pg_lock_status() k
 ), kept AS MATERIALIZED (
   SELECT l.* FROM l WHERE NOT l.granted
   UNION ALL
@@ -38,16 +40,19 @@ WITH l AS MATERIALIZED (
     l.locktype = 'tuple'
     OR l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0
     OR l.locktype = 'transactionid' AND l.transactionid IN (SELECT w.transactionid FROM l w WHERE NOT w.granted AND w.locktype = 'transactionid')
+    OR l.locktype = 'advisory' AND EXISTS (SELECT FROM l w WHERE NOT w.granted AND w.locktype = 'advisory'
+       AND (w.database, w.classid, w.objid, w.objsubid) = (l.database, l.classid, l.objid, l.objsubid))
     OR l.locktype = 'relation' AND l.relation IN (SELECT w.relation FROM l w WHERE NOT w.granted AND w.locktype = 'relation')
     OR l.locktype = 'relation' AND l.mode IN ('RowShareLock', 'RowExclusiveLock') AND l.pid = ANY ($1::integer[]))
   LIMIT $2
 )
 SELECT k.locktype, coalesce(k.database, 0), coalesce(k.relation, 0), coalesce(k.page, 0), coalesce(k.tuple, 0), coalesce(k.transactionid::text::bigint, 0),
-       coalesce(k.classid, 0), coalesce(k.objid, 0), coalesce(k.pid, 0), k.mode, k.granted,
+       coalesce(k.classid, 0), coalesce(k.objid, 0), coalesce(k.objsubid, 0), coalesce(k.pid, 0), k.mode, k.granted,
        coalesce(a.wait_event_type, ''), coalesce(a.wait_event, ''), coalesce(a.state, ''), coalesce(left(a.query, $3), ''),
-       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
+       coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8
 FROM kept k
-LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s) a ON k.granted AND k.locktype IN ('object', 'transactionid', 'relation')`
+LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s) a ON k.granted AND k.locktype IN ('object', 'transactionid', 'relation', 'advisory')`
 
 func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	type row struct {
@@ -57,11 +62,12 @@ func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 		Tuple                        int16
 		Transaction                  int64
 		Class, Object                uint32
+		Sub                          int16
 		PID                          int32
 		Mode                         string
 		Granted                      bool
 		WaitType, Wait, State, Query string
-		Age                          float64
+		Age, Idle                    float64
 	}
 	if of == nil {
 		of = []int32{}
@@ -74,8 +80,8 @@ func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	for i, r := range rows {
 		locks[i] = Lock{
 			Type: r.Type, Database: r.Database, Relation: r.Relation, Page: r.Page, Tuple: r.Tuple, Transaction: uint32(r.Transaction), Class: r.Class,
-			Object: r.Object, PID: uint32(r.PID), Mode: r.Mode, Granted: r.Granted, WaitType: r.WaitType, Wait: r.Wait, State: r.State, Query: r.Query,
-			Age: r.Age,
+			Object: r.Object, Sub: r.Sub, PID: uint32(r.PID), Mode: r.Mode, Granted: r.Granted, WaitType: r.WaitType, Wait: r.Wait, State: r.State, Query: r.Query,
+			Age: r.Age, Idle: r.Idle,
 		}
 	}
 	return locks, nil

@@ -35,6 +35,12 @@ func always(Finding, Finding) bool { return true }
 // consequences are tried in this order: the first that matches a finding gives its cause.
 func consequences() []consequence {
 	return []consequence{
+		// A commit that waits for a standby keeps its locks, NOTIFY's included.
+		{SyncReplicationStalled, NotifyCommitLock, always},
+		{SyncReplicationStalled, HotRow, mostly(Commit)},
+		{SyncReplicationStalled, RowCommits, always},
+		{SyncReplicationStalled, WeirSlow, always},
+		{SyncReplicationStalled, LaneBacklog, always},
 		// A session that waits for NOTIFY's lock keeps its row locks, and its commit is not acknowledged yet.
 		{NotifyCommitLock, HotRow, mostly(ObjectLock)},
 		{NotifyCommitLock, RowCommits, heavier},

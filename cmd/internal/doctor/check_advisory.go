@@ -1,0 +1,108 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+const seeAdvisory = `SELECT l.pid, l.granted, l.classid, l.objid, l.objsubid, a.state, a.query FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory'`
+
+// advisory is the key of an advisory lock.
+type advisory struct {
+	database, class, object uint32
+	sub                     int16
+}
+
+func (a advisory) String() string {
+	if a.sub == 1 {
+		return fmt.Sprint(int64(uint64(a.class)<<32 | uint64(a.object)))
+	}
+	return fmt.Sprintf("(%d, %d)", int32(a.class), int32(a.object))
+}
+
+// checkAdvisory detects sessions that queue up for an advisory lock. A few that wait on purpose, to take over from a leader, lose no time: they wait
+// for one holder that keeps it. A convoy has many waiters, or many holders one after the other.
+func checkAdvisory(_ context.Context, l *inspection) (result, error) {
+	waits, all := map[advisory]int{}, 0
+	waiting, holding := map[advisory]map[uint32]bool{}, map[advisory]map[uint32]Lock{}
+	doing := map[advisory]map[string]int{}
+	for _, s := range l.view.withLocks() {
+		for _, k := range s.Locks {
+			if !k.Granted && k.Type != "object" && k.Type != "transactionid" && k.Type != "tuple" {
+				all++
+			}
+			if k.Type != "advisory" {
+				continue
+			}
+			key := advisory{k.Database, k.Class, k.Object, k.Sub}
+			if waiting[key] == nil {
+				waiting[key], holding[key], doing[key] = map[uint32]bool{}, map[uint32]Lock{}, map[string]int{}
+			}
+			if k.Granted {
+				holding[key][k.PID] = k
+				doing[key][describeState(k)]++
+				continue
+			}
+			waits[key]++
+			waiting[key][k.PID] = true
+		}
+	}
+	of := total(waits)
+	lost := 0.0
+	if of > 0 {
+		lost = l.waits.Rate(OtherLock) * float64(of) / float64(all)
+	}
+	if lost < noticeable {
+		return healthy("No session waits for an advisory lock.")
+	}
+	worst := slices.SortedFunc(maps.Keys(waits), func(a, b advisory) int {
+		return cmp.Or(waits[b]-waits[a], cmp.Compare(a.class, b.class), cmp.Compare(a.object, b.object), cmp.Compare(a.database, b.database))
+	})[0]
+	holders := slices.SortedFunc(maps.Values(holding[worst]), func(a, b Lock) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.PID, b.PID)) })
+	severity := grade(lost)
+	// Whoever waits for its turn as a leader has nothing else to do. Then one session keeps the lock.
+	if len(holders) == 1 {
+		severity = Warning
+		if len(waiting[worst]) < int(crippling) {
+			severity = Info
+		}
+	}
+	isAdvisory := func(s Session) bool { return s.WaitType == "Lock" && s.Wait == "advisory" }
+	f := l.finding(AdvisoryLock, severity, lost, l.seenBy(isAdvisory))
+	f.Summary = fmt.Sprintf("%s sessions queue up for advisory locks, most of them for %s, which one session at a time gets.", figure(lost), worst)
+	f.add(seeAdvisory, "key %s: %s seen waiting, %s seen holding it", worst, many(len(waiting[worst]), "session"), many(len(holders), "session"))
+	for _, k := range holders[:min(len(holders), maxFacts)] {
+		f.add(seeAdvisory, "pid %d has held it, %s; last statement: %s", k.PID, describeState(k), shape(k.Query))
+	}
+	if n := total(doing[worst]); n > 0 {
+		f.add("", "what its holders do: %s", ranked(doing[worst], n, func(s string) string { return s }))
+	}
+	statements := map[string]int{}
+	l.view.each(func(s Session, _ float64) {
+		if isAdvisory(s) {
+			statements[shape(s.Query)]++
+		}
+	})
+	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.Now = "Hold the lock for a shorter time: take it last, and commit or unlock immediately."
+	if len(holders) == 1 {
+		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d).", holders[0].PID)
+	}
+	f.ForGood = "Use one key per thing that is protected instead of one for all, pg_try_advisory_xact_lock where the work can be skipped, and lock_timeout where it can't. " +
+		"For jobs that must not run at the same time, Weir has limits and keys."
+	return found(f)
+}
+
+// describeState says what a holder does.
+func describeState(k Lock) string {
+	switch {
+	case k.State == "":
+		return "in an unknown state"
+	case k.State != "active" || k.WaitType == "":
+		return k.State
+	}
+	return "active, waiting for " + Event{k.WaitType, k.Wait}.String()
+}

@@ -1,0 +1,136 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+const seeWaits = `SELECT wait_event_type, wait_event, count(*), min(query) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`
+
+// oneWhole is slightly less than one session that waits all the time, because the first sample of a period has no weight.
+const oneWhole = 0.8
+
+// explains reports whether a finding of this code explains such a wait.
+func explains(code Code, s Session) bool {
+	switch code {
+	case NotifyCommitLock:
+		return s.Class == ObjectLock
+	case ListenersWoken:
+		return s.Class == NotifyQueue
+	case MultiXactContention:
+		return s.Class == MultiXact
+	case HotRow:
+		return s.Class == RowLock
+	case TableLock:
+		return s.WaitType == "Lock" && s.Wait == "relation"
+	case AdvisoryLock:
+		return s.WaitType == "Lock" && s.Wait == "advisory"
+	case LockManager:
+		return s.Class == LockTable
+	case RowCommits:
+		return s.Class == Commit
+	case SyncReplicationStalled:
+		return s.WaitType == "IPC" && s.Wait == "SyncRep"
+	}
+	return false
+}
+
+// works reports whether a wait is a part of doing work: it ends by itself, and soon. Waits of parallel queries for their own processes count.
+func works(s Session) bool {
+	switch s.WaitType {
+	case "Lock":
+		return s.Wait == "extend" // a table that grows
+	case "IO":
+		return true
+	case "IPC":
+		for _, own := range []string{"Hash", "MessageQueue", "Parallel", "Append", "Btree", "Execute", "BgWorker", "BufferIO", "BufferIo"} {
+			if strings.HasPrefix(s.Wait, own) {
+				return true
+			}
+		}
+	}
+	return s.Class == Commit && s.Wait != "SyncRep" || s.Class == ClientWrite
+}
+
+// checkWaits reports waits that no finding explains. It keeps "nothing is wrong" from being said while sessions stand still.
+func checkWaits(ctx context.Context, l *inspection) (result, error) {
+	unexplained := func(s Session) bool {
+		return s.Class.lost() && !slices.ContainsFunc(l.findings, func(f Finding) bool { return explains(f.Code, s) })
+	}
+	events, statements := map[Event]float64{}, map[string]int{}
+	locks, contention, lost := 0.0, 0.0, 0.0
+	pids := map[uint32]bool{}
+	l.view.each(func(s Session, weight float64) {
+		if !unexplained(s) {
+			return
+		}
+		weight /= max(l.waits.Seconds, 1e-9)
+		lost += weight
+		events[Event{s.WaitType, s.Wait}] += weight
+		statements[shape(s.Query)]++
+		switch {
+		case works(s):
+		case s.WaitType == "Lock":
+			locks += weight
+			pids[s.PID] = true
+		default:
+			contention += weight
+		}
+	})
+	stands := l.view.stuckIn(func(s Session) bool { return unexplained(s) && !works(s) })
+	active := l.waits.Lost() + l.waits.Rate(CPU)
+	severity := Info
+	switch {
+	case locks >= crippling, len(stands) >= crippling:
+		severity = Critical
+	case locks >= oneWhole, len(stands) > 0, contention >= costly && contention >= active/2:
+		severity = Warning
+	case lost < costly:
+		return healthy("No waits are left unexplained (%s sessions on average).", figure(lost))
+	}
+	f := l.finding(WaitsUnexplained, severity, lost, l.seenBy(unexplained))
+	top := slices.SortedFunc(maps.Keys(events), func(a, b Event) int {
+		return cmp.Or(cmp.Compare(events[b], events[a]), strings.Compare(a.String(), b.String()))
+	})
+	f.Summary = fmt.Sprintf("%s sessions wait at any moment, most of them for %s, and no other finding explains it.", figure(lost), top[0])
+	var parts []string
+	const limit = 5
+	for _, e := range top[:min(len(top), limit)] {
+		parts = append(parts, e.String()+" "+figure(events[e]))
+	}
+	f.add(seeWaits, "sessions by what they wait for: %s", strings.Join(parts, "; "))
+	f.add(seeWaits, "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	for _, s := range stands[:min(len(stands), maxFacts)] {
+		f.add("", "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, shape(s.Query))
+		pids[s.PID] = true
+	}
+	f.Now = "Look the event up in PostgreSQL's list of wait events, and look at the statements named here."
+	r := result{}
+	if blockers, err := l.blockers(ctx, slices.Sorted(maps.Keys(pids))); err != nil {
+		r.unseen = append(r.unseen, err.Error())
+	} else if len(blockers) > 0 {
+		for _, b := range blockers[:min(len(blockers), maxFacts)] {
+			f.add(seeBlockers, "%s", b.text())
+		}
+		f.Now = blockers[0].end()
+	}
+	f.ForGood = "Bound waits where the statements come from: lock_timeout, statement_timeout, idle_in_transaction_session_timeout. " +
+		"Short waits for the disk, for the log or for pages in memory are a part of work; fewer sessions at once get as much done."
+	r.findings = append(r.findings, f)
+	return r, nil
+}
+
+// seenBy counts the samples in which some session is as is says.
+func (l *inspection) seenBy(is func(Session) bool) int {
+	n := 0
+	for _, s := range l.view.samples {
+		if slices.ContainsFunc(s.Sessions, is) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,114 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// stand starts a statement that does not end by itself, and returns once it waits as the condition says. The test's end ends it.
+func stand(t *testing.T, url, statement, waits string) (pid uint32) {
+	t.Helper()
+	conn := connect(t, url)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { // the test's end waits for it
+		defer close(done)
+		_, _ = conn.Exec(ctx, statement) // it is cancelled
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	pid = conn.PgConn().PID()
+	until(t, connect(t, url), fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d AND %s)", pid, waits))
+	return pid
+}
+
+func TestCommitsThatHangForAStandbyAreCritical(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	admin := connect(t, url)
+	execute(t, admin, "CREATE TABLE entry (n int)", "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'", "SELECT pg_reload_conf()")
+	until(t, admin, "SELECT current_setting('synchronous_standby_names') <> ''")
+	pid := stand(t, url, "INSERT INTO entry VALUES (1)", "wait_event = 'SyncRep'")
+	for range 5 {
+		stand(t, url, "INSERT INTO entry VALUES (2)", "wait_event = 'SyncRep'")
+	}
+	f := expect(t, examine(t, url, 2*examineFor), doctor.SyncReplicationStalled, doctor.Critical)
+	expectFact(t, f, "no standby is connected")
+	expectFact(t, f, fmt.Sprintf("pid %d has waited for", pid), "INSERT INTO entry VALUES")
+	if !strings.Contains(f.Now, "synchronous_standby_names = ''") {
+		t.Errorf("the fix for now does not let the commits go on: %s", f.Now)
+	}
+	execute(t, admin, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
+func TestAStandbyThatConfirmsCommitsIsWell(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, nil)
+	pgtest.Replayed(t, primary, standby)
+	url := primary.URL("postgres")
+	admin := connect(t, url)
+	execute(t, admin, "CREATE TABLE entry (n int)", "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+	until(t, admin, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+	runSessions(t, url, 2, repeat("INSERT INTO entry VALUES ($1)", "SELECT pg_sleep(0.01)"))
+	r := examine(t, url, examineFor)
+	if f, found := r.Find(doctor.SyncReplicationStalled); found {
+		t.Errorf("a standby that confirms is a finding: %s", f.Summary)
+	}
+	expectCalm(t, r)
+	execute(t, admin, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
+func TestSessionsThatQueueUpForAnAdvisoryLockAreNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	runSessions(t, url, 8, repeat("BEGIN", "SELECT pg_advisory_xact_lock(42)", "SELECT pg_sleep(0.02)", "COMMIT"))
+	f := expect(t, examine(t, url, examineFor), doctor.AdvisoryLock, doctor.Critical)
+	expectFact(t, f, "key 42: ", "seen waiting", "seen holding it")
+	expectFact(t, f, "waiting statements: SELECT pg_advisory_xact_lock(?)")
+}
+
+// TestWhoWaitsToLeadIsNoAlarm: a process that waits for an advisory lock in order to take over loses no time.
+func TestWhoWaitsToLeadIsNoAlarm(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	execute(t, connect(t, url), "SELECT pg_advisory_lock(1, 2)")
+	stand(t, url, "SELECT pg_advisory_lock(1, 2)", "wait_event = 'advisory'")
+	r := examine(t, url, 2*examineFor)
+	expectCalm(t, r)
+	expectFact(t, expect(t, r, doctor.AdvisoryLock, doctor.Info), "key (1, 2): 1 session seen waiting, 1 session seen holding it")
+}
+
+func TestPartitionsThatAreNotPrunedAreNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	url := pgtest.Empty(t)
+	execute(t, connect(t, url), "CREATE TABLE orders (id int, at int, customer int) PARTITION BY RANGE (at)",
+		`DO $$ BEGIN FOR i IN 0..63 LOOP EXECUTE format('CREATE TABLE orders_%s PARTITION OF orders FOR VALUES FROM (%s) TO (%s)', i, i, i + 1); END LOOP; END $$`,
+		"CREATE INDEX ON orders (customer)", "INSERT INTO orders SELECT i, i % 64, i FROM generate_series(1, 6400) i", "ANALYZE orders")
+	runSessions(t, url, 24, repeat("SELECT * FROM orders WHERE customer = $1"))
+	f := expect(t, examine(t, url, 2*examineFor), doctor.LockManager, doctor.Warning)
+	expectFact(t, f, "orders: one session has locked 64 of its 64 partitions, so none is pruned")
+	if !strings.Contains(f.Now, "RANGE (at)") {
+		t.Errorf("the fix for now does not name the partition key: %s", f.Now)
+	}
+}
+
+// TestASessionThatStandsStillIsAFinding: no wait goes without a finding, even if there is no check for it.
+func TestASessionThatStandsStillIsAFinding(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	reader := connect(t, url)
+	execute(t, reader, "CREATE TABLE stock (id int)", "SET application_name = 'report'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM stock")
+	pid := stand(t, url, "CREATE INDEX CONCURRENTLY stock_id ON stock (id)", "wait_event = 'virtualxid'")
+	f := expect(t, examine(t, url, 2*examineFor), doctor.WaitsUnexplained, doctor.Warning)
+	expectFact(t, f, "Lock:virtualxid")
+	expectFact(t, f, fmt.Sprintf("pid %d has stood still for", pid), "CREATE INDEX CONCURRENTLY stock_id ON stock (id)")
+	expectFact(t, f, fmt.Sprintf("pid %d (report), idle in transaction", reader.PgConn().PID()), "blocks 1 session; last statement: SELECT count(*) FROM stock")
+	if want := fmt.Sprintf("SELECT pg_terminate_backend(%d)", reader.PgConn().PID()); !strings.Contains(f.Now, want) {
+		t.Errorf("the fix for now is %q, want %s", f.Now, want)
+	}
+}
