@@ -20,6 +20,7 @@ import (
 const (
 	exitWarning  = 10 // the worst finding is a warning
 	exitCritical = 20 // the worst finding is critical
+	exitUnseen   = 5  // no warning, but checks could not see what they judge
 )
 
 type doctorCmd struct {
@@ -39,13 +40,13 @@ const (
 func (doctorCmd) Help() string {
 	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough; with fewer privileges the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
 
-Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical.
+Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but the role may not see what it would take to be sure.
 
 Examples:
 
     weir doctor
     weir doctor --for 1m --json
-    weir doctor --watch`, exitOK, exitWarning, exitCritical)
+    weir doctor --watch`, exitOK, exitWarning, exitCritical, exitUnseen)
 }
 
 func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
@@ -119,6 +120,9 @@ func verdict(r doctor.Report) error {
 	codes := map[doctor.Severity]int{doctor.Warning: exitWarning, doctor.Critical: exitCritical}
 	worst := r.Worst()
 	if codes[worst] == exitOK {
+		if r.Incomplete {
+			return &failure{exitUnseen, errors.New("not all could be examined, so this does not mean that all is well; see what is not checked")}
+		}
 		return nil
 	}
 	var named []string
@@ -135,7 +139,10 @@ func printReport(w io.Writer, r doctor.Report) error {
 	p := &page{w: w}
 	p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
 		r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
-	if len(r.Findings) == 0 {
+	switch {
+	case len(r.Findings) == 0 && r.Incomplete:
+		p.line("\nNo problems found, but not all could be examined.")
+	case len(r.Findings) == 0:
 		p.line("\nNo problems found.")
 	}
 	for _, f := range r.Findings {

@@ -10,32 +10,34 @@ import (
 type check struct {
 	name string
 	run  func(context.Context, *inspection) (result, error)
+	// sessions says that it judges what sessions do, which only members of pg_monitor see. Locks, and what the server counts, everybody sees.
+	sessions bool
 }
 
 // checks are run in this order; relate.go orders the findings.
 func checks() []check {
 	return []check{
-		{"notify", checkNotify},
-		{"listeners", checkListeners},
-		{"notify queue", checkNotifyQueue},
-		{"postmaster", checkPostmaster},
-		{"multixact", checkMultiXact},
-		{"rows", checkHotRow},
-		{"tables", checkTableLock},
-		{"advisory locks", checkAdvisory},
-		{"lock manager", checkLockManager},
-		{"synchronous replication", checkSyncReplication},
-		{"statements", checkChatty},
-		{"commits", checkRowCommits},
-		{"horizon", checkHorizon},
-		{"claims", checkSlow},
-		{"lanes", checkLanes},
-		{"segments", checkSegments},
-		{"workers", checkWorkers},
-		{"promotion", checkPromotion},
-		{"kinds", checkKinds},
-		{"hubs", checkHubs},
-		{"other waits", checkWaits}, // last: it reports what no other has found
+		{"notify", checkNotify, false},
+		{"listeners", checkListeners, true},
+		{"notify queue", checkNotifyQueue, false},
+		{"postmaster", checkPostmaster, false},
+		{"multixact", checkMultiXact, true},
+		{"rows", checkHotRow, false},
+		{"tables", checkTableLock, false},
+		{"advisory locks", checkAdvisory, false},
+		{"lock manager", checkLockManager, true},
+		{"synchronous replication", checkSyncReplication, false},
+		{"statements", checkChatty, true},
+		{"commits", checkRowCommits, true},
+		{"horizon", checkHorizon, true},
+		{"claims", checkSlow, true},
+		{"lanes", checkLanes, false},
+		{"segments", checkSegments, false},
+		{"workers", checkWorkers, false},
+		{"promotion", checkPromotion, false},
+		{"kinds", checkKinds, false},
+		{"hubs", checkHubs, false},
+		{"other waits", checkWaits, true}, // last: it reports what no other has found
 	}
 }
 
@@ -82,6 +84,12 @@ func (l *inspection) rate(get func(*counters) int64) float64 {
 // commits returns the commits per second in this database, without the doctor's own.
 func (l *inspection) commits() float64 {
 	return max(0, l.rate(func(c *counters) int64 { return c.Commits })-l.rate(func(c *counters) int64 { return c.Own }))
+}
+
+// writes returns the transactions per second that write. Ids are counted at once, while counts of commits may arrive seconds late, and then
+// all together; but ids are those of all databases.
+func (l *inspection) writes() float64 {
+	return max(0, min(l.commits(), l.rate(func(c *counters) int64 { return c.NextXID })))
 }
 
 // finding returns a new finding, with how often it was seen.

@@ -31,6 +31,7 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 		return result{}, err
 	}
 	listeners := counts[0]
+	others := map[uint32]bool{} // that were woken, although their last statement is another one
 	awake := l.waits.Rate(Woken)
 	peak, awakeTotal, byName := 0, 0, 0
 	for _, s := range l.view.samples {
@@ -40,6 +41,8 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 				n++
 				if listens.MatchString(session.Query) {
 					byName++
+				} else {
+					others[session.PID] = true
 				}
 			}
 		}
@@ -49,13 +52,21 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 	queue := l.waits.Rate(NotifyQueue)
 	pages := l.rate(func(c *counters) int64 { return c.NotifyPages })
 	notified := pages * pageSize / entrySize
+	if notified >= wokenLeast {
+		if err := findWoken(ctx, l, others); err != nil {
+			return result{}, err
+		}
+	}
+	named := listeners
+	listeners += int64(len(others))
 	wakes := notified * float64(listeners)
 	if l.server.VersionNum >= wakesFew {
 		wakes = 0
 	}
 	spent := wakes * wakeCost.Seconds()
 	if max(awake, queue, spent) < noticeable || listeners == 0 && byName == 0 {
-		return healthy("Idle listeners are asleep: %s whose last statement is LISTEN, %s awake on average.", many(listeners, "session"), figure(awake))
+		return healthy("Idle listeners are asleep: %s whose last statement is LISTEN, %s others seen awake, %s awake on average.",
+			many(named, "session"), figure(float64(len(others))), figure(awake))
 	}
 	lost := max(awake+queue, spent)
 	severity := Info
@@ -68,15 +79,19 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 	f := l.finding(ListenersWoken, severity, lost, l.view.seen(Woken, NotifyQueue))
 	f.Summary = fmt.Sprintf("Every notification wakes every listener of the database: about %s notifications/s wake %s each.",
 		figure(notified), many(listeners, "idle session"))
-	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement; listeners that have run another statement since are not counted", many(listeners, "session"))
+	f.add(seeListeners, "%s idle with LISTEN or UNLISTEN as the last statement", many(named, "session"))
+	if len(others) > 0 {
+		f.add(`SELECT pid, state_change, wait_event, query FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
+			"%s more seen awake that have run another statement since LISTEN", many(len(others), "session"))
+	}
 	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
 		"%s idle sessions were awake in %s, %d at most", figure(float64(awakeTotal)), many(len(l.view.samples), "sample"), peak)
 	if queue > 0 {
 		f.add("", "%s sessions wait for the notification queue itself (%s)", figure(queue), eventsOf(l.waits, NotifyQueue))
 	}
 	f.add(`SELECT name, blks_zeroed FROM pg_stat_slru WHERE lower(name) = 'notify'`,
-		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; the database commits %s/s",
-		figure(notified), figure(pages), pageSize/entrySize, figure(l.commits()))
+		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; %s transactions/s write",
+		figure(notified), figure(pages), pageSize/entrySize, figure(l.writes()))
 	f.add("", "that is %s wake-ups/s for %s: about %s of CPU time a second, at %s each", figure(wakes), many(listeners, "listener"),
 		span(seconds(spent)), wakeCost)
 	f.add(`SELECT pg_notification_queue_usage()`, "the queue is %s full", percent(l.last.NotifyUsage))

@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"math"
+	"time"
 )
 
 // Limits for the unread part of the notification queue.
@@ -10,7 +12,24 @@ const (
 	queueNotable = 0.01
 	queueFilling = 0.1
 	queueNearEnd = 0.5
+	queueSome    = 0.0005
 )
+
+// Limits for the time until it is full.
+const (
+	queueFullSoon  = 10 * time.Minute
+	queueFullLater = 2 * time.Hour
+	centuries      = 1e9 // seconds
+)
+
+// tailSuspect is a session that may not read its notifications.
+type tailSuspect struct {
+	PID                                int32
+	Database, Application, State, Wait string
+	Age                                float64
+	Query                              string
+	Sure                               bool
+}
 
 const tailSQL = `
 SELECT a.pid, coalesce(d.datname::text, ''), coalesce(a.application_name, ''), a.state, coalesce(a.wait_event, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
@@ -25,32 +44,35 @@ ORDER BY 8 DESC, a.xact_start LIMIT 5`
 func checkNotifyQueue(ctx context.Context, l *inspection) (result, error) {
 	usage := l.last.NotifyUsage
 	grown := usage - l.first.NotifyUsage
-	if usage < queueNotable {
+	if usage < queueSome {
 		return healthy("The notification queue is %s full.", percent(usage))
+	}
+	suspects, err := list[tailSuspect](ctx, l.session, tailSQL)
+	if err != nil {
+		return result{}, err
+	}
+	// Below a hundredth, a burst that is being read looks the same, unless there is somebody who may not read it.
+	if usage < queueNotable && (grown <= 0 || len(suspects) == 0) {
+		return healthy("The notification queue is %s full.", percent(usage))
+	}
+	left := time.Duration(math.MaxInt64)
+	if grown > 0 {
+		left = seconds(min((1-usage)/grown*l.span().Seconds(), centuries))
 	}
 	severity := Info
 	switch {
-	case usage >= queueNearEnd:
+	case usage >= queueNearEnd, left <= queueFullSoon:
 		severity = Critical
-	case usage >= queueFilling:
+	case usage >= queueFilling, left <= queueFullLater:
 		severity = Warning
+	case usage < queueNotable:
+		return healthy("The notification queue is %s full.", percent(usage))
 	}
 	f := l.finding(NotifyQueueFilling, severity, 0, len(l.view.samples))
 	f.Summary = fmt.Sprintf("The notification queue is %s full because a listener does not read it; once it is full, every commit that notifies fails.", percent(usage))
 	f.add("SELECT pg_notification_queue_usage()", "%s full, %s more than %s before", percent(usage), percent(max(0, grown)), span(l.span()))
 	if grown > 0 {
-		f.add("", "at this rate it is full in %s", span(seconds((1-usage)/grown*l.span().Seconds())))
-	}
-	type row struct {
-		PID                                int32
-		Database, Application, State, Wait string
-		Age                                float64
-		Query                              string
-		Sure                               bool
-	}
-	suspects, err := list[row](ctx, l.session, tailSQL)
-	if err != nil {
-		return result{}, err
+		f.add("", "at this rate it is full in %s", span(left))
 	}
 	for _, s := range suspects {
 		how := "may hold the tail if it listens, which can't be seen from outside"

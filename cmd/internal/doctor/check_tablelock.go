@@ -80,7 +80,7 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 		if first == nil {
 			first = &k
 		}
-		f.add(seeTableLock, "pid %d holds %s, %s, for %s; last statement: %s", w.pid, w.mode, k.State, span(seconds(k.Age)), shape(k.Query))
+		f.add(seeTableLock, "pid %d holds %s, %s, for %s; last statement: %s", w.pid, w.mode, describeState(k), span(seconds(k.Age)), shape(k.Query))
 	}
 	f.Now = "Cancel the session that wants the table for itself, and retry with a lock_timeout of about a second."
 	if first != nil {

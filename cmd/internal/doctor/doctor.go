@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -66,7 +67,7 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 		return nil, err
 	}
 	samples := &session{config: config.Copy(), meter: d.meter}
-	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger}
+	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger, blind: !d.server.sees()}
 	d.sampler.defaults()
 	if _, err := scalars[int32](ctx, samples, "SELECT 1"); err != nil {
 		d.session.close()
@@ -212,6 +213,7 @@ func (d *Doctor) wait(ctx context.Context, begin time.Time, duration time.Durati
 type reading struct {
 	counters *counters
 	pins     []pin
+	hidden   int64 // sessions of other roles, which this one may not see
 	errs     []error
 }
 
@@ -225,8 +227,19 @@ func (d *Doctor) read(ctx context.Context) *reading {
 	if t.pins, err = readPins(ctx, d.session); err != nil {
 		t.errs = append(t.errs, fmt.Errorf("what holds back the vacuum horizon: %w", err))
 	}
+	if !d.server.sees() {
+		hidden, err := scalars[int64](ctx, d.session, hiddenSQL, hiddenQuery)
+		if err != nil {
+			t.errs = append(t.errs, fmt.Errorf("how many sessions are hidden: %w", err))
+		} else {
+			t.hidden = hidden[0]
+		}
+	}
 	return t
 }
+
+// hiddenSQL counts sessions, and no processes of the server itself.
+const hiddenSQL = `SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.query = $1 AND a.datid IS NOT NULL AND a.usesysid IS NOT NULL`
 
 // judge runs the checks on the period between two readings.
 func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading) Report {
@@ -241,6 +254,8 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		Version: ReportVersion, At: time.Now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
+	hidden := max(first.hidden, last.hidden)
+	var unjudged []string
 	for _, err := range slices.Concat(first.errs, last.errs, standbyErrs) {
 		report.Unseen = append(report.Unseen, err.Error())
 	}
@@ -252,12 +267,21 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		r, err := c.run(ctx, l)
 		if err != nil {
 			report.Unseen = append(report.Unseen, fmt.Sprintf("the check of %s failed: %v", c.name, err))
+			report.Incomplete = true
 		}
 		report.Findings = append(report.Findings, r.findings...)
 		report.Unseen = append(report.Unseen, r.unseen...)
+		report.Incomplete = report.Incomplete || r.blind
+		if c.sessions && hidden > 0 {
+			unjudged, r.healthy = append(unjudged, c.name), "" // it saw too little to say that all is well
+		}
 		if r.healthy != "" {
 			report.Well = append(report.Well, Well{c.name, r.healthy})
 		}
+	}
+	if len(unjudged) > 0 {
+		report.Unseen = append(report.Unseen, fmt.Sprintf("%s of other roles, and so not judged: %s; it needs pg_monitor", many(hidden, "session"), strings.Join(unjudged, ", ")))
+		report.Incomplete = true
 	}
 	report.Findings = relate(report.Findings)
 	for i := range report.Findings {

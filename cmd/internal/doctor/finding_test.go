@@ -50,6 +50,43 @@ func TestListenersWokenForOthersAreCounted(t *testing.T) {
 	expectFact(t, f, "80 sessions idle with LISTEN")
 }
 
+// TestListenersThatHaveRunAnotherStatementCount: most listeners have run something since LISTEN.
+func TestListenersThatHaveRunAnotherStatementCount(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	url := pgtest.Empty(t)
+	for i := range 60 {
+		execute(t, connect(t, url), fmt.Sprintf("LISTEN own_%d", i), "SELECT 'something else'")
+	}
+	runSessions(t, url, 2, repeat("SELECT pg_notify('nobody', 'something that is long enough to tell: ' || $1::int)"))
+	f := expect(t, examine(t, url, 2*examineFor), doctor.ListenersWoken, doctor.Warning)
+	expectFact(t, f, "0 sessions idle with LISTEN")
+	expectFact(t, f, "60 sessions more seen awake that have run another statement since LISTEN")
+}
+
+// TestAQueueThatIsSoonFullIsNotInformation: what counts is the time until the notification queue is full.
+func TestAQueueThatIsSoonFullIsNotInformation(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	conn := connect(t, pgtest.Empty(t))
+	parameters, least := map[string]string{}, doctor.Warning
+	var version int
+	if err := conn.QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 170000 {
+		parameters["max_notify_queue_pages"], least = "20000", doctor.Critical
+	}
+	url := pgtest.Server(t, parameters).URL("postgres")
+	listener := connect(t, url)
+	execute(t, listener, "LISTEN entry", "BEGIN", "SELECT 1")
+	teller := connect(t, url)
+	execute(t, teller, "SELECT pg_notify('entry', repeat('x', 7900) || i) FROM generate_series(1, 600) i")
+	runSessions(t, url, 1, repeat("SELECT pg_notify('entry', repeat('x', 7900) || i) FROM generate_series(1, 20) i WHERE $1::int = 0", "SELECT pg_sleep(0.05)"))
+	r := examine(t, url, 2*examineFor)
+	f := expect(t, r, doctor.NotifyQueueFilling, least)
+	expectFact(t, f, "at this rate it is full in")
+	expectFact(t, f, fmt.Sprintf("pid %d", listener.PgConn().PID()))
+}
+
 func TestWhoFillsTheNotifyQueueIsNamed(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	parameters := map[string]string{}

@@ -20,7 +20,9 @@ type Report struct {
 	Findings []Finding `json:"findings"` // causes first, each followed by its consequences
 	Well     []Well    `json:"well"`
 	Unseen   []string  `json:"unseen"` // what could not be examined, and what that would require
-	Cost     Cost      `json:"cost"`
+	// Incomplete says that checks could not see what they judge, so that no finding does not mean that all is well.
+	Incomplete bool `json:"incomplete,omitempty"`
+	Cost       Cost `json:"cost"`
 }
 
 // Cost is the cost of the examination.

@@ -59,6 +59,36 @@ func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
 	}
 }
 
+// TestARoleWithoutRightsSaysSoAndUsesWhatEverybodySees: locks are visible to everybody, and show who waits; what isn't visible is not called healthy.
+func TestARoleWithoutRightsSaysSoAndUsesWhatEverybodySees(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	admin := connect(t, at)
+	execute(t, admin, "CREATE ROLE nobody_in_particular LOGIN PASSWORD 'w'", "CREATE TABLE counter (id int PRIMARY KEY, n int)", "INSERT INTO counter VALUES (1, 0)")
+	nobody := as(t, at, "nobody_in_particular", "w")
+	stop := runSessions(t, at, 6, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE id = 1", "SELECT pg_sleep(0.01)", "COMMIT"))
+	r := examine(t, nobody, 2*examineFor)
+	stop()
+	f := expect(t, r, doctor.HotRow, doctor.Warning)
+	expectFact(t, f, "counter: ", "nobody_in_particular may not read its key")
+	unseen := strings.Join(r.Unseen, "\n")
+	if !r.Incomplete || !strings.Contains(unseen, "and so not judged: listeners, multixact,") {
+		t.Errorf("the report does not say what it could not judge (incomplete: %t):\n%s", r.Incomplete, unseen)
+	}
+	for _, w := range r.Well {
+		if w.Check == "listeners" || w.Check == "other waits" || w.Check == "horizon" {
+			t.Errorf("it can't see sessions, and says of them: %s", w.Fact)
+		}
+	}
+
+	// Without sessions of others there is nothing that it can't see.
+	until(t, admin, "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'")
+	admin.Close(t.Context())
+	if r := examine(t, nobody, time.Second); r.Incomplete {
+		t.Errorf("it sees all there is, and does not say so:\n%s", describe(r))
+	}
+}
+
 func TestItsOwnSessionsNeverCount(t *testing.T) {
 	t.Parallel()
 	at := alone(t)

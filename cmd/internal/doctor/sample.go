@@ -30,6 +30,7 @@ type Session struct {
 	HasXID   bool
 	Age      float64 // seconds since its transaction started
 	Running  float64 // seconds since its statement started
+	Quiet    float64 // seconds since its state changed
 	Query    string  // its first characters
 
 	Class Class
@@ -38,13 +39,14 @@ type Session struct {
 const (
 	maxSessions = 2000
 	queryLength = 300
+	longIdle    = time.Second // a session is asleep by then, even on a busy machine
 )
 
 // The query reads the function instead of the view, which joins database and role names to each row. Each row also contains the
 // counts, so that one statement returns both; if no session is active, there is one row with only the counts.
 const sampleSQL = `
 WITH a AS MATERIALIZED (
-  SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.backend_start, s.query
+  SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.state_change, s.backend_start, s.query
   FROM pg_stat_get_activity(NULL) s
   WHERE s.application_name IS DISTINCT FROM '` + ApplicationName + `' AND s.pid <> ALL ($1::integer[])
 ), counts AS (
@@ -53,14 +55,15 @@ WITH a AS MATERIALIZED (
 ), busy AS (
   SELECT a.pid, coalesce(a.datid, 0) AS datid, a.backend_type, a.state, coalesce(a.wait_event_type, '') AS wait_type, coalesce(a.wait_event, '') AS wait,
          a.backend_xid IS NOT NULL AS has_xid, coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8 AS age,
-         coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8 AS running, coalesce(left(a.query, $2), '') AS query
+         coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8 AS running,
+         coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8 AS quiet, coalesce(left(a.query, $2), '') AS query
   FROM a
   WHERE a.state <> 'idle' OR a.wait_event_type IS DISTINCT FROM 'Client' AND a.state = 'idle'
   LIMIT $3
 )
 SELECT c.clients, c.idle, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,
        coalesce(b.pid, 0), coalesce(b.datid, 0), coalesce(b.backend_type, ''), coalesce(b.state, ''), coalesce(b.wait_type, ''), coalesce(b.wait, ''),
-       coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.query, '')
+       coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.quiet, 0), coalesce(b.query, '')
 FROM counts c LEFT JOIN busy b ON true`
 
 // takeSample takes one sample. own are pids to ignore.
@@ -72,7 +75,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 		Database                    uint32
 		Kind, State, WaitType, Wait string
 		HasXID                      bool
-		Age, Running                float64
+		Age, Running, Quiet         float64
 		Query                       string
 	}
 	if own == nil {
@@ -92,16 +95,39 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 			continue
 		}
 		class := classify(r.State, r.WaitType, r.Wait)
-		if class == Woken && !listens.MatchString(r.Query) && classify("active", r.WaitType, r.Wait) != NotifyQueue {
-			class = notWaiting // between a statement and its sleep
+		// A session that has been idle for a while and is awake was woken, whatever its last statement is. One that has just become idle may be between a
+		// statement and its sleep.
+		if class == Woken && !listens.MatchString(r.Query) && seconds(r.Quiet) < longIdle && classify("active", r.WaitType, r.Wait) != NotifyQueue {
+			class = notWaiting
 		}
 		sample.Sessions = append(sample.Sessions, Session{
 			PID: uint32(r.PID), Database: r.Database, Kind: r.Kind, State: r.State, WaitType: r.WaitType, Wait: r.Wait, HasXID: r.HasXID,
-			Age: r.Age, Running: r.Running, Query: r.Query, Class: class,
+			Age: r.Age, Running: r.Running, Quiet: r.Quiet, Query: r.Query, Class: class,
 		})
 	}
 	return sample, nil
 }
+
+// addWaiting adds the sessions that wait for a lock and are not among those that the role may see.
+func (s *Sample) addWaiting() {
+	seen := map[uint32]bool{}
+	for _, session := range s.Sessions {
+		seen[session.PID] = true
+	}
+	for _, k := range s.Locks {
+		if k.Granted || k.PID == 0 || seen[k.PID] {
+			continue
+		}
+		seen[k.PID] = true
+		s.Sessions = append(s.Sessions, Session{
+			PID: k.PID, Database: k.Database, Kind: "client backend", State: "active", WaitType: "Lock", Wait: k.Type, Class: classify("active", "Lock", k.Type),
+			Query: hiddenQuery,
+		})
+	}
+}
+
+// hiddenQuery is what PostgreSQL shows instead of the statement of a session that the role may not see.
+const hiddenQuery = "<insufficient privilege>"
 
 // suspicious reports whether closer sampling is worthwhile. A few commits and reads in progress are normal.
 func (s Sample) suspicious() bool {

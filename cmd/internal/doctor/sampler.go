@@ -43,6 +43,8 @@ type Sampler struct {
 	window  *window
 	log     *slog.Logger
 
+	blind bool // the role sees no other role's sessions: those that wait for locks are read from the locks
+
 	hot func(ctx context.Context, s *session, sample *Sample) // reads what changes too fast to be read later; may be nil
 
 	texts interner // used only by Run's goroutine
@@ -101,12 +103,18 @@ func (s *Sampler) Run(ctx context.Context) {
 			next.Reset(calmEvery)
 			continue
 		}
+		if s.blind && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
+			lastLocks = begin
+			s.addLocks(ctx, &sample)
+			sample.addWaiting()
+			locksCost = time.Since(begin)
+		}
 		busy := sample.suspicious()
 		if busy {
 			lastBusy = begin
 		}
 		sampleCost := time.Since(begin)
-		if busy && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
+		if busy && !s.blind && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
 			lastLocks = begin
 			s.addLocks(ctx, &sample)
 			locksCost = time.Since(begin) - sampleCost

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+)
+
+// TestADoctorThatCouldNotSeeDoesNotExitAsIfAllWereWell: the worst finding decides, and without one, whether all could be examined.
+func TestADoctorThatCouldNotSeeDoesNotExitAsIfAllWereWell(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		severity   doctor.Severity
+		incomplete bool
+		want       int
+	}{
+		{doctor.Info, false, exitOK}, {doctor.Info, true, exitUnseen}, {doctor.Warning, true, exitWarning}, {doctor.Critical, true, exitCritical},
+	} {
+		err := verdict(doctor.Report{Findings: []doctor.Finding{{Code: doctor.HotRow, Severity: c.severity}}, Incomplete: c.incomplete})
+		var f *failure
+		code := exitOK
+		if errors.As(err, &f) {
+			code = f.code
+		}
+		if code != c.want {
+			t.Errorf("%s, incomplete: %t: exit code %d, want %d", c.severity, c.incomplete, code, c.want)
+		}
+	}
+}
