@@ -72,6 +72,10 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 			progress.show("sampling: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
 		},
 	})
+	if full := (*fullError)(nil); errors.As(err, &full) {
+		progress.done()
+		return c.print(s, full.report)
+	}
 	if err != nil {
 		return err
 	}
@@ -87,21 +91,32 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	progress.done()
+	return c.print(s, report)
+}
+
+func (c *doctorCmd) print(s *streams, report doctor.Report) error {
+	show := printReport
 	if c.JSON {
-		err = printJSON(s.out, report)
-	} else {
-		err = printReport(s.out, report)
+		show = func(w io.Writer, r doctor.Report) error { return printJSON(w, r) }
 	}
-	if err != nil {
+	if err := show(s.out, report); err != nil {
 		return err
 	}
 	return verdict(report)
 }
 
+// fullError is the error of a server that refuses the doctor because it is full, which is a diagnosis.
+type fullError struct{ report doctor.Report }
+
+func (e *fullError) Error() string { return e.report.Findings[0].Summary }
+
 // openDoctor connects, and words connection errors as all commands do.
 func openDoctor(ctx context.Context, url string, dev bool, c doctor.Config) (*doctor.Doctor, error) {
 	c.URL = url
 	d, err := doctor.Open(ctx, c)
+	if report, full := doctor.Full(ctx, url, err); full {
+		return nil, &fullError{report}
+	}
 	var refused *pgconn.ConnectError
 	if errors.As(err, &refused) && ctx.Err() == nil {
 		if config, parseErr := pgx.ParseConfig(url); parseErr == nil {
@@ -137,8 +152,12 @@ func verdict(r doctor.Report) error {
 // printReport prints the findings, what is healthy, and what could not be checked.
 func printReport(w io.Writer, r doctor.Report) error {
 	p := &page{w: w}
-	p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
-		r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
+	if r.Samples == 0 {
+		p.line("Database %s, as %s: connections are refused", r.Server.Database, r.Server.User)
+	} else {
+		p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
+			r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
+	}
 	switch {
 	case len(r.Findings) == 0 && r.Incomplete:
 		p.line("\nNo problems found, but not all could be examined.")

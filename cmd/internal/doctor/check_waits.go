@@ -23,12 +23,16 @@ func explains(code Code, s Session) bool {
 		return s.Class == NotifyQueue
 	case MultiXactContention:
 		return s.Class == MultiXact
-	case HotRow:
+	case HotRow, IdleBlocker:
 		return s.Class == RowLock
 	case TableLock:
 		return s.WaitType == "Lock" && s.Wait == "relation"
 	case AdvisoryLock:
 		return s.WaitType == "Lock" && s.Wait == "advisory"
+	case SubtransactionOverflow:
+		return s.Class == TransactLog
+	case TempFiles:
+		return strings.HasPrefix(strings.ToLower(s.Wait), "buffile")
 	case LockManager:
 		return s.Class == LockTable
 	case RowCommits:

@@ -27,6 +27,18 @@ const (
 	AdvisoryLock           Code = "advisory-lock"
 	LockManager            Code = "lock-manager"
 	WaitsUnexplained       Code = "waits-unexplained"
+	IdleBlocker            Code = "idle-blocker"
+	ConnectionsExhausted   Code = "connections-exhausted"
+	SlotHoldsWAL           Code = "slot-holds-wal"
+	WraparoundNear         Code = "wraparound-near"
+	AutovacuumBehind       Code = "autovacuum-behind"
+	ConnectionChurn        Code = "connection-churn"
+	ParallelChurn          Code = "parallel-churn"
+	TableScanned           Code = "table-scanned"
+	Deadlocks              Code = "deadlocks"
+	TempFiles              Code = "temp-files"
+	CheckpointsForced      Code = "checkpoints-forced"
+	SubtransactionOverflow Code = "subtransaction-overflow"
 )
 
 // Codes returns all codes.
@@ -35,5 +47,7 @@ func Codes() []Code {
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
 		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow, KindUnknown,
 		SyncReplicationStalled, AdvisoryLock, LockManager, WaitsUnexplained,
+		IdleBlocker, ConnectionsExhausted, SlotHoldsWAL, WraparoundNear, AutovacuumBehind, ConnectionChurn, ParallelChurn, TableScanned, Deadlocks,
+		TempFiles, CheckpointsForced, SubtransactionOverflow,
 	}
 }

@@ -24,7 +24,8 @@ type counters struct {
 	Statements     map[statementKey]statementCount
 	Queues         []queueCount
 	queuesErr      error
-	postmasterCPU  *time.Duration // nil if the server runs on another machine
+	extra
+	postmasterCPU *time.Duration // nil if the server runs on another machine
 }
 
 const countersSQL = `
@@ -45,6 +46,7 @@ type tableCount struct {
 	Live, Dead                 int64
 	Inserted, Updated, Deleted int64
 	IndexScans                 int64
+	Scans, ScanRows            int64 // from beginning to end
 	Vacuumed                   *time.Time
 }
 
@@ -59,10 +61,10 @@ const maxTables = 300
 
 const tablesSQL = `
 SELECT t.relid, t.schemaname::text, t.relname::text, coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0), coalesce(t.n_tup_ins, 0), coalesce(t.n_tup_upd, 0),
-       coalesce(t.n_tup_del, 0), coalesce(t.idx_scan, 0), greatest(t.last_vacuum, t.last_autovacuum)
+       coalesce(t.n_tup_del, 0), coalesce(t.idx_scan, 0), coalesce(t.seq_scan, 0), coalesce(t.seq_tup_read, 0), greatest(t.last_vacuum, t.last_autovacuum)
 FROM pg_stat_user_tables t
-WHERE t.n_dead_tup > 0 OR t.n_tup_ins + t.n_tup_upd + t.n_tup_del > 0 OR t.idx_scan > 0
-ORDER BY t.n_dead_tup + t.n_tup_ins + t.n_tup_upd + t.n_tup_del DESC LIMIT $1`
+WHERE t.n_dead_tup > 0 OR t.n_tup_ins + t.n_tup_upd + t.n_tup_del > 0 OR t.idx_scan > 0 OR t.seq_scan > 0
+ORDER BY t.n_dead_tup + t.n_tup_ins + t.n_tup_upd + t.n_tup_del + coalesce(t.seq_tup_read, 0) / 100 DESC LIMIT $1`
 
 // statementKey is one statement of pg_stat_statements.
 type statementKey struct {
@@ -100,6 +102,11 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 		c.NextXID, c.NextMultiXact, c.NotifyUsage = r.NextXID, r.NextMultiXact, r.NotifyUsage
 		c.NotifyPages, c.MultiXactReads = r.NotifyPages, r.MultiXactReads
 	}
+	more, err := readExtra(ctx, s, server)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	c.extra = more
 	tables, err := list[tableCount](ctx, s, tablesSQL, maxTables)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("the counters of tables: %w", err))

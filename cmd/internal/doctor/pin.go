@@ -57,7 +57,7 @@ func (p pin) quoted() string {
 	if p.Session != nil || p.Kind == horizon.Standby {
 		return fmt.Sprint(p.PID)
 	}
-	return strings.ReplaceAll(p.Name, "'", "''")
+	return pinQuote(p.Name)
 }
 
 // seeOnStandby shows what a standby reports through hot_standby_feedback, when run there.
@@ -131,3 +131,6 @@ func readPins(ctx context.Context, s *session) ([]pin, error) {
 func (p pin) among(before []pin) int {
 	return slices.IndexFunc(before, func(o pin) bool { return p.Same(&o.Holder) })
 }
+
+// pinQuote returns a name as written between quotes in a statement.
+func pinQuote(name string) string { return strings.ReplaceAll(name, "'", "''") }

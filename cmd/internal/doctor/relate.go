@@ -41,6 +41,14 @@ func consequences() []consequence {
 		{SyncReplicationStalled, RowCommits, always},
 		{SyncReplicationStalled, WeirSlow, always},
 		{SyncReplicationStalled, LaneBacklog, always},
+		{IdleBlocker, HotRow, mostly(notWaiting)},
+		// Dead rows make every scan longer, and vacuum can't remove them while something holds them.
+		{HorizonPinned, AutovacuumBehind, always},
+		{AutovacuumBehind, RowCommits, always},
+		{AutovacuumBehind, ChattyStatements, heavier},
+		{HorizonPinned, WraparoundNear, always},
+		{SlotHoldsWAL, WraparoundNear, always},
+		{ConnectionChurn, ConnectionsExhausted, always},
 		// A session that waits for NOTIFY's lock keeps its row locks, and its commit is not acknowledged yet.
 		{NotifyCommitLock, HotRow, mostly(ObjectLock)},
 		{NotifyCommitLock, RowCommits, heavier},

@@ -30,6 +30,7 @@ type session struct {
 
 	mu   sync.Mutex
 	conn *pgx.Conn
+	took time.Duration // to connect
 }
 
 // meter measures the examination's cost, over all sessions.
@@ -72,11 +73,12 @@ func (s *session) open(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
 		return nil
 	}
+	begin := time.Now()
 	conn, err := pgx.ConnectConfig(ctx, s.config)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	s.conn = conn
+	s.conn, s.took = conn, time.Since(begin)
 	return nil
 }
 
@@ -90,6 +92,13 @@ func (s *session) close() {
 	defer cancel()
 	_ = s.conn.Close(ctx) // read-only: nothing can be lost
 	s.conn = nil
+}
+
+// connected returns how long it took to connect.
+func (s *session) connected() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.took
 }
 
 // pid returns the backend's pid; 0 while not connected.

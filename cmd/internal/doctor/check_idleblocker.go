@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// idleLong is how long a session must have been idle in its transaction, in seconds, for it not to be between two statements.
+const idleLong = 1.0
+
+// idleHead is what others wait for and does nothing.
+type idleHead struct {
+	pid         uint32
+	transaction uint32 // of a prepared transaction, whose pid is 0
+}
+
+// idleHeads returns, for the sessions of one sample that wait for a row, the idle sessions and prepared transactions at the heads of their lines.
+func idleHeads(locks []Lock) map[idleHead]int {
+	turn := map[place]uint32{}
+	transaction := map[uint32]Lock{}
+	for _, k := range locks {
+		switch {
+		case k.Granted && k.Type == "tuple":
+			turn[place{k.Database, k.Relation, k.Page, k.Tuple}] = k.PID
+		case k.Granted && k.Type == "transactionid":
+			transaction[k.Transaction] = k
+		}
+	}
+	next := map[uint32]uint32{}
+	at := map[uint32]idleHead{}
+	for _, k := range locks {
+		switch {
+		case k.Granted:
+		case k.Type == "tuple":
+			next[k.PID] = turn[place{k.Database, k.Relation, k.Page, k.Tuple}]
+		case k.Type == "transactionid":
+			holder, known := transaction[k.Transaction]
+			next[k.PID] = holder.PID
+			if known && holder.PID == 0 {
+				at[k.PID] = idleHead{transaction: k.Transaction}
+			} else if strings.HasPrefix(holder.State, "idle in transaction") && holder.Idle >= idleLong {
+				at[k.PID] = idleHead{pid: holder.PID}
+			}
+		}
+	}
+	heads := map[idleHead]int{}
+	for pid := range next {
+		last := pid
+		for range next { // bounds the steps if they wait in a circle
+			further, waits := next[last]
+			if _, more := next[further]; !waits || !more {
+				break
+			}
+			last = further
+		}
+		if head, idle := at[last]; idle {
+			heads[head]++
+		}
+	}
+	return heads
+}
+
+// checkIdleBlocker detects sessions that wait for a row of a transaction that does nothing.
+func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
+	waits, heads := 0, map[idleHead]int{}
+	holders := map[uint32]Lock{}
+	for _, s := range l.view.withLocks() {
+		for _, k := range s.Locks {
+			if !k.Granted && (k.Type == "tuple" || k.Type == "transactionid") {
+				waits++
+			}
+			if k.Granted && k.Type == "transactionid" {
+				holders[k.PID] = k
+			}
+		}
+		for head, n := range idleHeads(s.Locks) {
+			heads[head] += n
+		}
+	}
+	lost := 0.0
+	if waits > 0 {
+		lost = l.waits.Rate(RowLock) * float64(total(heads)) / float64(waits)
+	}
+	if lost < noticeable {
+		return healthy("No session waits for a row of a transaction that does nothing.")
+	}
+	severity := grade(lost)
+	if lost >= oneWhole && severity == Info {
+		severity = Warning
+	}
+	f := l.finding(IdleBlocker, severity, lost, l.view.seen(RowLock))
+	worst := slices.SortedFunc(maps.Keys(heads), func(a, b idleHead) int {
+		return cmp.Or(heads[b]-heads[a], cmp.Compare(a.pid, b.pid), cmp.Compare(a.transaction, b.transaction))
+	})
+	var ends []string
+	for i, head := range worst[:min(len(worst), maxFacts)] {
+		share := shareOf(float64(heads[head]), float64(total(heads)))
+		var what, end string
+		var err error
+		if head.pid == 0 {
+			what, end, err = describePrepared(ctx, l, head.transaction)
+		} else {
+			what, end, err = describeIdle(ctx, l, holders[head.pid])
+		}
+		if err != nil {
+			return result{}, err
+		}
+		if i == 0 {
+			f.Summary = fmt.Sprintf("%s sessions wait for rows that %s has changed.", figure(lost), what)
+		}
+		f.add(seeBlockers, "%s, for which %s of them wait", what, share)
+		if head.pid != 0 {
+			f.add("", "its last statement: %s", shape(holders[head.pid].Query))
+		}
+		ends = append(ends, end)
+	}
+	statements := map[string]int{}
+	l.view.each(func(s Session, _ float64) {
+		if s.Class == RowLock {
+			statements[shape(s.Query)]++
+		}
+	})
+	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.Now = strings.Join(ends, "; ") + "."
+	f.ForGood = "Set idle_in_transaction_session_timeout, and call nothing outside the database between a change and its commit."
+	return found(f)
+}
+
+func describeIdle(ctx context.Context, l *inspection, k Lock) (what, end string, err error) {
+	names, err := scalars[string](ctx, l.session, `SELECT coalesce(r.rolname, '?') || ', ' || coalesce(nullif(a.application_name, ''), 'no application name') || ', ' || coalesce(host(a.client_addr), 'a socket')
+FROM pg_stat_get_activity($1) a LEFT JOIN pg_roles r ON r.oid = a.usesysid`, int32(k.PID))
+	if err != nil {
+		return "", "", err
+	}
+	who := "gone by now"
+	if len(names) > 0 {
+		who = names[0]
+	}
+	return fmt.Sprintf("pid %d (%s), idle in its transaction for %s,", k.PID, who, span(seconds(k.Idle))), fmt.Sprintf("SELECT pg_terminate_backend(%d)", k.PID), nil
+}
+
+func describePrepared(ctx context.Context, l *inspection, transaction uint32) (what, end string, err error) {
+	type row struct {
+		GID, Database string
+		Age           float64
+	}
+	rows, err := list[row](ctx, l.session, `SELECT p.gid, p.database::text, extract(epoch FROM clock_timestamp() - p.prepared)::float8 FROM pg_prepared_xacts p
+WHERE p.transaction::text::bigint = $1`, int64(transaction))
+	if err != nil {
+		return "", "", err
+	}
+	if len(rows) == 0 {
+		return "a prepared transaction that has ended by now", "nothing is left to end", nil
+	}
+	gid := strings.ReplaceAll(rows[0].GID, "'", "''")
+	return fmt.Sprintf("the prepared transaction %q in database %s, prepared %s ago,", rows[0].GID, rows[0].Database, span(seconds(rows[0].Age))),
+		fmt.Sprintf("ROLLBACK PREPARED '%[1]s' or COMMIT PREPARED '%[1]s', in database %[2]s, as its coordinator would", gid, rows[0].Database), nil
+}

@@ -1,0 +1,74 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+const (
+	wrapFar    = 1_000_000_000 // transactions, from which on it is a warning whatever the settings
+	wrapNear   = 1_600_000_000 // VACUUM's failsafe
+	wrapEnd    = 1<<31 - 3_000_000
+	wrapTimes  = 2 // of autovacuum_freeze_max_age: by then autovacuum has tried in vain
+	seeWrap    = `SELECT datname, age(datfrozenxid), mxid_age(datminmxid) FROM pg_database ORDER BY 2 DESC`
+	wrapTables = `SELECT c.oid::regclass::text, age(c.relfrozenxid)::bigint FROM pg_class c WHERE c.relkind IN ('r', 'm', 't') ORDER BY 2 DESC LIMIT 3`
+)
+
+const wrapSQL = `
+SELECT d.datname::text, age(d.datfrozenxid)::bigint, mxid_age(d.datminmxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
+       current_setting('autovacuum_multixact_freeze_max_age')::bigint
+FROM pg_database d ORDER BY greatest(age(d.datfrozenxid), mxid_age(d.datminmxid)) DESC LIMIT 1`
+
+// checkWraparound detects a database whose oldest rows are not frozen in time. Before transaction ids wrap around, the server refuses to write.
+func checkWraparound(ctx context.Context, l *inspection) (result, error) {
+	type row struct {
+		Database                   string
+		Age, MultiAge, Most, Multi int64
+	}
+	w, err := one[row](ctx, l.session, wrapSQL)
+	if err != nil {
+		return result{}, err
+	}
+	what, age, limit, rate := "transaction ids", w.Age, w.Most, l.rate(func(c *counters) int64 { return c.NextXID })
+	if float64(w.MultiAge)/float64(w.Multi) > float64(age)/float64(limit) {
+		what, age, limit, rate = "multixact ids", w.MultiAge, w.Multi, l.rate(func(c *counters) int64 { return c.NextMultiXact })
+	}
+	if age < min(wrapTimes*limit, wrapFar) {
+		return healthy("The oldest database (%s) is %s %s old, of %s.", w.Database, figure(float64(age)), what, figure(wrapEnd))
+	}
+	severity := Warning
+	if age >= wrapNear {
+		severity = Critical
+	}
+	f := l.finding(WraparoundNear, severity, 0, len(l.view.samples))
+	f.Summary = fmt.Sprintf("Database %s has not been frozen for %s %s; at %s the server stops writing.", w.Database, figure(float64(age)), what, figure(wrapEnd))
+	f.add(seeWrap, "autovacuum freezes tables from %s on, so it has not succeeded for a long time", figure(float64(limit)))
+	if rate > 0 {
+		f.add("", "at %s a second, it stops in %s", figure(rate), span(seconds(min(max(float64(wrapEnd-age), 0)/rate, centuries))))
+	}
+	type table struct {
+		Name string
+		Age  int64
+	}
+	if w.Database == l.server.Database {
+		tables, err := list[table](ctx, l.session, wrapTables)
+		if err != nil {
+			return result{}, err
+		}
+		for _, t := range tables {
+			f.add(wrapTables, "%s: %s", t.Name, figure(float64(t.Age)))
+		}
+	}
+	f.Now = "VACUUM (FREEZE, VERBOSE) the oldest tables, in database " + w.Database + "."
+	pins, err := readPins(ctx, l.session)
+	if err != nil {
+		return result{}, err
+	}
+	// Nothing that is newer than the oldest holder can be frozen.
+	if len(pins) > 0 && pins[0].Age >= limit {
+		f.add(seePin[pins[0].Kind], "nothing newer can be frozen while this holds it: %s, %s transactions", pins[0], figure(float64(pins[0].Age)))
+		f.Now = endOf(l, pins[0]) + " Then VACUUM (FREEZE) the oldest tables."
+	}
+	f.ForGood = "Let autovacuum do it: end what it waits for, and give it more workers and a lower autovacuum_vacuum_cost_delay. Raise an alert on age(datfrozenxid)."
+	return found(f)
+}
