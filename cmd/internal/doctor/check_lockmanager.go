@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// manyShared is a number of locks of one statement in the shared table, far above those that a few joined tables need.
-const manyShared = 32
+// manyLocks is a number of locks of one session, far above those that a few joined tables need.
+const manyLocks = 64
 
 // locksOfSQL counts the table locks of sessions by table. Partitions count for their root, and indexes for their table.
 const locksOfSQL = `
@@ -51,7 +51,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 		return healthy("No session waits for the table of locks itself, and the statements lock few tables.")
 	}
 	severity := grade(lost)
-	if severity == Info && (heavy >= crippling || lost >= noticeable && len(worst) > 0 && worst[0].Shared >= manyShared) {
+	if severity == Info && (heavy >= crippling || lost >= noticeable && len(worst) > 0 && worst[0].Locks >= manyLocks) {
 		severity = Warning
 	}
 	f := l.finding(LockManager, severity, lost, l.view.seen(LockTable))
@@ -59,7 +59,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 	if lost > 0 {
 		f.add(seeWaits, "waits: %s", eventsOf(l.waits, LockTable))
 	}
-	f.add(seeLocksOf, "%s sessions at a time hold %d locks or more in the shared table", figure(heavy), manyShared)
+	f.add(seeLocksOf, "%s sessions at a time hold %d locks or more, some of them in the shared table", figure(heavy), manyLocks)
 	statements := map[string]int{}
 	l.view.each(func(s Session, _ float64) {
 		if s.Class == LockTable || s.Class == CPU && lost < noticeable {
@@ -113,7 +113,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 const seeLocksOf = `SELECT pid, count(*), count(*) FILTER (WHERE NOT fastpath) FROM pg_locks WHERE locktype = 'relation' GROUP BY pid ORDER BY 2 DESC`
 
 // mostLocks looks a few times at which tables sessions lock now, and returns the largest numbers of locks of one session, per table, and how many
-// sessions at a time have many locks in the shared table.
+// sessions at a time have many.
 func mostLocks(ctx context.Context, l *inspection) (worst []locksOf, heavy float64, err error) {
 	const rounds, pause = 8, 50 * time.Millisecond
 	most := map[uint32]locksOf{}
@@ -122,9 +122,9 @@ func mostLocks(ctx context.Context, l *inspection) (worst []locksOf, heavy float
 		if err != nil {
 			return nil, 0, fmt.Errorf("the locks of sessions: %w", err)
 		}
-		shared := map[int32]int64{}
+		held := map[int32]int64{}
 		for _, r := range rows {
-			if shared[r.PID] += r.Shared; shared[r.PID] >= manyShared && shared[r.PID]-r.Shared < manyShared {
+			if held[r.PID] += r.Locks; held[r.PID] >= manyLocks && held[r.PID]-r.Locks < manyLocks {
 				heavy += 1.0 / rounds
 			}
 			if r.Locks > most[r.Root].Locks {
@@ -137,6 +137,6 @@ func mostLocks(ctx context.Context, l *inspection) (worst []locksOf, heavy float
 		case <-time.After(pause):
 		}
 	}
-	worst = slices.SortedFunc(maps.Values(most), func(a, b locksOf) int { return cmp.Or(cmp.Compare(b.Shared, a.Shared), cmp.Compare(a.Root, b.Root)) })
+	worst = slices.SortedFunc(maps.Values(most), func(a, b locksOf) int { return cmp.Or(cmp.Compare(b.Locks, a.Locks), cmp.Compare(a.Root, b.Root)) })
 	return worst[:min(len(worst), maxFacts)], heavy, nil
 }
