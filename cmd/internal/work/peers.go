@@ -25,7 +25,7 @@ const (
 )
 
 // channelOf returns the channel on which the hub of a worker listens.
-func channelOf(worker int32) string { return fmt.Sprintf("weir.work.%d", worker) }
+func channelOf(worker int32) string { return fmt.Sprintf("$weir.work.%d", worker) }
 
 const (
 	tellEvery     = 50 * time.Millisecond
