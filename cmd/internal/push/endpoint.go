@@ -204,7 +204,7 @@ func (e *endpoint) start(ctx context.Context, job work.Job) {
 			e.drop(a)
 			return
 		case f.outcome == "":
-			e.accept(ctx, a, t)
+			e.accept(ctx, asks, a, t)
 			return
 		}
 		e.finish(ctx, a, f)
@@ -212,11 +212,15 @@ func (e *endpoint) start(ctx context.Context, job work.Job) {
 }
 
 // accept has an attempt wait for its report.
-func (e *endpoint) accept(ctx context.Context, a *attempt, t *target) {
+func (e *endpoint) accept(ctx, asks context.Context, a *attempt, t *target) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if a.over {
+	switch {
+	case a.over:
 		return // it was reported before the request was answered
+	case context.Cause(asks) == errCancelled: // meanwhile; from now on, interrupt sees that it is accepted
+		e.all.Go(func() { e.finish(ctx, a, fate{outcome: "cancelled"}) })
+		return
 	}
 	a.accepted = true
 	a.late = time.AfterFunc(t.accepted, func() {
@@ -295,6 +299,9 @@ func (e *endpoint) interrupt(ctx context.Context, some []work.Interrupted) {
 		e.mu.Lock()
 		a := e.attempts[i.Token]
 		accepted := a != nil && a.accepted
+		if a != nil && !accepted && i.Reason != work.Lost {
+			a.cancel(errCancelled) // under mu, so that accept either sees it, or was before
+		}
 		e.mu.Unlock()
 		switch {
 		case a == nil:
@@ -303,8 +310,6 @@ func (e *endpoint) interrupt(ctx context.Context, some []work.Interrupted) {
 			e.drop(a)
 		case accepted:
 			e.all.Go(func() { e.finish(ctx, a, fate{outcome: "cancelled"}) })
-		default:
-			a.cancel(errCancelled)
 		}
 	}
 }
