@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
@@ -32,6 +34,7 @@ type Call struct {
 	Lost     []Interrupted // of what it said it holds
 	over     chan struct{}
 	why      error
+	away     map[key]bool // attempts of other hubs that it said it holds, and whose ends it has not reported since; Dispatcher.mu guards it
 
 	anonymous bool // the client did not name its worker
 }
@@ -71,6 +74,12 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	}
 	s.want(names, o.Kinds)
 	lost, elsewhere := s.hold(o.Held)
+	if standing {
+		c.away = make(map[key]bool, len(elsewhere))
+		for _, k := range elsewhere {
+			c.away[k] = true
+		}
+	}
 	first := false
 	for _, name := range names {
 		n := o.Queues[name]
@@ -98,6 +107,33 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		c.Lost = append(c.Lost, d.renew(ctx, elsewhere)...)
 	}
 	return c, nil
+}
+
+// Renew tells other hubs that the attempts are alive that they have given to the worker of a standing call. It returns those whose jobs were cancelled.
+func (c *Call) Renew(ctx context.Context) []Interrupted {
+	d := c.Session.d
+	d.mu.Lock()
+	keys := slices.Collect(maps.Keys(c.away))
+	d.mu.Unlock()
+	if len(keys) == 0 {
+		return nil
+	}
+	return d.renew(ctx, keys)
+}
+
+// Ended forgets attempts of other hubs that have ended.
+func (c *Call) Ended(results []Result) {
+	d := c.Session.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(c.away) == 0 {
+		return
+	}
+	for _, r := range results {
+		if k, err := d.tokens.parse(r.Token); err == nil && (r.Recorded || r.Refusal == string(store.HasEnded) || r.Refusal == string(store.NotHeld)) {
+			delete(c.away, k)
+		}
+	}
 }
 
 // has returns how many attempts of a queue the session has; the caller holds mu.
@@ -141,12 +177,25 @@ func (c *Call) Slots(queues map[string]int) error {
 	if s.call != c {
 		return c.why
 	}
+	sum := 0
+	for name, w := range s.wants {
+		if n, changes := queues[name]; changes {
+			sum += n
+		} else {
+			sum += w.slots
+		}
+	}
+	if sum > maxAtOnce {
+		return tooMany(sum)
+	}
+	for _, name := range names {
+		if s.wants[name] == nil {
+			return &BadError{fmt.Sprintf("the session was not opened for queue %q", name), "open another session"}
+		}
+	}
 	first := false
 	for _, name := range names {
 		w := s.wants[name]
-		if w == nil {
-			return &BadError{fmt.Sprintf("the session was not opened for queue %q", name), "open another session"}
-		}
 		if d.give(s, d.queueOf(name), queues[name]-w.slots) {
 			first = true
 		}
@@ -270,6 +319,22 @@ func (c *Call) Close(gone bool) (rest News) {
 	}
 	d.mu.Unlock()
 	return rest
+}
+
+// Unsent releases jobs that Wait has returned: the client has gone before it could get them.
+func (c *Call) Unsent(jobs []Job) {
+	d := c.Session.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.Session.call != c {
+		return // they are told to another call
+	}
+	for _, j := range jobs {
+		k, err := d.tokens.parse(j.Token)
+		if a := d.attempts[k]; err == nil && a != nil && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+			d.freed(a)
+		}
+	}
 }
 
 // Interrupted returns all that the session holds and is to interrupt.

@@ -36,7 +36,7 @@ func (o *Opening) check() (names []string, err error) {
 	}
 	switch {
 	case sum > maxAtOnce:
-		return nil, &BadError{fmt.Sprintf("a worker may have %d jobs at once, got %d for all queues", maxAtOnce, sum), "use several workers"}
+		return nil, tooMany(sum)
 	case len(o.Kinds) > maxKinds:
 		return nil, &BadError{fmt.Sprintf("a worker may name %d kinds, got %d", maxKinds, len(o.Kinds)), "leave them out, and register no others"}
 	case len(o.Held) > maxHeld:
@@ -53,6 +53,10 @@ func (o *Opening) check() (names []string, err error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+func tooMany(sum int) error {
+	return &BadError{fmt.Sprintf("a worker may have %d jobs at once, got %d for all queues", maxAtOnce, sum), "use several workers"}
 }
 
 // wrongWord says what is wrong with the name of a queue or kind; "": nothing.

@@ -32,6 +32,7 @@ const (
 	maxQueues    = 1000      // that are worked at once
 	maxSlots     = 20_000    // attempts of one queue at once
 	maxBytes     = 256 << 20 // of the jobs of all attempts; a claim may exceed it if its jobs are longer than those before
+	firstAverage = 256 << 10 // bytes of a job, as long as nothing is known of them
 	keepQueue    = time.Hour
 )
 
@@ -51,6 +52,7 @@ type Dispatcher struct {
 	failed   error          // why there is no worker; nil: there is, or soon will be
 	bytes    int64          // of all attempts' jobs
 	average  float64        // bytes of a job, of late
+	wanting  int            // queues with credit
 	counts   counts
 	quiet    bool          // it is stopping
 	idle     chan struct{} // closed when it is stopping and no attempt is left
@@ -73,7 +75,7 @@ func New(c Config) *Dispatcher {
 		c.Lease = defaultLease
 	}
 	d := &Dispatcher{
-		Config: c, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1),
+		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1),
 		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, ours: map[int32]bool{}, idle: make(chan struct{}),
 	}
 	d.peers.init(d)
@@ -141,6 +143,9 @@ func (d *Dispatcher) ask(names []string) error {
 		}
 	}
 	if len(d.queues)+more > maxQueues {
+		d.forgetQueues(d.clock())
+	}
+	if len(d.queues)+more > maxQueues {
 		return &LimitError{fmt.Sprintf("this hub works %d queues, its limit", maxQueues)}
 	}
 	if d.failed != nil {
@@ -158,12 +163,13 @@ func (d *Dispatcher) ask(names []string) error {
 	return nil
 }
 
-// affords returns how many more jobs may be claimed, by the memory that they take; the caller holds mu.
+// affords returns how many more jobs of a queue may be claimed, by the memory that they take: a claim is for all queues that want jobs, so they share it. The caller holds mu.
 func (d *Dispatcher) affords() int {
-	if len(d.attempts) == 0 {
-		return maxSlots // one that is longer than the limit must not wait for ever
+	n := int(float64(maxBytes-d.bytes) / max(d.average, 1))
+	if n < 1 && len(d.attempts) > 0 {
+		return 0
 	}
-	return max(int(float64(maxBytes-d.bytes)/max(d.average, 1)), 0)
+	return max(n/max(d.wanting, 1), 1) // one that is longer than the limit must not wait for ever
 }
 
 // more tells the worker that there are free slots again; the caller holds mu.
@@ -209,13 +215,31 @@ const sweepEvery = 250 * time.Millisecond
 func (d *Dispatcher) sweeps(ctx context.Context) {
 	every := time.NewTicker(sweepEvery)
 	defer every.Stop()
+	last := d.clock()
 	for n := 0; ; n++ {
 		select {
 		case <-every.C:
+			now := d.clock()
+			if gap := now.Sub(last); gap > 4*sweepEvery {
+				d.slept(gap)
+			}
+			last = now
 			d.sweep(n%4 == 0)
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// slept is called when this hub did not run for some time, in which it could hear of nobody: that time counts for no lease.
+func (d *Dispatcher) slept(gap time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.attempts {
+		a.since = a.since.Add(gap)
+	}
+	for _, s := range d.sessions {
+		s.seen = s.seen.Add(gap)
 	}
 }
 

@@ -28,6 +28,8 @@ type generation struct {
 	worker *worker.Worker
 	ctx    context.Context // ends when it is replaced, or the dispatcher ends
 	stop   context.CancelFunc
+	lives  context.Context // ends with its last attempt
+	end    context.CancelFunc
 	// Attempts of this generation by queue, that have not ended; Dispatcher.mu guards it.
 	running map[string]int
 }
@@ -73,12 +75,9 @@ func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, lacks := d.clock(), d.now == nil && len(d.queues) > 0
+	d.forgetQueues(now)
 	queues := map[string]int{}
-	for name, q := range d.queues {
-		if now.Sub(q.asked) > keepQueue && q.credit <= 0 && q.all == 0 && len(q.kinds) == 0 && len(q.waiting) == 0 {
-			delete(d.queues, name)
-			continue
-		}
+	for name := range d.queues {
 		queues[name] = maxSlots
 		lacks = lacks || !d.now.works(name)
 	}
@@ -92,6 +91,7 @@ func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
 		Lease: d.Lease, StopTimeout: 5 * time.Second, Poll: pollEvery, Health: &worker.Health{}, Log: d.Log, Outage: outage.New(d.Log),
 	})
 	g.ctx, g.stop = context.WithCancel(ctx)
+	g.lives, g.end = context.WithCancel(ctx)
 	d.now = g
 	return before, g
 }
@@ -99,6 +99,7 @@ func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
 // run runs a generation until it is replaced, or the dispatcher ends. After an error that waiting does not mend, it tries again all the same: somebody may have mended it.
 func (d *Dispatcher) run(g *generation) {
 	ctx := g.ctx
+	defer g.end()
 	defer g.stop()
 	for ctx.Err() == nil {
 		err := d.work(ctx, g)
@@ -156,7 +157,7 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 	d.mu.Lock()
 	if !d.ours[t.Worker] {
 		d.ours[t.Worker] = true
-		d.peers.hearsOf(t.Worker)
+		d.peers.hearsOf(g.lives, t.Worker)
 	}
 	g.running[t.Queue]++
 	d.bytes += int64(a.size())

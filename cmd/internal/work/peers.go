@@ -39,12 +39,18 @@ type peers struct {
 	d      *Dispatcher
 	signer signer
 	more   chan struct{} // signals that there is something to tell; never closed
-	heard  chan int32    // workers whose channels are to be heard
+	heard  chan hearing  // workers whose channels are to be heard
 
 	mu      sync.Mutex
 	telling map[note][]key
 	count   int
 	renewed map[key]time.Time // when the owner of an attempt was last told that it is alive
+}
+
+// hearing is a worker of this hub whose channel is to be heard until the context ends.
+type hearing struct {
+	ctx    context.Context
+	worker int32
 }
 
 // note is what is to be told to the hub of a worker.
@@ -55,7 +61,7 @@ type note struct {
 
 func (p *peers) init(d *Dispatcher) {
 	p.d, p.signer = d, newSigner(d.Secret, "weir work hubs")
-	p.more, p.heard = make(chan struct{}, 1), make(chan int32, 64)
+	p.more, p.heard = make(chan struct{}, 1), make(chan hearing, 64)
 	p.telling, p.renewed = map[note][]key{}, map[key]time.Time{}
 }
 
@@ -79,10 +85,10 @@ func (p *peers) tell(worker int32, keys []key, op byte) {
 	}
 }
 
-// hearsOf lets other hubs tell about attempts of a worker of this one. A hub has a new worker when it is started, when it was fenced, and when another queue is asked for.
-func (p *peers) hearsOf(worker int32) {
+// hearsOf lets other hubs tell about attempts of a worker of this one, until ctx ends. A hub has a new worker when it is started, when it was fenced, and when another queue is asked for.
+func (p *peers) hearsOf(ctx context.Context, worker int32) {
 	select {
-	case p.heard <- worker:
+	case p.heard <- hearing{ctx, worker}:
 	default: // others find out when the lease ends
 	}
 }
@@ -94,9 +100,9 @@ func (p *peers) run(ctx context.Context) {
 	}
 	for {
 		select {
-		case worker := <-p.heard:
-			go func() { // ends with ctx
-				_ = p.d.Hubs.Hear(ctx, channelOf(worker), func(payload []byte) { p.hear(worker, payload) })
+		case h := <-p.heard:
+			go func() { // ends with the worker
+				_ = p.d.Hubs.Hear(h.ctx, channelOf(h.worker), func(payload []byte) { p.hear(h.worker, payload) })
 			}()
 		case <-p.more:
 			p.flush(ctx)

@@ -37,6 +37,15 @@ func (d *Dispatcher) queueOf(name string) *queue {
 	return q
 }
 
+// forgetQueues forgets the queues that nobody has asked for of late; the caller holds mu.
+func (d *Dispatcher) forgetQueues(now time.Time) {
+	for name, q := range d.queues {
+		if now.Sub(q.asked) > keepQueue && q.credit <= 0 && q.all == 0 && len(q.kinds) == 0 && len(q.waiting) == 0 {
+			delete(d.queues, name)
+		}
+	}
+}
+
 // wanted reports whether any session takes a kind, be it free or not.
 func (q *queue) wanted(kind string) bool { return q.all > 0 || q.kinds[kind] > 0 }
 
@@ -83,7 +92,7 @@ func (q *queue) forget(w *want) {
 func (d *Dispatcher) give(s *Session, q *queue, n int) (first bool) {
 	w := s.wants[q.name]
 	first = q.credit <= 0 && w.credit+n > 0
-	q.credit += max(w.credit+n, 0) - max(w.credit, 0)
+	d.change(q, max(w.credit+n, 0)-max(w.credit, 0))
 	w.credit += n
 	if w.credit > 0 && !w.listed {
 		w.listed = true
@@ -99,6 +108,17 @@ func (d *Dispatcher) give(s *Session, q *queue, n int) (first bool) {
 		d.assign(a, s, q)
 	}
 	return first
+}
+
+// change adds to a queue's credit; the caller holds mu.
+func (d *Dispatcher) change(q *queue, n int) {
+	before := q.credit > 0
+	q.credit += n
+	if after := q.credit > 0; after && !before {
+		d.wanting++
+	} else if before && !after {
+		d.wanting--
+	}
 }
 
 // place gives an attempt that was claimed to a session that is free, or lets it wait for one; the caller holds mu.
@@ -126,7 +146,7 @@ func (d *Dispatcher) assign(a *attempt, s *Session, q *queue) {
 	w := s.wants[q.name]
 	w.credit--
 	if w.credit >= 0 {
-		q.credit--
+		d.change(q, -1)
 	}
 	a.session, a.since = s, d.clock()
 	s.held[a.key] = a

@@ -164,7 +164,11 @@ func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Requ
 	if err != nil && !errors.Is(err, errRenewed) {
 		return nil, &BadError{err.Error(), "begin without worker"}
 	}
-	news.add(c.Close(r.Context().Err() != nil))
+	gone := r.Context().Err() != nil
+	if gone {
+		c.Unsent(news.Jobs)
+	}
+	news.add(c.Close(gone))
 	answer := taken{Worker: c.ID(), Lease: e.Lease.Seconds(), Jobs: news.Jobs, Cancel: c.Interrupted(), Quiet: news.Quiet}
 	for _, i := range news.Interrupted { // those that have ended since
 		if !slices.Contains(answer.Cancel, i) {

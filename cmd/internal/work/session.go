@@ -160,7 +160,7 @@ func (d *Dispatcher) freed(a *attempt) {
 	}
 	delete(s.held, a.key)
 	if w := s.wants[a.queue.name]; w != nil && s.call != nil && s.call.Standing {
-		if d.give(s, a.queue, 1) {
+		if d.give(s, d.queueOf(a.queue.name), 1) { // which was forgotten meanwhile, if nobody asked for it for long
 			d.more()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -47,6 +48,7 @@ type session struct {
 	pending *semaphore.Weighted // of ends that are being recorded
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
+	stopped atomic.Bool // it has asked to stop: the answer to that closes it
 
 	mu       sync.Mutex
 	grant    web.Grant
@@ -190,7 +192,11 @@ func (s *session) open(ctx context.Context) bool {
 			s.refuse(ctx, r.ID, err)
 			continue
 		}
-		return s.send(ctx, message{Type: "opened", ID: r.ID, Worker: s.call.ID(), Lease: s.Lease.Seconds()}) == nil
+		if s.send(ctx, message{Type: "opened", ID: r.ID, Worker: s.call.ID(), Lease: s.Lease.Seconds()}) != nil {
+			s.call.Close(true) // or jobs would be given to nobody
+			return false
+		}
+		return true
 	}
 }
 
@@ -218,7 +224,9 @@ func (s *session) do(ctx context.Context, r *request) bool {
 			s.later(ctx, len(r.Ends), func() {
 				ctx, cancel := context.WithTimeout(ctx, recordFor)
 				defer cancel()
-				_ = s.send(ctx, message{Type: "recorded", ID: r.ID, Results: s.Record(ctx, r.Ends)})
+				results := s.Record(ctx, r.Ends)
+				s.call.Ended(results)
+				_ = s.send(ctx, message{Type: "recorded", ID: r.ID, Results: results})
 			})
 		}
 	case "progress":
@@ -244,6 +252,7 @@ func (s *session) do(ctx context.Context, r *request) bool {
 		if s.pending.Acquire(ctx, maxPending) != nil { // ends that it sent before are recorded, and answered, before
 			return false
 		}
+		s.stopped.Store(true)
 		s.End(s.call.ID())
 		_ = s.send(ctx, message{Type: "stopped", ID: r.ID})
 		_ = s.conn.Close(websocket.StatusNormalClosure, "the worker has stopped")
@@ -278,6 +287,9 @@ func (s *session) tell(ctx context.Context) {
 	for ctx.Err() == nil {
 		news, err := s.call.Wait(ctx)
 		if err != nil {
+			if s.stopped.Load() {
+				return
+			}
 			code := websocket.StatusNormalClosure
 			if errors.Is(err, errRenewed) {
 				code = closeReplaced
@@ -349,6 +361,9 @@ func (s *session) ping(ctx context.Context) {
 			return
 		}
 		s.call.Heard()
+		brief, cancel := context.WithTimeout(ctx, pause)
+		_ = s.pass(ctx, News{Interrupted: s.call.Renew(brief)}) // if it can't be written, the next ping fails
+		cancel()
 	}
 }
 

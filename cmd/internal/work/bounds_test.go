@@ -1,0 +1,135 @@
+package work
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// TestQueuesThatNobodyAsksForMakeRoom: a hub that has worked as many queues as it may works others once nobody has asked for some of them for an hour.
+func TestQueuesThatNobodyAsksForMakeRoom(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	now := time.Now()
+	d.clock = func() time.Time { return now }
+	open := func(queue string) error {
+		c, err := d.Open(t.Context(), Opening{Queues: map[string]int{queue: 1}}, true)
+		if err == nil {
+			c.Close(true)
+			d.End(c.ID())
+		}
+		return err
+	}
+	for i := range maxQueues {
+		if err := open(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if open("another") == nil {
+		t.Error("a queue more than the limit is accepted")
+	}
+	now = now.Add(keepQueue + time.Second)
+	if err := open("another"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSlotsKeepTheLimitOfAWorker: whatever a session changes, it may not want more jobs at once than a worker may have.
+func TestSlotsKeepTheLimitOfAWorker(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 500, "files": 500}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Slots(map[string]int{"mail": 501}) == nil {
+		t.Error("more is accepted")
+	}
+	if err := c.Slots(map[string]int{"mail": 600, "files": 400}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestQueuesShareTheMemory: what all queues may claim together fits into the memory for jobs.
+func TestQueuesShareTheMemory(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	g := &generation{d: d, queues: map[string]int{}, running: map[string]int{}}
+	const size, n = 1 << 20, 40
+	d.now, d.average = g, size
+	g.worker = worker.New(worker.Config{})
+	for i := range n {
+		if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{fmt.Sprint(i): 1000}}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := 0
+	for i := range n {
+		sum += g.slots(fmt.Sprint(i))
+	}
+	if sum > maxBytes/size {
+		t.Errorf("%d jobs of %d bytes may be claimed at once", sum, size)
+	}
+}
+
+// TestTheTimeThatAHubDidNotRunCountsForNoLease: workers whose hub was suspended have the lease that they had before.
+func TestTheTimeThatAHubDidNotRunCountsForNoLease(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	now := time.Now()
+	d.clock = func() time.Time { return now }
+	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, false); err != nil {
+		t.Fatal(err)
+	}
+	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	d.mu.Lock()
+	d.place(a)
+	d.mu.Unlock()
+	now = now.Add(2 * d.Lease)
+	d.slept(2 * d.Lease)
+	if d.sweep(true); len(a.ended) > 0 {
+		t.Error("it has ended")
+	}
+	now = now.Add(d.Lease + time.Second)
+	if d.sweep(true); len(a.ended) == 0 {
+		t.Error("it has not ended though nothing was heard of its worker")
+	}
+}
+
+// TestJobsForAClientThatHasGoneAreReleased: they do not wait for its lease to end.
+func TestJobsForAClientThatHasGoneAreReleased(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := key{1, 2, 3, 4}
+	a := &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	d.mu.Lock()
+	d.place(a)
+	d.mu.Unlock()
+	news, err := c.Wait(t.Context())
+	if err != nil || len(news.Jobs) != 1 {
+		t.Fatalf("%+v %v", news, err)
+	}
+	c.Unsent(news.Jobs)
+	c.Close(true)
+	select {
+	case r := <-a.ended:
+		if r.Outcome != store.Released {
+			t.Errorf("%+v", r)
+		}
+	default:
+		t.Error("it has not ended")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.sessions) != 0 {
+		t.Errorf("%d sessions are left", len(d.sessions))
+	}
+}
