@@ -92,7 +92,7 @@ func (e *endpoint) run(ctx context.Context) {
 		opening, gone := e.opening()
 		if gone {
 			if e.id != "" {
-				e.p.Dispatcher.End(e.id)
+				e.p.Dispatcher.End(ctx, e.id)
 			}
 			return
 		}

@@ -302,7 +302,7 @@ func (c *Call) Close(gone bool) (rest News) {
 	}
 	if gone {
 		for _, a := range s.outbox {
-			if a.session == s && a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+			if a.session == s && a.finish(worker.Result{Outcome: store.Released}) {
 				delete(s.held, a.key)
 			}
 		}

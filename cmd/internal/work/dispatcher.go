@@ -99,7 +99,7 @@ func (d *Dispatcher) Stop(ctx context.Context) {
 	d.quiet = true
 	for _, q := range d.queues {
 		for _, a := range q.waiting {
-			a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)})
+			a.finish(worker.Result{Outcome: store.Released})
 		}
 		q.waiting = nil
 	}
@@ -114,7 +114,7 @@ func (d *Dispatcher) Stop(ctx context.Context) {
 		d.mu.Lock()
 		for _, a := range d.attempts {
 			d.interrupt(a, Lost)
-			if a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+			if a.finish(worker.Result{Outcome: store.Released}) {
 				d.freed(a)
 			}
 		}
@@ -179,15 +179,24 @@ func (d *Dispatcher) more() {
 	}
 }
 
-// End ends a session: what it holds is released. It returns false if there is none of this id.
-func (d *Dispatcher) End(id string) bool {
+// End ends a session: what it holds is released, which it waits for until ctx ends. It returns false if there is none of this id.
+func (d *Dispatcher) End(ctx context.Context, id string) bool {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	s := d.sessions[id]
 	if s == nil {
+		d.mu.Unlock()
 		return false
 	}
+	w := newWaiting(len(s.held))
+	place := 0
+	for _, a := range s.held {
+		i := place
+		a.told = append(a.told, func(store.Outcome, error) { w.settle(i, "", "") })
+		place++
+	}
 	s.leave()
+	d.mu.Unlock()
+	w.wait(ctx)
 	return true
 }
 

@@ -127,7 +127,7 @@ func (d *Dispatcher) place(a *attempt) {
 	a.queue = q
 	d.attempts[a.key] = a
 	if d.quiet {
-		a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)})
+		a.finish(worker.Result{Outcome: store.Released})
 		return
 	}
 	switch s := q.free(a.task.Kind); {

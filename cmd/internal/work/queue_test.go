@@ -24,7 +24,7 @@ func TestWorkersThatLeaveTakeNoMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close(false)
-		d.End(c.ID())
+		d.End(t.Context(), c.ID())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -84,7 +84,9 @@ func (e *End) result() (r worker.Result, invalid string) {
 		if e.Delay != nil {
 			after = time.Duration(*e.Delay * float64(time.Second))
 		}
-		r.After = &after
+		if r.After = &after; after == 0 {
+			r.After = nil // at once, without a way through what is scheduled
+		}
 	}
 	if e.Error != nil {
 		r.Err = errors.New(*e.Error)
@@ -281,5 +283,5 @@ func (r *remote) end() store.End {
 
 // endedElsewhere ends an attempt here whose end another hub has recorded: the database will say so.
 func endedElsewhere() worker.Result {
-	return worker.Result{Outcome: store.Released, After: new(time.Duration)}
+	return worker.Result{Outcome: store.Released}
 }

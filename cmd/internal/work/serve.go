@@ -212,7 +212,9 @@ func checkEnds(n int) error {
 }
 
 func (e *endpoints) delete(_ web.Caller, _ http.ResponseWriter, r *http.Request) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), recordFor)
+	defer cancel()
 	return struct {
 		Ended bool `json:"ended"`
-	}{e.End(r.PathValue("worker"))}, nil
+	}{e.End(ctx, r.PathValue("worker"))}, nil
 }

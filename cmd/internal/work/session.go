@@ -142,7 +142,7 @@ func (s *Session) leave() {
 	s.ended = true
 	s.want(nil, nil)
 	for _, a := range s.held {
-		if a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+		if a.finish(worker.Result{Outcome: store.Released}) {
 			s.d.freed(a)
 		}
 	}

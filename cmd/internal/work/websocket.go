@@ -253,7 +253,9 @@ func (s *session) do(ctx context.Context, r *request) bool {
 			return false
 		}
 		s.stopped.Store(true)
-		s.End(s.call.ID())
+		soon, cancel := context.WithTimeout(ctx, recordFor)
+		s.End(soon, s.call.ID())
+		cancel()
 		_ = s.send(ctx, message{Type: "stopped", ID: r.ID})
 		_ = s.conn.Close(websocket.StatusNormalClosure, "the worker has stopped")
 		return false
