@@ -20,7 +20,7 @@ func TestQueuesThatNobodyAsksForMakeRoom(t *testing.T) {
 		c, err := d.Open(t.Context(), Opening{Queues: map[string]int{queue: 1}}, true)
 		if err == nil {
 			c.Close(true)
-			d.End(c.ID())
+			d.End(t.Context(), c.ID())
 		}
 		return err
 	}

@@ -331,7 +331,7 @@ func (c *Call) Unsent(jobs []Job) {
 	}
 	for _, j := range jobs {
 		k, err := d.tokens.parse(j.Token)
-		if a := d.attempts[k]; err == nil && a != nil && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released, After: new(time.Duration)}) {
+		if a := d.attempts[k]; err == nil && a != nil && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released}) {
 			d.freed(a)
 		}
 	}
