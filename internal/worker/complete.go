@@ -375,6 +375,9 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	for i, t := range some {
 		r, isRefused := why[i]
 		if r.Outcome != "" && t.ending != nil {
+			if r.Why == store.HasEnded && !sameEnd(r.Outcome, t.ending.outcome) {
+				t.ending.why = ErrEnded
+			}
 			t.ending.outcome = r.Outcome
 		}
 		switch {
@@ -414,6 +417,11 @@ func (c *completer) settle(some []*Task, refused []store.Refusal) {
 	if len(busy) > 0 {
 		time.AfterFunc(busyFor, func() { c.push(0, busy...) })
 	}
+}
+
+// sameEnd reports whether the outcome that the database has may be that of the same end: a failure that was to be retried is one for good after the last attempt.
+func sameEnd(found, sent store.Outcome) bool {
+	return found == sent || found == store.Failed && sent == store.Retried
 }
 
 // arrived signals that members of flows have ended, if some have.

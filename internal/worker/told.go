@@ -6,6 +6,9 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
+// ErrEnded is why an attempt has another end than its handler's: somebody else has recorded it before.
+var ErrEnded = errors.New("the attempt has ended before, in another way")
+
 var errNotRecorded = errors.New("the end of the attempt could not be recorded: the job is given to another worker, or run again")
 
 // tell calls the Told functions of tasks, in a goroutine of its own for which the next tell waits: a slow function delays what is recorded

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestASessionAtAnotherHubKeepsWhatItHolds: a session that names attempts of another hub when it opens keeps them for as long as it is connected.
@@ -73,6 +74,37 @@ func TestAClientThatIsGoneTakesNoJobs(t *testing.T) {
 			if got++; j.Attempt != 1 {
 				t.Fatalf("somebody else had %+v", j)
 			}
+		}
+	}
+}
+
+// TestOneOfTwoEndsIsRecorded: when two hubs record different ends of an attempt at the same time, one is recorded, and the other is told that it was not.
+func TestOneOfTwoEndsIsRecorded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	other := s.at(s.hub(func(c *server.Config) { c.Name = "other" }))
+	ends := []struct {
+		end m
+		is  string
+	}{
+		{m{"outcome": "completed"}, "completed"}, {m{"outcome": "failed", "final": true}, "failed"}, {m{"outcome": "cancelled"}, "cancelled"}, {m{"outcome": "snoozed", "delay": 3600}, "scheduled"},
+	}
+	for i := range 36 {
+		id := s.enqueue("mail", "welcome", "{}")
+		j, _ := s.one(m{"queues": m{"mail": 1}})
+		a, b := ends[i%4], ends[(i%4+1+i/4%3)%4]
+		refused := make(chan string, 1)
+		go func() {
+			refused <- other.record(m{"token": j.Token, "outcome": b.end["outcome"], "final": b.end["final"], "delay": b.end["delay"]})[0]
+		}()
+		here := s.record(m{"token": j.Token, "outcome": a.end["outcome"], "final": a.end["final"], "delay": a.end["delay"]})[0]
+		there := pgtest.Receive(t, refused, "the other hub answers")
+		want := a.is
+		if there == "" {
+			want = b.is
+		}
+		if is := s.state(id); (here == "") == (there == "") || !strings.HasPrefix(is, want+" ") {
+			t.Errorf("%v: %q; %v: %q; the job is %s", a.end, here, b.end, there, is)
 		}
 	}
 }

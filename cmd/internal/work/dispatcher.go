@@ -32,7 +32,7 @@ const (
 	maxQueues    = 1000      // that are worked at once
 	maxSlots     = 20_000    // attempts of one queue at once
 	maxBytes     = 256 << 20 // of the jobs of all attempts; a claim may exceed it if its jobs are longer than those before
-	firstAverage = 256 << 10 // bytes of a job, as long as nothing is known of them
+	firstAverage = 1 << 20   // bytes of a job, as long as nothing is known of them
 	keepQueue    = time.Hour
 )
 

@@ -146,6 +146,8 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 			switch {
 			case recorded == store.Lost:
 				w.settle(i, "lost", "")
+			case errors.Is(why, worker.ErrEnded):
+				w.settle(i, "ended", "")
 			case first && why != nil: // it was recorded in another way, for this reason
 				w.settle(i, "", why.Error())
 			case !first || (recorded == store.Completed) != (r.Outcome == store.Completed): // another hub has recorded another end
