@@ -84,22 +84,24 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 		return Report{}, false
 	}
 	begin := time.Now()
+	attempts, refusals := 1, 1 // the caller's
 	for range fullRounds - 1 {
 		select {
 		case <-ctx.Done():
 			return Report{}, false
 		case <-time.After(fullPause):
 		}
+		attempts++
 		conn, err := pgx.ConnectConfig(ctx, config)
 		if err == nil {
 			_ = conn.Close(ctx)
-			break
+			continue
 		}
 		again, full := tooManyClients(err)
 		if !full {
 			break
 		}
-		refused = again
+		refused, refusals = again, refusals+1
 		if time.Since(begin) > connectTimeout {
 			break
 		}
@@ -107,8 +109,9 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 	took := time.Since(begin)
 	at := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	f := Finding{Code: ConnectionsExhausted, Severity: Critical, Seen: 1, Samples: 1}
-	f.Summary = fmt.Sprintf("The server at %s is full, and refuses new connections: %s.", at, refused.Message)
-	f.add("", "it has refused the doctor again and again for %s", span(took))
+	f.Summary = fmt.Sprintf("The server at %s refuses new connections because there are too many: %s.", at, refused.Message)
+	f.add("", "it has refused the doctor in %d of %d attempts within %s", refusals, attempts, span(took))
+	f.add("SELECT rolname, rolconnlimit FROM pg_roles WHERE rolconnlimit >= 0", "a role or a database may have a limit of its own, and then the message names it")
 	f.add(seeConnections, "run as a superuser, for whom some connections are reserved (superuser_reserved_connections), this shows who has them")
 	f.Now = "As a superuser, for whom some connections are reserved: SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'idle' " +
 		"AND state_change < now() - interval '" + idleMany + "'. Then run weir doctor again."

@@ -9,8 +9,11 @@ import (
 	"time"
 )
 
-// manyLocks is a number of locks of one session, far above those that a few joined tables need.
-const manyLocks = 64
+// Numbers of locks of one session: more than it has places of its own, before 18; and far above those that a few joined tables need.
+const (
+	someLocks = 20
+	manyLocks = 64
+)
 
 // locksOfSQL counts the table locks of sessions by table. Partitions count for their root, and indexes for their table.
 const locksOfSQL = `
@@ -47,8 +50,9 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	if lost < noticeable && heavy < costly {
-		return healthy("No session waits for the table of locks itself, and the statements lock few tables.")
+	// Sessions that wait for rows use the table of locks too. Without many locks of one session, that is not the cause.
+	if heavy < costly && (lost < noticeable || len(worst) == 0 || worst[0].Locks < someLocks) {
+		return healthy("Statements lock few tables and indexes; %s sessions wait for the table of locks itself.", figure(lost))
 	}
 	severity := grade(lost)
 	if severity == Info && (heavy >= crippling || lost >= noticeable && len(worst) > 0 && worst[0].Locks >= manyLocks) {

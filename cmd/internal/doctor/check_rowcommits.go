@@ -11,8 +11,8 @@ const (
 	someRows     = 4.0
 	manyCommits  = 50.0 // per second
 	commitsShare = 0.5  // of all time lost
-	slowCommit   = 2 * time.Millisecond
-	loopShare    = 0.5 // of the samples since it was first seen
+	slowCommit   = time.Millisecond
+	loopShare    = 0.6 // of the samples since it was first seen
 )
 
 // checkRowCommits detects sessions that wait for a WAL flush again and again, for about one row each time.

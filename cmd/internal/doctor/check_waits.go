@@ -101,6 +101,9 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		return cmp.Or(cmp.Compare(events[b], events[a]), strings.Compare(a.String(), b.String()))
 	})
 	f.Summary = fmt.Sprintf("%s sessions wait at any moment, most of them for %s, and no other finding explains it.", figure(lost), top[0])
+	if locks+contention == 0 {
+		f.Summary = fmt.Sprintf("%s sessions wait at any moment, most of them for %s, which is a part of their work.", figure(lost), top[0])
+	}
 	var parts []string
 	const limit = 5
 	for _, e := range top[:min(len(top), limit)] {

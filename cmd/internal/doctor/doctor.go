@@ -272,7 +272,7 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		report.Findings = append(report.Findings, r.findings...)
 		report.Unseen = append(report.Unseen, r.unseen...)
 		report.Incomplete = report.Incomplete || r.blind
-		if c.sessions && hidden > 0 {
+		if c.sessions && hidden > 0 && r.healthy != "" {
 			unjudged, r.healthy = append(unjudged, c.name), "" // it saw too little to say that all is well
 		}
 		if r.healthy != "" {

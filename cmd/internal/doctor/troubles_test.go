@@ -76,7 +76,7 @@ func TestAFullServerIsADiagnosis(t *testing.T) {
 		t.Fatalf("the server is not full: %v", err)
 	}
 	f = expect(t, r, doctor.ConnectionsExhausted, doctor.Critical)
-	expectFact(t, f, "is full, and refuses new connections")
+	expectFact(t, f, "refuses new connections because there are too many")
 	if _, full := doctor.Full(t.Context(), watcher, errors.New("another error")); full {
 		t.Error("any error is called a full server")
 	}
