@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/weir-pg/weir/cmd/internal/work"
 )
 
 // Example is a file with every setting and its meaning.
@@ -161,7 +163,10 @@ func (e endpointFile) resolve(name, callback string) (*target, error) {
 	}
 	sum := 0
 	for queue, n := range t.queues {
-		if sum += n; n < 1 || queue == "" || len(queue) > 4*128 {
+		if !work.IsQueue(queue) {
+			return nil, fmt.Errorf("%.150q is no name of a queue: use 1 to 128 characters, without blanks at either end", queue)
+		}
+		if sum += n; n < 1 {
 			return nil, fmt.Errorf("queue %.100q: it gets %d jobs at once; give it at least 1, or leave it out", queue, n)
 		}
 	}

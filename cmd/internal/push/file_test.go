@@ -29,6 +29,7 @@ func TestAWrongFileIsRefusedAndSaysWhy(t *testing.T) {
 		{"[endpoint.e]\n" + strings.Replace(good, "e.example", "user:geheim@e.example", 1), "it contains a password"},
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{}", 1), "it has no queues"},
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{q = 0}", 1), "give it at least 1"},
+		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{\"q \" = 1}", 1), "is no name of a queue"},
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{q = 400, r = 400}", 1), "at most 500"},
 		{"[endpoint.e]\n" + good + "kinds = []", "kinds is empty"},
 		{"[endpoint.e]\n" + strings.Replace(good, `"`+secret+`"`, "", 1), "0 secrets"},

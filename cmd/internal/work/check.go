@@ -25,7 +25,7 @@ func (o *Opening) check() (names []string, err error) {
 	sum := 0
 	for name, n := range o.Queues {
 		// A name that the database refuses would stop the worker of all sessions.
-		if wrong := wrongWord(name); wrong != "" || strings.TrimSpace(name) != name {
+		if !IsQueue(name) {
 			return nil, &BadError{fmt.Sprintf("%.150q is no name of a queue", name), "use 1 to 128 characters, without blanks at either end"}
 		}
 		if n < 0 || n > maxAtOnce {
@@ -54,6 +54,9 @@ func (o *Opening) check() (names []string, err error) {
 	slices.Sort(names)
 	return names, nil
 }
+
+// IsQueue reports whether a queue may have this name.
+func IsQueue(name string) bool { return wrongWord(name) == "" && strings.TrimSpace(name) == name }
 
 func tooMany(sum int) error {
 	return &BadError{fmt.Sprintf("a worker may have %d jobs at once, got %d for all queues", maxAtOnce, sum), "use several workers"}
