@@ -84,7 +84,15 @@ func (s *Sampler) Close() { s.session.close() }
 // Run takes samples until ctx ends. A sample that fails is left out, and the connection is reopened.
 func (s *Sampler) Run(ctx context.Context) {
 	var lastLocks, lastBusy time.Time
-	var locksCost time.Duration
+	// The smaller of the last two readings of locks: the first one also fills the session's caches.
+	var locksCost, lastCost time.Duration
+	readLocks := func(sample *Sample) {
+		start := time.Now()
+		s.addLocks(ctx, sample)
+		cost := time.Since(start)
+		locksCost, lastCost = min(cost, lastCost), cost
+		lastLocks = start
+	}
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -103,21 +111,17 @@ func (s *Sampler) Run(ctx context.Context) {
 			next.Reset(calmEvery)
 			continue
 		}
+		sampleCost := time.Since(begin)
 		if s.blind && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
-			lastLocks = begin
-			s.addLocks(ctx, &sample)
+			readLocks(&sample)
 			sample.addWaiting()
-			locksCost = time.Since(begin)
 		}
 		busy := sample.suspicious()
 		if busy {
 			lastBusy = begin
 		}
-		sampleCost := time.Since(begin)
 		if busy && !s.blind && begin.Sub(lastLocks) >= max(lockEvery, dutyCycle*locksCost) {
-			lastLocks = begin
-			s.addLocks(ctx, &sample)
-			locksCost = time.Since(begin) - sampleCost
+			readLocks(&sample)
 		}
 		s.texts.sample(&sample)
 		s.window.add(sample)
