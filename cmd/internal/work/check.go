@@ -37,6 +37,8 @@ func (o *Opening) check() (names []string, err error) {
 	switch {
 	case sum > maxAtOnce:
 		return nil, tooMany(sum)
+	case o.Kinds != nil && len(o.Kinds) == 0:
+		return nil, &BadError{"kinds is empty, so no job would be for this worker", "name the kinds that it has handlers for, or leave kinds out: all"}
 	case len(o.Kinds) > maxKinds:
 		return nil, &BadError{fmt.Sprintf("a worker may name %d kinds, got %d", maxKinds, len(o.Kinds)), "leave them out, and register no others"}
 	case len(o.Held) > maxHeld:

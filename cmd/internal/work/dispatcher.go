@@ -42,6 +42,7 @@ type Dispatcher struct {
 	tokens signer
 	clock  func() time.Time
 	again  chan struct{} // signals that another queue was asked for; never closed
+	places chan struct{} // holds one element for each generation
 
 	mu       sync.Mutex
 	sessions map[string]*Session
@@ -75,7 +76,7 @@ func New(c Config) *Dispatcher {
 		c.Lease = defaultLease
 	}
 	d := &Dispatcher{
-		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1),
+		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1), places: make(chan struct{}, maxGenerations),
 		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, ours: map[int32]bool{}, idle: make(chan struct{}),
 	}
 	d.peers.init(d)
@@ -157,6 +158,9 @@ func (d *Dispatcher) ask(names []string) error {
 			select {
 			case d.again <- struct{}{}:
 			default:
+			}
+			if len(d.places) == maxGenerations {
+				return &LimitError{fmt.Sprintf("this hub can't work queue %q yet: %d generations of its worker have jobs that have not ended", name, maxGenerations)}
 			}
 		}
 	}

@@ -370,6 +370,7 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 		"a list":       {"queues": []string{"mail"}},
 		"wait":         {"queues": m{"mail": 1}, "wait": 61},
 		"a worker":     {"queues": m{"mail": 1}, "worker": "x'y"},
+		"no kind":      {"queues": m{"mail": 1}, "kinds": []string{}},
 		"many held":    {"queues": m{"mail": 1}, "held": make([]string, 1001)},
 	} {
 		if status, a := s.call("POST", "/v1/work/take", body); status != 400 && status != 413 || a.Error == "" {

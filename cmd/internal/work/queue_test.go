@@ -1,6 +1,7 @@
 package work
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"testing"
@@ -99,5 +100,26 @@ func TestALostConnectionLeavesTheWholeLease(t *testing.T) {
 		}
 	default:
 		t.Error("it has not ended")
+	}
+}
+
+// TestAQueueThatCantBeWorkedYetIsRefused: while as many generations as may be have jobs, a worker that asks for another queue is told so rather than left waiting.
+func TestAQueueThatCantBeWorkedYetIsRefused(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	for range maxGenerations {
+		d.places <- struct{}{}
+	}
+	d.now = &generation{d: d, queues: map[string]int{"mail": 1}, worker: worker.New(worker.Config{}), running: map[string]int{}}
+	var limit *LimitError
+	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"files": 1}}, true); !errors.As(err, &limit) {
+		t.Errorf("another queue: %v", err)
+	}
+	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, true); err != nil {
+		t.Error(err)
+	}
+	<-d.places
+	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"files": 1}}, true); err != nil {
+		t.Error(err)
 	}
 }
