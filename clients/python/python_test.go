@@ -53,7 +53,7 @@ func pytest(t *testing.T, database, through string) {
 	python := installed(t)
 	var complaints bytes.Buffer
 	hub := hubtest.Start(t, database, &complaints)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute) // shows what it has said before go test ends without a word
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // shows what it has said before go test ends without a word
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
 	cmd.WaitDelay = time.Second
@@ -73,7 +73,7 @@ func TestTheClientInPythonPassesTheSuite(t *testing.T) {
 	}
 	for _, via := range []string{"sql", "http"} {
 		t.Run("over "+via, func(t *testing.T) { // one after the other: each starts a server, and uses the machine whole
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=10m", "-run", "^TestTheSuite$", "../conformance", "-driver", python+" driver.py", "-dir", dir, "-via", via)
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=20m", "-run", "^TestTheSuite$", "../conformance", "-driver", python+" driver.py", "-dir", dir, "-via", via)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

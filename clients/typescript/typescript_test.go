@@ -67,7 +67,7 @@ func TestTheClientInTypeScriptPassesTheSuite(t *testing.T) {
 	for name, way := range map[string]struct{ via, env string }{"SQL": {"sql", ""}, "a WebSocket": {"http", ""}, "long polling": {"http", "WEIR_POLLS=1 "}} {
 		t.Run("over "+name, func(t *testing.T) { // one after the other: each starts a server, and uses the machine whole
 			driver := way.env + "node out/conformance/driver.js"
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=10m", "-run", "^TestTheSuite$", "../conformance", "-driver", driver, "-dir", dir, "-via", way.via)
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=20m", "-run", "^TestTheSuite$", "../conformance", "-driver", driver, "-dir", dir, "-via", way.via)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
