@@ -34,7 +34,7 @@ type cli struct {
 	Settings   settingsCmd   `cmd:"" help:"List and change settings."`
 	Hubs       hubsCmd       `cmd:"" help:"List hubs."`
 	Clients    clientsCmd    `cmd:"" help:"Disconnect users from all hubs, and revoke their tokens."`
-	Storage    storageCmd    `cmd:"" help:"Show what Weir's tables take on disk."`
+	Storage    storageCmd    `cmd:"" hidden:"" help:"Show what Weir's tables take on disk."`
 	Guard      guardCmd      `cmd:"" help:"End transactions that hold back the vacuum horizon, by policy."`
 
 	Bench      benchCmd      `cmd:"" help:"Measure Weir on your database, or on a private one."`
