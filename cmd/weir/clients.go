@@ -12,7 +12,11 @@ type clientsCmd struct {
 }
 
 func (clientsCmd) Help() string {
-	return `A user is the subject (sub) of a token, the user that an authorization callback names, or a role of the wire protocol. To see who is connected, look at the web UI, or ask a hub: GET /clients on its --listen-admin.`
+	return `A user is the subject (sub) of a token, the user that an authorization callback names, or a role of the wire protocol. To see who is connected, look at the web UI, or ask a hub: GET /clients on its --listen-admin.
+
+Example:
+
+    weir clients disconnect ada`
 }
 
 type clientsDisconnectCmd struct {
