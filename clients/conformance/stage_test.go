@@ -18,7 +18,7 @@ import (
 )
 
 // lease is the lease of workers in scripts that wait for its end, in seconds: long enough for a driver on a busy machine to keep it.
-const lease = 4
+const lease = 6
 
 // stage is where a script is played: a database, a hub if one is needed, and the drivers' way to them, which can be cut.
 type stage struct {

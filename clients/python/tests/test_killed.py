@@ -48,11 +48,18 @@ async def test_a_killed_worker_loses_no_job_and_does_nothing_twice(queue: str, d
             workers[i] = start(queue)
             if not left():
                 break
-        await until(lambda: not left(), "the completion of all jobs")
+
+        def done() -> bool:
+            for i, w in enumerate(workers):  # on a busy machine, a worker may lose its lease, and end
+                if w.poll() is not None:
+                    workers[i] = start(queue)
+            return not left()
+
+        await until(done, "the completion of all jobs")
     finally:
         for w in workers:
             w.send_signal(signal.SIGTERM)
         codes = [w.wait(30) for w in workers]
-    assert all(code in (0, -signal.SIGTERM) for code in codes)  # the second: it was still importing
+    assert all(code in (0, 75, -signal.SIGTERM) for code in codes)  # 75: it has lost its lease; the last: it was still importing
     effects = db.execute("SELECT count(*), count(DISTINCT n) FROM killed_effect").fetchone()
     assert effects == (JOBS * 2 // 3, JOBS * 2 // 3)
