@@ -128,6 +128,21 @@ func TestActionsAskWithoutTheScriptToo(t *testing.T) {
 	}
 }
 
+// TestListsShowWhatATracebackSays: lists show the line of a traceback that says what went wrong, however long it is, and not the first, which is the same for all.
+func TestListsShowWhatATracebackSays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue(note{Text: "x"}, &weir.Options{Queue: "mail"})
+	r.fail("mail", func(note) error {
+		return errors.New("Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 3, in run\n    x()\n", 200) + "ValueError: no mailbox\nDETAIL: none")
+	})
+	for _, page := range []string{"jobs?state=failed", "failures"} {
+		if text := r.page(page); !strings.Contains(text, "ValueError: no mailbox") || strings.Contains(text, "Traceback") || strings.Contains(text, "DETAIL") {
+			t.Errorf("%s: %s", page, text)
+		}
+	}
+}
+
 // TestAllFailuresMustBeMeant: an action on all failures of the database is refused, unless it says all=yes, as the page's buttons do. Without failures there are none.
 func TestAllFailuresMustBeMeant(t *testing.T) {
 	t.Parallel()

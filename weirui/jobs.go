@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/traceback"
 )
 
 const jobsOnPage = 50
@@ -112,6 +113,9 @@ func (u *UI) shown(jobs []weir.JobInfo, f filter) []weir.JobInfo {
 			j.Output = new(cut(*j.Output, maxShown))
 		}
 		if j.Error != nil {
+			if len(*j.Error) > maxShown { // the end of a traceback tells more than its beginning
+				j.Error = new(traceback.Message(*j.Error))
+			}
 			j.Error = new(cut(*j.Error, maxShown))
 		}
 		j.Errors, j.Log = nil, nil // the job's own page has them

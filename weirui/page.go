@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/internal/traceback"
 )
 
 //go:embed templates static
@@ -108,17 +110,21 @@ func parseTemplates(u *UI) (*template.Template, error) {
 			err := u.templates.ExecuteTemplate(&b, l.View.template, l)
 			return template.HTML(b.String()), err // rendered by a template, which has escaped it
 		},
-		"args":    u.redacted,
-		"ago":     ago,
-		"when":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"clock":   clock,
-		"span":    span,
-		"number":  number,
-		"path":    inPath,
-		"query":   query,
-		"pass":    func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
-		"cut":     cut,
-		"line":    func(text string) string { first, _, _ := strings.Cut(strings.TrimSpace(text), "\n"); return first },
+		"args":   u.redacted,
+		"ago":    ago,
+		"when":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"clock":  clock,
+		"span":   span,
+		"number": number,
+		"path":   inPath,
+		"query":  query,
+		"pass":   func(l layout, data any) map[string]any { return map[string]any{"Page": l, "Data": data} },
+		"cut":    cut,
+		"line": func(text string) string {
+			first, _, _ := strings.Cut(strings.TrimSpace(traceback.Message(text)), "\n")
+			return first
+		},
+		"message": traceback.Message,
 		"deref":   deref,
 		"isFinal": isFinal,
 		"ran":     ran,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/traceback"
 )
 
 type jobsCmd struct {
@@ -237,7 +238,7 @@ func gist(j weir.JobInfo) string {
 		}
 		return text
 	case j.Error != nil && *j.Error != "" && j.State != weir.StateCompleted:
-		return strings.TrimSpace(*j.Error)
+		return strings.TrimSpace(traceback.Message(*j.Error))
 	case j.Output != nil && *j.Output != "":
 		return strings.TrimSpace(*j.Output)
 	}

@@ -6,17 +6,25 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  trace CONSTANT text := 'Traceback (most recent call last):';
-  line  text;
+  trace  CONSTANT text := 'Traceback (most recent call last):';
+  frames CONSTANT text := E'\n  File "';
+  line   text;
+  tail   text;
+  frame  integer;
 BEGIN
   IF left(_shape_of.error, 18) = '{"weir.encrypted":' THEN
     RETURN '<encrypted>';
   END IF;
-  -- The line with the message: the last one of a traceback of Python's, otherwise the first. What a retry rule has added is left out.
+  -- The line with the message: of a traceback of Python's the first one after the last frame, whose lines are indented, otherwise the text's first. Below it
+  -- drivers add more, such as DETAIL and a caret. Without a frame in sight it is the last line, but for what a retry rule has added.
   line := coalesce(substring(left(_shape_of.error, 1000) FROM E'[^[:space:]][^\\r\\n]*'), '');
   IF right(rtrim(line), length(trace)) = trace THEN
-    line := left(rtrim(line), -length(trace))
-         || coalesce(substring(rtrim(regexp_replace(right(_shape_of.error, 2000), E'\n\\[[a-z]+ by retry rule [^\n]*$', ''), E' \r\n\t') FROM E'[^\\r\\n]*$'), '');
+    line := left(rtrim(line), -length(trace));
+    tail := regexp_replace(right(_shape_of.error, 2000), E'\n\\[[a-z]+ by retry rule [^\n]*$', '');
+    frame := strpos(reverse(tail), reverse(frames));
+    line := line || coalesce(
+      CASE WHEN frame > 0 THEN substring(right(tail, frame + length(frames) - 1) FROM E'\n([^[:space:]][^\\r\\n]*)') END,
+      substring(rtrim(tail, E' \r\n\t') FROM E'[^\\r\\n]*$'), '');
   END IF;
   line := left(line, 300);
   -- Most lines have little of this, and to look for a character takes a tenth of the time of a regular expression.

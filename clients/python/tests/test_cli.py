@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pytest
 from conftest import until
 
 APP = """
@@ -21,11 +24,11 @@ def greet(name: str = "you") -> str:
 """
 
 
-def run(where: Path, queue: str, *args: str) -> subprocess.CompletedProcess[str]:
+def run(where: Path, queue: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "weir.cli", *args],
         cwd=where,
-        env={**os.environ, "QUEUE": queue},
+        env={**os.environ, "QUEUE": queue, **env},
         capture_output=True,
         text=True,
         timeout=60,
@@ -56,6 +59,9 @@ def test_wrong_calls_say_what_to_do(tmp_path: Path, queue: str) -> None:
         (["work", "greeting:app", "-q", "mail=many"], "such as mail=8"),
         (["enqueue", "greeting:app", "greet", "[1]"], "want a JSON object"),
         (["enqueue", "greeting:app", "greet", "{"], "is not JSON"),
+        (["enqueue", "greeting:app", "greet", '{"nam": "Ada"}'], "which task greet does not take"),
+        (["enqueue", "greeting:app", "greet", '{"name": 7}'], "task greet: "),
+        (["enqueue", "greeting:app", "great"], "has no task great, but greet: "),
     ):
         done = run(tmp_path, queue, *args)
         assert done.returncode == 2, done.stderr
@@ -64,3 +70,24 @@ def test_wrong_calls_say_what_to_do(tmp_path: Path, queue: str) -> None:
     assert done.returncode == 1
     assert "priority" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_the_database_refuses_is_said_in_a_line(tmp_path: Path, queue: str, url: str, db: Any) -> None:
+    if db.info.backend_pid != db.execute("SELECT pg_backend_pid()").fetchone()[0]:
+        pytest.skip("a pooler knows its users from a file")
+    (tmp_path / "greeting.py").write_text(APP)
+    role = "cli_" + uuid.uuid4().hex[:8]
+    db.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    unprivileged = psycopg.conninfo.make_conninfo(**{**given, "user": role, "password": "x"})
+    nobody = psycopg.conninfo.make_conninfo(**{**given, "user": "no" + role, "password": "y"})
+    for url, command, said in (
+        (unprivileged, ["work"], "grant this user the role weir_work"),
+        (unprivileged, ["enqueue", "greet"], "grant this user the role weir_enqueue"),
+        (nobody, ["work"], "no" + role),
+        (nobody, ["enqueue", "greet"], "no" + role),
+    ):
+        done = run(tmp_path, queue, command[0], "greeting:app", *command[1:], DATABASE_URL=url)
+        assert done.returncode == 1, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

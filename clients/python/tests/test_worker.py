@@ -18,6 +18,7 @@ from test_enqueue import async_engine, libpq_url
 
 import weir
 import weir.testing
+from weir.text import message_of
 
 
 async def test_what_a_function_returns_or_raises_is_how_its_job_ends(app: weir.Weir, queue: str) -> None:
@@ -376,3 +377,18 @@ async def test_a_worker_that_the_database_refuses_says_so(url: str, queue: str) 
         app.worker({queue: 0})
     with pytest.raises(weir.Invalid, match="lease"):
         app.worker({queue: 1}, lease=0.1)
+
+
+def test_the_message_of_a_traceback_is_found() -> None:
+    begin = 'Traceback (most recent call last):\n  File "a.py", line 3, in run\n    x()\n    ^^^\n'
+    for traceback, message in (
+        (begin + "ValueError: no", "ValueError: no"),
+        (
+            begin + 'psycopg.errors.UndefinedTable: relation "a" does not exist\nLINE 1: select * from a\n               ^\n',
+            'psycopg.errors.UndefinedTable: relation "a" does not exist',
+        ),
+        (begin + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" + begin + "OSError: 2\nmore", "OSError: 2"),
+        ("Error, which can't be shown: KeyError", "Error, which can't be shown: KeyError"),
+        ("", ""),
+    ):
+        assert message_of(traceback) == message

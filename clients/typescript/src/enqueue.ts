@@ -154,7 +154,7 @@ export function enqueueManyStatement(jobs: readonly JobRequest[]): [text: string
 export function refusal(error: unknown): unknown {
   const { code, message, hint, cause, meta, originalCode } = (error ?? {}) as { code?: unknown; message?: unknown; hint?: unknown; cause?: unknown; originalCode?: unknown; meta?: Record<string, unknown> };
   if (typeof code === "string" && isState(code)) {
-    return new WeirError(String(message), code, typeof hint === "string" ? hint : undefined, { cause: error });
+    return new WeirError(String(message), code, typeof hint === "string" ? hint : privilege(code, String(message)), { cause: error });
   }
   // Prisma has an error of its own, with that of its driver in it; Drizzle has it as the cause.
   const inner = (meta?.driverAdapterError as { cause?: unknown } | undefined)?.cause ?? cause;
@@ -164,6 +164,15 @@ export function refusal(error: unknown): unknown {
     if (found instanceof WeirError) return new WeirError(found.message, found.code, found.hint, { cause: error });
   }
   return error;
+}
+
+/** Returns what to do about a missing privilege, for which PostgreSQL has no hint. */
+function privilege(code: string, message: string): string | undefined {
+  const [, what] = (code === "42501" && /^permission denied for (?:function|procedure|schema) (\w+)$/.exec(message)) || [];
+  if (what === undefined) return undefined;
+  if (what === "weir") return "grant this user the role weir_enqueue to enqueue, weir_work to work, or weir_operate for everything but a hub";
+  const role = /^enqueue/.test(what) ? "weir_enqueue" : /^publish/.test(what) ? "weir_publish" : what === "retry" ? "weir_operate" : "weir_work";
+  return `grant this user the role ${role}`;
 }
 
 /** Reports whether a code is a SQLSTATE, and not one of the system's (EPIPE) or Prisma's (P2010). */

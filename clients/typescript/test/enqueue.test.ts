@@ -140,6 +140,25 @@ test("without a transaction, a job is enqueued at once, by whatever runs SQL", a
   }
 });
 
+test("a missing privilege is refused with the role that has it", async () => {
+  const role = `unprivileged_${process.pid}`;
+  await pool.query(`CREATE ROLE ${role}`);
+  const client = await pool.connect();
+  try {
+    await client.query(`SET ROLE ${role}`);
+    const weir = new Weir({ sql: client, jobs });
+    await assert.rejects(weir.enqueue("report", { format: "pdf" }), (error) => error instanceof WeirError && error.code === "42501" && /weir_enqueue/.test(error.hint ?? ""));
+    await client.query(`RESET ROLE; GRANT weir_enqueue TO ${role}; SET ROLE ${role}`);
+    await weir.enqueue("report", { format: "pdf" });
+    for (const [call, needed] of [[() => weir.cancel("1"), "weir_work"], [() => weir.retry("1"), "weir_operate"], [() => weir.publish("a", "b"), "weir_publish"]] as const) {
+      await assert.rejects(call(), (error) => error instanceof WeirError && error.hint === `grant this user the role ${needed}`);
+    }
+  } finally {
+    client.release(true);
+    await pool.query(`DROP ROLE ${role}`);
+  }
+});
+
 test("a payload that does not fit its schema is refused before anything is sent", async () => {
   await assert.rejects(weir.enqueue("welcome", { account: "7" } as never), (error) => error instanceof InvalidPayload && /welcome.*account/.test(error.message));
   await assert.rejects(weir.enqueue("remind", {} as never), InvalidPayload);

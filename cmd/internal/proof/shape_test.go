@@ -39,6 +39,13 @@ func TestErrorsThatDifferOnlyInTheirDataHaveOneShape(t *testing.T) {
 		{"ValueError: invalid literal for int() with base <n>: '<text>'", []string{
 			"Traceback (most recent call last):\n  File \"/srv/app/jobs.py\", line 12, in run\n    int(x)\nValueError: invalid literal for int() with base 10: 'abc'\n",
 			"Traceback (most recent call last):\n  File \"/srv/other.py\", line 90, in <module>\n    f()\nValueError: invalid literal for int() with base 10: 'it\\'s 5'\n[failed by retry rule values]"}},
+		{`psycopg.errors.UndefinedTable: relation "<text>" does not exist`, []string{
+			"Traceback (most recent call last):\n  File \"a.py\", line 3, in run\n    conn.execute(q)\npsycopg.errors.UndefinedTable: relation \"a\" does not exist\nLINE 1: select * from a\n                      ^\n",
+			"Traceback (most recent call last):\n  File \"a.py\", line 3, in run\n    conn.execute(q)\npsycopg.errors.UndefinedTable: relation \"b\" does not exist\nLINE 2: from b\n             ^\n[failed by retry rule x]"}},
+		{`django.db.utils.IntegrityError: duplicate key value violates unique constraint "<text>"`, []string{
+			"Traceback (most recent call last):\n  File \"a.py\", line 3, in run\n    x()\npsycopg.errors.UniqueViolation: duplicate key value violates unique constraint \"k\"\nDETAIL:  Key (a)=(7) already exists.\n" +
+				"\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n  File \"b.py\", line 9, in run\n    y()\n    ~^^\n  [Previous line repeated 9 more times]\n" +
+				"django.db.utils.IntegrityError: duplicate key value violates unique constraint \"k\"\nDETAIL:  Key (a)=(7) already exists.\n"}},
 		{"exit status 1: KeyError: '<text>'", []string{"exit status 1: Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'user_id'"}},
 		{"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='<text>', port=<n>): Max retries exceeded with url: /<n>/<n> (Caused by None)", []string{
 			"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='api.example.org', port=443): Max retries exceeded with url: /v1/77 (Caused by None)"}},

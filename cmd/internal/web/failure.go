@@ -104,7 +104,10 @@ func (w *Web) serveNothing(rw http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "not_found", "this server does not serve jobs", "its operator can have it serve them: weir serve --jobs").write(rw)
 		return
 	}
-	hint := "use GET /v1/ws, GET /v1/events, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics"
+	hint := "use GET /v1/ws, GET /v1/events, GET /v1/presence, POST /v1/publish, GET /healthz, GET /readyz or GET /metrics"
+	if len(w.Endpoints) > 0 {
+		hint += "; for jobs POST /v1/jobs, GET /v1/jobs/{id}, POST /v1/jobs/{id}/cancel, and what is below /v1/work/"
+	}
 	if w.UI != nil {
 		hint += "; the web UI is at /ui/"
 	}

@@ -90,6 +90,20 @@ func TestTokensNameTheQueuesToWorkAndToEnqueue(t *testing.T) {
 	}
 }
 
+// TestAPathThatDoesNotExistIsAnsweredWithThoseThatDo: with those of jobs, if the server serves them.
+func TestAPathThatDoesNotExistIsAnsweredWithThoseThatDo(t *testing.T) {
+	t.Parallel()
+	for _, endpoints := range [][]Endpoints{nil, {&desk{}}} {
+		r := newRig(t, newMemory(), func(c *Config) { c.Endpoints = endpoints })
+		answer, end := r.get("/v1/nothing", nil)
+		text, err := io.ReadAll(answer.Body)
+		end()
+		if err != nil || answer.StatusCode != 404 || !strings.Contains(string(text), "GET /v1/presence") || strings.Contains(string(text), "POST /v1/jobs") != (endpoints != nil) {
+			t.Errorf("with %d further endpoints: %s %s %v", len(endpoints), answer.Status, text, err)
+		}
+	}
+}
+
 // TestTheCallbackIsAskedForQueues: for endpoints of other packages, the callback is asked for the action and its queues, and a client that may not is
 // refused before its body is read.
 func TestTheCallbackIsAskedForQueues(t *testing.T) {

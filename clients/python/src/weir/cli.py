@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("-v", "--verbose", action="store_true", help="log failed jobs too")
     enqueue = commands.add_parser("enqueue", help="enqueue a job", description="Enqueues a job, and prints its id.")
     enqueue.add_argument("app", help="where the app is: module:name")
-    enqueue.add_argument("kind", help="a task of the app, or any kind")
+    enqueue.add_argument("kind", help="a task of the app, or with -q any kind")
     enqueue.add_argument("args", nargs="?", default="{}", help="a JSON object (default: {})")
     enqueue.add_argument("-q", "--queue", help="default: the task's")
     enqueue.add_argument("--delay", type=float, metavar="S", help="run it in so many seconds")
@@ -104,10 +104,23 @@ def main(argv: list[str] | None = None) -> int:
         print(f"weir-py: {e}", file=sys.stderr)
         return 2
     except Exception as e:
-        if not isinstance(e, (WeirError, OSError)) and sqlstate(e) is None:
+        state = sqlstate(e)
+        if not isinstance(e, (WeirError, OSError)) and state is None and not is_connection_error(e):
             raise
-        print(f"weir-py: {e}", file=sys.stderr)
+        hint = ""
+        if state == INSUFFICIENT_PRIVILEGE:
+            hint = f": grant this user the role {'weir_work' if given.command == 'work' else 'weir_enqueue'}"
+        print(f"weir-py: {e}{hint}", file=sys.stderr)
         return 1
+
+
+INSUFFICIENT_PRIVILEGE = "42501"
+
+
+def is_connection_error(error: Exception) -> bool:
+    """Whether it is psycopg's for a connection that was not made: such errors have no SQLSTATE. The package may be missing."""
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(error, psycopg.OperationalError)
 
 
 def work(given: argparse.Namespace) -> int:
@@ -139,6 +152,15 @@ def enqueue(given: argparse.Namespace) -> int:
     if not isinstance(args, dict):
         raise Invalid(f"args are {given.args}: want a JSON object")
     task = app.tasks.get(given.kind)
+    if task is not None:
+        try:
+            task.args.read(args)
+        except ValueError as e:  # also pydantic's
+            raise Invalid(f"task {given.kind}: {e}") from e
+    elif given.queue is None:
+        raise Invalid(
+            f"{given.app} has no task {given.kind}, but {', '.join(sorted(app.tasks))}: for a job of another program, name its queue with -q"
+        )
     job = app.new(
         given.kind,
         args,

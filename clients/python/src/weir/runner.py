@@ -20,7 +20,7 @@ from .args import result_to_json
 from .attempt import Attempt, described, end_of
 from .job import Job, Reason, _current
 from .task import Handler
-from .text import loads, output_text
+from .text import loads, message_of, output_text
 
 log = logging.getLogger("weir")
 failures = logging.getLogger("weir.jobs")
@@ -256,7 +256,7 @@ class Runner:
                     error = e
             end = {"output": output} if error is None else end_of(attempt, error, self._timeout_of(attempt))
             if error is not None and end is not None and end["outcome"] == "failed":
-                failures.info("job %s (%s) failed: %s", attempt.job.id, attempt.job.kind, described(error).rpartition("\n")[2])
+                failures.info("job %s (%s) failed: %s", attempt.job.id, attempt.job.kind, message_of(described(error)))
         if end is None:
             self.forget(attempt)
         else:

@@ -27,6 +27,13 @@ def checked(text: str, what: str) -> str:
     return text
 
 
+def message_of(traceback: str) -> str:
+    """The line of a traceback that says what went wrong: the first after the last frame, whose lines are indented. Drivers add more below it."""
+    lines = traceback.rstrip().splitlines() or [""]
+    frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
+    return next((line for line in lines[frames[-1] :] if line[:1].strip()), lines[-1]) if frames else lines[-1]
+
+
 def dumps(value: Any, what: str) -> str:
     """The JSON of a value that becomes a jsonb."""
     try:

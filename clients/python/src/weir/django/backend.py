@@ -128,7 +128,7 @@ class WeirBackend(BaseTaskBackend):  # type: ignore[misc]
 
 
 def _error(error: str) -> Any:
-    # The last line of a traceback begins with the class; builtins have no module there.
-    name = error.rstrip().rpartition("\n")[2].partition(":")[0].strip()
+    # The message begins with the class; builtins have no module there.
+    name = text.message_of(error).partition(":")[0].strip()
     path = name if "." in name else f"builtins.{name}" if name.isidentifier() else "builtins.Exception"
     return base.TaskError(exception_class_path=path, traceback=error)
