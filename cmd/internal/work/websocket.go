@@ -26,7 +26,7 @@ const (
 	openFor     = 10 * time.Second // within which a client must say what it wants
 	frameFor    = 10 * time.Second // within which a frame must arrive
 	writeFor    = 30 * time.Second
-	frameRate   = 1000   // frames a second that are read of a client for long, and ten times as many at once; the others wait in its connection
+	frameRate   = 20_000 // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
 	maxPending  = 10_000 // ends of a session that are being recorded at once; further ones wait in its connection
 	maxReplyID  = 100
 )
@@ -90,7 +90,7 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 			release()
 		}
 	}()
-	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), frames: rate.NewLimiter(frameRate, 10*frameRate), revision: e.gate.Revision()}
+	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), frames: rate.NewLimiter(frameRate, frameRate), revision: e.gate.Revision()}
 	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
 		e.gate.Refuse(rw, "open a session", err)
 		return
