@@ -126,11 +126,15 @@ func (c *socket) say(format string, args ...any) {
 	}
 }
 
-// ask sends a request and returns the next object.
+// ask sends a request and returns the answer; messages and heartbeats may come before it.
 func (c *socket) ask(format string, args ...any) object {
 	c.t.Helper()
 	c.say(format, args...)
-	return c.next()
+	for {
+		if o := c.next(); o["type"] != "message" && o["type"] != "heartbeat" {
+			return o
+		}
+	}
 }
 
 // end waits for the end of the connection, and returns its close code.
