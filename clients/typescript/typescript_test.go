@@ -60,14 +60,16 @@ func TestTheClientInTypeScriptDoesWhatWorkersDo(t *testing.T) {
 	}
 }
 
-// TestTheClientInTypeScriptPassesTheSuite: all scripts of clients/conformance, over SQL, over a WebSocket and by long polling.
+// TestTheClientInTypeScriptPassesTheSuite: all scripts of clients/conformance, over SQL and over a WebSocket; by long polling, those in which something is killed, cancelled or lost.
 func TestTheClientInTypeScriptPassesTheSuite(t *testing.T) {
 	t.Parallel()
 	dir := built(t)
-	for name, way := range map[string]struct{ via, env string }{"SQL": {"sql", ""}, "a WebSocket": {"http", ""}, "long polling": {"http", "WEIR_POLLS=1 "}} {
+	for name, way := range map[string]struct{ via, env, scripts string }{
+		"SQL": {"sql", "", "^TestTheSuite$"}, "a WebSocket": {"http", "", "^TestTheSuite$"}, "long polling": {"http", "WEIR_POLLS=1 ", "^TestTheSuite$/.*/(killed|cancel|lost)"},
+	} {
 		t.Run("over "+name, func(t *testing.T) { // one after the other: each starts a server, and uses the machine whole
 			driver := way.env + "node out/conformance/driver.js"
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=20m", "-run", "^TestTheSuite$", "../conformance", "-driver", driver, "-dir", dir, "-via", way.via)
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=20m", "-run", way.scripts, "../conformance", "-driver", driver, "-dir", dir, "-via", way.via)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
