@@ -100,11 +100,6 @@ type Worker struct {
 	groups  *groups
 }
 
-// pollEvery is the pause of a single idle worker between two polls, plus or minus a quarter, and up to a millisecond more when the server
-// polls on its behalf. N workers pause N times as long, so that a job is found just as soon and a fleet costs the server no more than one
-// worker.
-const pollEvery = 3500 * time.Microsecond
-
 // NewWorker returns a worker for the client's database. Call Run to start it. It then opens at most three connections of its own, with the
 // configuration and hooks of the client's pool. It takes none from the pool, so handlers may use all of the pool's connections.
 func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
@@ -158,7 +153,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Timeout:     cfg.timeout,
 		Lease:       cfg.Lease,
 		StopTimeout: cfg.StopTimeout,
-		Poll:        pollEvery,
+		Poll:        worker.PollEvery,
 		Health:      &worker.Health{},
 		Log:         cfg.Logger,
 		Hooks:       worker.Hooks{Claimed: run.hooks.claimed(), Recorded: run.hooks.recorded()},

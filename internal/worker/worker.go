@@ -224,6 +224,11 @@ func (w *Worker) warnOfNames(ctx context.Context) {
 // maxNamed is the maximum number of queues that are named in one line of the log.
 const maxNamed = 20
 
+// PollEvery is the pause of a single idle worker between two polls, plus or minus a quarter, and up to a millisecond more when the server
+// polls on its behalf. N workers pause N times as long, so that a job is found just as soon and a fleet costs the server no more than one
+// worker.
+const PollEvery = 3500 * time.Microsecond
+
 // backoff computes pauses between tries, doubling, with full jitter. With few workers, each is back within a quarter of a second of its
 // server's return. The larger the fleet, the less often each worker tries, so that the fleet does not return all at once.
 type backoff struct {

@@ -58,7 +58,7 @@ func TestSlotsKeepTheLimitOfAWorker(t *testing.T) {
 func TestQueuesShareTheMemory(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
-	g := &generation{d: d, queues: map[string]int{}, running: map[string]int{}}
+	g := &generation{d: d, running: map[string]int{}}
 	const size, n = 1 << 20, 40
 	d.now, d.average = g, size
 	g.worker = worker.New(worker.Config{})

@@ -258,9 +258,14 @@ func (n *News) add(more News) {
 
 // take returns what there is to tell now; gathers: there is a first job, and room for more.
 func (c *Call) take() (n News, gathers bool) {
+	c.Session.d.mu.Lock()
+	defer c.Session.d.mu.Unlock()
+	return c.news()
+}
+
+// news is take for callers that hold mu.
+func (c *Call) news() (n News, gathers bool) {
 	s, d := c.Session, c.Session.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if s.call != c {
 		return n, false
 	}
@@ -292,32 +297,25 @@ func (c *Call) take() (n News, gathers bool) {
 func (c *Call) Close(gone bool) (rest News) {
 	s, d := c.Session, c.Session.d
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if s.call != c {
-		d.mu.Unlock()
 		return rest
 	}
 	s.seen = d.clock()
-	for name := range s.wants {
-		s.credit(name, 0)
-	}
 	if gone {
 		for _, a := range s.outbox {
 			if a.session == s && a.finish(worker.Result{Outcome: store.Released}) {
-				delete(s.held, a.key)
+				delete(s.held, a.key) // without freed, which would give it another
 			}
 		}
 		s.outbox = nil
+	} else {
+		rest, _ = c.news()
 	}
-	d.mu.Unlock()
-	if !gone {
-		rest, _ = c.take()
-	}
-	d.mu.Lock()
 	c.end(errEnded)
 	if c.anonymous && len(s.held) == 0 {
 		s.leave() // if it asks again, it is made again
 	}
-	d.mu.Unlock()
 	return rest
 }
 

@@ -300,13 +300,8 @@ func (d *Dispatcher) sweep(all bool) {
 	}
 }
 
-var errStopping = errors.New("this hub is stopping")
-
 // errNoWorker means that the hub has no worker in the database.
 var errNoWorker = errors.New("the hub's worker does not run")
 
 // isGone reports whether an error means that a worker has ended.
 func isGone(err error) bool { return store.IsFenced(err) || store.IsMoved(err) }
-
-// isBad reports whether an error is the caller's.
-func isBad(err error) bool { return store.IsBadArgument(err) }

@@ -18,13 +18,11 @@ const (
 	growAfter      = 20 * time.Millisecond // queues that are asked for within this time share a generation; four times as long for each that has not ended yet
 	maxGenerations = 8                     // at once, with three connections each
 	failedAgain    = 5 * time.Second
-	pollEvery      = 3500 * time.Microsecond // as the Go library's workers
 )
 
 // generation is a worker in the database, for the queues that were asked for when it was started.
 type generation struct {
 	d      *Dispatcher
-	queues map[string]int
 	worker *worker.Worker
 	ctx    context.Context // ends when it is replaced, or the dispatcher ends
 	stop   context.CancelFunc
@@ -34,7 +32,7 @@ type generation struct {
 	running map[string]int
 }
 
-func (g *generation) works(queue string) bool { return g.queues[queue] > 0 }
+func (g *generation) works(queue string) bool { return g.worker.Queues[queue] > 0 }
 
 // generations starts a generation whenever another queue is asked for, until ctx ends, and then waits for all of them.
 func (d *Dispatcher) generations(ctx context.Context) {
@@ -84,10 +82,10 @@ func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
 		return nil, nil
 	}
 	before = d.now
-	g = &generation{d: d, queues: queues, running: map[string]int{}}
+	g = &generation{d: d, running: map[string]int{}}
 	g.worker = worker.New(worker.Config{
 		Name: fmt.Sprintf("hub %.90s", d.Name), Queues: queues, Slots: g.slots, Linger: true, Handler: g.handle,
-		Lease: d.Lease, StopTimeout: 5 * time.Second, Poll: pollEvery, Health: &worker.Health{}, Log: d.Log, Outage: outage.New(d.Log),
+		Lease: d.Lease, StopTimeout: 5 * time.Second, Poll: worker.PollEvery, Health: &worker.Health{}, Log: d.Log, Outage: outage.New(d.Log),
 	})
 	g.ctx, g.stop = context.WithCancel(ctx)
 	g.lives, g.end = context.WithCancel(ctx)
@@ -124,10 +122,7 @@ func (d *Dispatcher) work(ctx context.Context, g *generation) error {
 	defer own.Close()
 	g.worker.Store, g.worker.Keep = own.Work, own.Keep
 	g.worker.Maintainer = maintain.New(own.Work, d.Log, g.worker.Outage)
-	if err := g.worker.Run(ctx); err != nil {
-		return err
-	}
-	return errStopping
+	return g.worker.Run(ctx)
 }
 
 // slots returns how many jobs of a queue the worker may have: those that sessions have, and as many as they want.

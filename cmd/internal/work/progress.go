@@ -1,13 +1,13 @@
 package work
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 // maxEntries is how many attempts one call may report on.
@@ -38,10 +38,8 @@ type entry struct {
 // UnmarshalJSON keeps what is wrong, so that it refuses this entry alone.
 func (e *entry) UnmarshalJSON(b []byte) error {
 	type plain entry
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode((*plain)(e)); err != nil {
-		e.invalid = "it is no entry: " + wrongWith(err)
+	if err := decodeStrictly(b, (*plain)(e)); err != nil {
+		e.invalid = "it is no entry: " + web.Unreadable(err)
 	}
 	return nil
 }
@@ -92,7 +90,7 @@ func (d *Dispatcher) Report(ctx context.Context, entries json.RawMessage) ([]Res
 				}
 			}
 			continue
-		case isBad(err):
+		case store.IsBadArgument(err):
 			return nil, &BadError{err.Error(), ""}
 		case err != nil:
 			return nil, err

@@ -1,10 +1,10 @@
 package work
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -59,7 +59,7 @@ func (q *queue) free(kind string) *Session {
 			q.gone--
 			continue
 		}
-		if w.credit <= 0 || s.ended {
+		if w.credit <= 0 {
 			w.listed = false
 			continue
 		}
@@ -159,17 +159,15 @@ const longestUnwanted = 10 * time.Minute
 
 // unwanted is the end of an attempt whose kind no session takes: it is left to others, as weir.take does.
 func unwanted(a *attempt) worker.Result {
-	after := jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
+	after := sleep.Jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
 	return worker.Result{Outcome: store.Released, Err: errKind(a.task.Kind), After: &after}
 }
 
 // nobodyFree is the end of an attempt for which nobody was free in time.
 func nobodyFree(a *attempt) worker.Result {
-	after := jitter(250 * time.Millisecond << min(a.task.PutOff, 4))
+	after := sleep.Jitter(250 * time.Millisecond << min(a.task.PutOff, 4))
 	return worker.Result{Outcome: store.Released, After: &after}
 }
-
-func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
 type errKind string
 

@@ -110,7 +110,7 @@ func TestAQueueThatCantBeWorkedYetIsRefused(t *testing.T) {
 	for range maxGenerations {
 		d.places <- struct{}{}
 	}
-	d.now = &generation{d: d, queues: map[string]int{"mail": 1}, worker: worker.New(worker.Config{}), running: map[string]int{}}
+	d.now = &generation{d: d, worker: worker.New(worker.Config{Queues: map[string]int{"mail": 1}}), running: map[string]int{}}
 	var limit *LimitError
 	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"files": 1}}, true); !errors.As(err, &limit) {
 		t.Errorf("another queue: %v", err)

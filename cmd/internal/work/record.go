@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
@@ -34,21 +35,17 @@ type End struct {
 // UnmarshalJSON keeps what is wrong, so that it refuses this end alone.
 func (e *End) UnmarshalJSON(b []byte) error {
 	type plain End
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode((*plain)(e)); err != nil {
-		e.invalid = "it is no end: " + wrongWith(err)
+	if err := decodeStrictly(b, (*plain)(e)); err != nil {
+		e.invalid = "it is no end: " + web.Unreadable(err)
 	}
 	return nil
 }
 
-// wrongWith says what is wrong without the vocabulary of Go.
-func wrongWith(err error) string {
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &kind) {
-		return fmt.Sprintf("%q has the wrong JSON type: %s", kind.Field, kind.Value)
-	}
-	return err.Error()
+// decodeStrictly decodes an object that may have no fields but those of the value.
+func decodeStrictly(b []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
 }
 
 // maxDelay is ten years.

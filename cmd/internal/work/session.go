@@ -24,7 +24,6 @@ type Session struct {
 	toldQuiet bool          // that the hub is stopping
 	wake      chan struct{} // signals that it has to be told something; never closed
 	call      *Call         // what it is connected by; nil: nothing
-	ended     bool
 }
 
 // want is what a session wants of one queue.
@@ -136,10 +135,9 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 
 // leave takes a session away, and releases what it holds; the caller holds mu.
 func (s *Session) leave() {
-	if s.ended {
-		return
+	if s.d.sessions[s.id] != s {
+		return // it has left
 	}
-	s.ended = true
 	s.want(nil, nil)
 	for _, a := range s.held {
 		if a.finish(worker.Result{Outcome: store.Released}) {
