@@ -20,31 +20,13 @@ type idleHead struct {
 
 // idleHeads returns, for the sessions of one sample that wait for a row, the idle sessions and prepared transactions at the heads of their lines.
 func idleHeads(locks []Lock) map[idleHead]int {
-	turn := map[place]uint32{}
-	transaction := map[uint32]Lock{}
-	for _, k := range locks {
-		switch {
-		case k.Granted && k.Type == "tuple":
-			turn[place{k.Database, k.Relation, k.Page, k.Tuple}] = k.PID
-		case k.Granted && k.Type == "transactionid":
-			transaction[k.Transaction] = k
-		}
-	}
-	next := map[uint32]uint32{}
+	next, before := inLine(locks)
 	at := map[uint32]idleHead{}
-	for _, k := range locks {
-		switch {
-		case k.Granted:
-		case k.Type == "tuple":
-			next[k.PID] = turn[place{k.Database, k.Relation, k.Page, k.Tuple}]
-		case k.Type == "transactionid":
-			holder, known := transaction[k.Transaction]
-			next[k.PID] = holder.PID
-			if known && holder.PID == 0 {
-				at[k.PID] = idleHead{transaction: k.Transaction}
-			} else if strings.HasPrefix(holder.State, "idle in transaction") && holder.Idle >= idleLong {
-				at[k.PID] = idleHead{pid: holder.PID}
-			}
+	for pid, holder := range before {
+		if holder.PID == 0 {
+			at[pid] = idleHead{transaction: holder.Transaction}
+		} else if strings.HasPrefix(holder.State, "idle in transaction") && holder.Idle >= idleLong {
+			at[pid] = idleHead{pid: holder.PID}
 		}
 	}
 	heads := map[idleHead]int{}

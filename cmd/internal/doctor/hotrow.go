@@ -60,26 +60,7 @@ func waited(locks []Lock) map[place]int {
 // lines counts, in one sample, the sessions that wait for a row or its transaction, and the lines that they form. The head of a
 // line does not wait for a row itself.
 func lines(locks []Lock) (waiters, heads int) {
-	turn := map[place]uint32{}         // holder of the tuple lock
-	transaction := map[uint32]uint32{} // session of a transaction; 0 if prepared
-	for _, k := range locks {
-		switch {
-		case k.Granted && k.Type == "tuple":
-			turn[place{k.Database, k.Relation, k.Page, k.Tuple}] = k.PID
-		case k.Granted && k.Type == "transactionid":
-			transaction[k.Transaction] = k.PID
-		}
-	}
-	behind := map[uint32]uint32{}
-	for _, k := range locks {
-		switch {
-		case k.Granted:
-		case k.Type == "tuple":
-			behind[k.PID] = turn[place{k.Database, k.Relation, k.Page, k.Tuple}]
-		case k.Type == "transactionid":
-			behind[k.PID] = transaction[k.Transaction]
-		}
-	}
+	behind, _ := inLine(locks)
 	at := map[uint32]bool{}
 	for pid := range behind {
 		head := pid
@@ -93,6 +74,35 @@ func lines(locks []Lock) (waiters, heads int) {
 		at[head] = true
 	}
 	return len(behind), len(at)
+}
+
+// inLine returns, for each session that waits for a row or its transaction in one sample, the session that it is behind, 0 if that is unknown; and for those at a
+// transaction, of which the sample knows who has it, that one's lock, whose PID is 0 if the transaction is prepared.
+func inLine(locks []Lock) (behind map[uint32]uint32, before map[uint32]Lock) {
+	turn := map[place]uint32{} // holder of the tuple lock
+	transaction := map[uint32]Lock{}
+	for _, k := range locks {
+		switch {
+		case k.Granted && k.Type == "tuple":
+			turn[place{k.Database, k.Relation, k.Page, k.Tuple}] = k.PID
+		case k.Granted && k.Type == "transactionid":
+			transaction[k.Transaction] = k
+		}
+	}
+	behind, before = map[uint32]uint32{}, map[uint32]Lock{}
+	for _, k := range locks {
+		switch {
+		case k.Granted:
+		case k.Type == "tuple":
+			behind[k.PID] = turn[place{k.Database, k.Relation, k.Page, k.Tuple}]
+		case k.Type == "transactionid":
+			holder, known := transaction[k.Transaction]
+			if behind[k.PID] = holder.PID; known {
+				before[k.PID] = holder
+			}
+		}
+	}
+	return behind, before
 }
 
 // find looks up the key of the hottest row of a sample.
