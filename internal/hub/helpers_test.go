@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,4 +55,26 @@ func truncate(t testing.TB, pool *pgxpool.Pool) {
 	until(t, "a segment is reclaimed", func() bool {
 		return strings.HasPrefix(scan[string](t, pool, `SELECT coalesce(weir._rotate_messages(), '')`), "reclaimed")
 	})
+}
+
+// traffic publishes a few messages at a time on three channels that begin with prefix, from several sessions, until stop, which waits for them to end.
+func traffic(t *testing.T, pool *pgxpool.Pool, publishers int, prefix string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for n := range publishers {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, err := pool.Exec(t.Context(), `SELECT weir.publish_many(array_agg($3::text || j % 3), array_agg($1 || '-' || j)) FROM generate_series(1, $2::int) j`, fmt.Sprintf("%d-%d", n, i), 1+i%7, prefix)
+				if err != nil {
+					t.Errorf("publish: %v", err)
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
 }

@@ -23,20 +23,7 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url+"&pool_max_conns=8"), 0), nil), RingBytes: 20_000})
 	s, reference := join(t, h, ">")
 	s.limit = 1 << 30
-	ctx, stop := context.WithCancel(t.Context())
-	var publishers sync.WaitGroup
-	for n := range 2 {
-		publishers.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				_, err := pool.Exec(t.Context(), `SELECT weir.publish_many(array_agg('c.' || j % 3), array_agg($1 || '-' || j)) FROM generate_series(1, $2::int) j`, fmt.Sprintf("%d-%d", n, i), 1+i%7)
-				if err != nil {
-					t.Errorf("publish: %v", err)
-					return
-				}
-			}
-		})
-	}
-	defer publishers.Wait()
+	stop := traffic(t, pool, 2, "c.")
 	defer stop()
 	reference.upTo(t, 500)
 	type visit struct {
@@ -73,7 +60,6 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	}
 	visitors.Wait()
 	stop()
-	publishers.Wait()
 	exec(t, pool, `SELECT weir.publish(c, 'end', true) FROM unnest('{c.0,c.1,c.2}'::text[]) c`)
 	reference.until(t, "end")
 	pgtest.Until(t, "the reference has everything", func() bool {

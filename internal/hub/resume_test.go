@@ -22,20 +22,7 @@ func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url+"&pool_max_conns=8"), 0), nil), RingBytes: 20_000})
 	s, reference := join(t, h, ">")
 	s.limit = 1 << 30
-	ctx, stop := context.WithCancel(t.Context())
-	var publishers sync.WaitGroup
-	for n := range 3 {
-		publishers.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				_, err := pool.Exec(t.Context(), `SELECT weir.publish_many(array_agg('c' || j % 3), array_agg($1 || '-' || j)) FROM generate_series(1, $2::int) j`, fmt.Sprintf("%d-%d", n, i), 1+i%7)
-				if err != nil {
-					t.Errorf("publish: %v", err)
-					return
-				}
-			}
-		})
-	}
-	defer publishers.Wait()
+	stop := traffic(t, pool, 3, "c")
 	defer stop()
 	rng := rand.New(rand.NewPCG(1, rand.Uint64()))
 	type visit struct {
@@ -66,7 +53,6 @@ func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 		visits = append(visits, v)
 	}
 	stop()
-	publishers.Wait()
 	exec(t, pool, `SELECT weir.publish('c', 'end')`)
 	all := reference.until(t, "end")
 	for _, v := range visits {

@@ -64,6 +64,22 @@ func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 	}
 }
 
+// picture saves a picture of the whole page, if WEIR_TEST_SCREENSHOTS names a directory for it: a PNG if quality is 100, otherwise a JPEG.
+func picture(t *testing.T, ctx context.Context, file string, quality int) {
+	t.Helper()
+	into := os.Getenv("WEIR_TEST_SCREENSHOTS")
+	if into == "" {
+		return
+	}
+	image, err := chromedp.Run(ctx, chromedp.FullScreenshot(quality))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(into, file), image, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // shows waits until both lists show exactly these rows, newest first, without their positions.
 func shows(t *testing.T, ctx context.Context, want ...string) {
 	t.Helper()
@@ -181,13 +197,5 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	shows(t, ctx, "orders.paid=4, between hubs", "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 	states(t, ctx, "open")
 
-	if into := os.Getenv("WEIR_TEST_SCREENSHOTS"); into != "" {
-		image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(into, "messages.png"), image, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	picture(t, ctx, "messages.png", 100)
 }

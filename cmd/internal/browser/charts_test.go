@@ -3,8 +3,6 @@ package browser
 import (
 	"log/slog"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -59,6 +57,9 @@ func TestAMinuteAloneIsDrawn(t *testing.T) {
 	}
 }
 
+// drawn is how many charts of a page have anything in them.
+const drawn = `String([...document.querySelectorAll("[data-chart] canvas")].filter(c => c.width > 0 && c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some(v => v)).length)`
+
 // TestChartsAreDrawn: the charts show the history, on the first page and on that of a queue, follow the width of the page and the colours of the system, and
 // violate no policy. Without scripts, there is a table instead.
 func TestChartsAreDrawn(t *testing.T) {
@@ -86,34 +87,22 @@ func TestChartsAreDrawn(t *testing.T) {
 	t.Cleanup(server.Close)
 	ctx := chromium(t, server.URL+"/")
 	complains := complaints(t, ctx)
-	picture := func(name string) {
-		if into := os.Getenv("WEIR_TEST_SCREENSHOTS"); into != "" {
-			image, err := chromedp.Run(ctx, chromedp.FullScreenshot(80))
-			if err == nil {
-				err = os.WriteFile(filepath.Join(into, "charts_"+name+".jpg"), image, 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	const drawn = `String([...document.querySelectorAll("[data-chart] canvas")].filter(c => c.width > 0 && c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some(v => v)).length)`
 	const image = `document.querySelector("[data-chart=ended] canvas").toDataURL()`
 	for _, path := range []string{"/?hours=1", "/queues/mail?hours=6", "/queues/mail?hours=72"} {
 		do(t, ctx, chromedp.EmulateViewport(1200, 900), scheme("light"), chromedp.Navigate(server.URL+path))
 		await(t, ctx, drawn, "4")
 		await(t, ctx, `[...document.querySelectorAll("[data-chart=ended] .u-series th")].map(e => e.textContent.trim()).slice(1).join(" ")`, "completed retried failed cancelled")
-		picture("light")
+		picture(t, ctx, "charts_light.jpg", 80)
 		light, err := chromedp.Run(ctx, chromedp.Evaluate[string](image))
 		if err != nil {
 			t.Fatal(err)
 		}
 		do(t, ctx, scheme("dark"))
 		await(t, ctx, `String(`+image+` !== "`+light+`")`, "true")
-		picture("dark")
+		picture(t, ctx, "charts_dark.jpg", 80)
 		do(t, ctx, chromedp.EmulateViewport(390, 844))
 		await(t, ctx, `String([...document.querySelectorAll("[data-chart] canvas")].every(c => c.clientWidth > 200 && c.clientWidth < 390) && document.documentElement.scrollWidth <= innerWidth)`, "true")
-		picture("phone")
+		picture(t, ctx, "charts_phone.jpg", 80)
 		await(t, ctx, `getComputedStyle(document.querySelector("#history-problem")).display`, "none")
 	}
 	if all := complains(); len(all) > 0 {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,15 +48,7 @@ func TestTheOverviewShowsWhatIsGoingOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- worker.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	works(t, worker)
 	var failing []weir.NewJob
 	for range 21 {
 		failing = append(failing, weir.NewJob{Args: letter{To: "ada"}, Options: &weir.Options{Queue: "letters"}})
@@ -83,15 +73,7 @@ func TestTheOverviewShowsWhatIsGoingOn(t *testing.T) {
 	t.Cleanup(server.Close)
 	page := chromium(t, server.URL+"/")
 	do(t, page, chromedp.EmulateViewport(1200, 800), scheme("light"), chromedp.Navigate(server.URL+"/"))
-	await(t, page, `String([...document.querySelectorAll("[data-chart] canvas")].filter(c => c.width > 0 && c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some(v => v)).length)`, "4")
+	await(t, page, drawn, "4")
 	await(t, page, `["letters", "thumbnails", "exports", "mailbox <n> of"].filter(text => !document.body.innerText.includes(text)).join()`, "")
-	if into := os.Getenv("WEIR_TEST_SCREENSHOTS"); into != "" {
-		image, err := chromedp.Run(page, chromedp.FullScreenshot(100))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(into, "ui.png"), image, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	picture(t, page, "ui.png", 100)
 }

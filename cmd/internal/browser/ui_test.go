@@ -63,15 +63,7 @@ func ui(t *testing.T) (address string, client *weir.Client) {
 	})
 	worker, err := client.NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"mail": 10}, Name: "postman", Logger: slog.New(slog.DiscardHandler)})
 	must(err)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- worker.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	works(t, worker)
 	var jobs []weir.NewJob
 	for i := range 60 {
 		to := fmt.Sprintf("user%d@example.com", i)
@@ -114,6 +106,19 @@ func ui(t *testing.T) (address string, client *weir.Client) {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL + "/weir/", client
+}
+
+// works runs a worker until the test ends.
+func works(t *testing.T, worker *weir.Worker) {
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- worker.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // complaints collects what a page complains about in the browser's console: scripts that fail, and what the policy forbids.
@@ -169,7 +174,6 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 	address, _ := ui(t)
 	ctx := chromium(t, address)
 	complains := complaints(t, ctx)
-	pictures := os.Getenv("WEIR_TEST_SCREENSHOTS")
 	var axe string
 	if os.Getenv("WEIR_TEST_DRIVERS") != "" {
 		source, err := os.ReadFile(filepath.Join(drivertest.Node(t, "testdata/axe/package.json"), "node_modules/axe-core/axe.min.js"))
@@ -244,15 +248,7 @@ func TestEachPageOfTheUIWorksInABrowser(t *testing.T) {
 					t.Errorf("%s, %s: %s", at, look.name, f)
 				}
 			}
-			if pictures != "" {
-				image, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-				if err == nil {
-					err = os.WriteFile(filepath.Join(pictures, strings.Trim(unnamed.ReplaceAllString(strings.ToLower(strings.TrimPrefix(at, address)), "-"), "-")+"_"+look.name+".png"), image, 0o600)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
+			picture(t, ctx, strings.Trim(unnamed.ReplaceAllString(strings.ToLower(strings.TrimPrefix(at, address)), "-"), "-")+"_"+look.name+".png", 100)
 		}
 		if all := complains(); len(all) > 0 {
 			t.Errorf("%s: the console says %q", at, all)
