@@ -28,6 +28,7 @@ func report(t *testing.T, url string, args ...string) (load.Report, map[string]a
 		t.Fatalf("bench %s: %v\n%s", strings.Join(args, " "), err, errs.String())
 	}
 	t.Log(errs.String())
+	t.Log(errs.String())
 	var report load.Report
 	var fields map[string]any
 	for _, into := range []any{&report, &fields} {

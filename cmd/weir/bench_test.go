@@ -41,6 +41,7 @@ func benchReport(t *testing.T, url string, args ...string) (load.Report, map[str
 	if err := runBench(t, url, &out, &errs, append(args, "--json")...); err != nil {
 		t.Fatalf("weir bench %s: %v\n%s", strings.Join(args, " "), err, errs.String())
 	}
+	t.Log(errs.String())
 	var report load.Report
 	var fields map[string]any
 	for _, into := range []any{&report, &fields} {

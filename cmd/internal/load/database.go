@@ -189,10 +189,15 @@ func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
 	return bytes, err
 }
 
-// DeadTuples counts the dead rows in all tables of the engine. Sessions report their statistics once a second while they work, and when they
-// end.
+// DeadTuples counts the dead rows in all tables of the engine, and says which tables have any. Sessions report their statistics once a second while
+// they work, and when they end.
 func (d *Database) DeadTuples(ctx context.Context, e Engine) (*int64, error) {
 	var dead int64
-	err := d.Observer.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead)
+	var tables string
+	err := d.Observer.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, coalesce(string_agg(format('%s %s', relname, n_dead_tup), ', ') FILTER (WHERE n_dead_tup > 0), '')
+		FROM pg_stat_all_tables WHERE schemaname || '.' || relname ~ $1`, e.Tables()).Scan(&dead, &tables)
+	if tables != "" {
+		d.Say("dead tuples: %s", tables)
+	}
 	return &dead, err
 }
