@@ -1,6 +1,6 @@
 // The queues that are measured. Each is set up as its documentation says for speed: jobs are fetched, and their ends recorded, many at once.
 
-import { run, makeWorkerUtils } from "graphile-worker";
+import { Logger, makeWorkerUtils, run } from "graphile-worker";
 import pg from "pg";
 import { PgBoss } from "pg-boss";
 import WebSocket from "ws";
@@ -77,6 +77,7 @@ export async function graphileWorker({ url, pool, n, concurrency }) {
     connectionString: url,
     taskList: { noop: () => watch.ran() },
     noHandleSignals: true,
+    logger: new Logger(() => () => {}), // a line for each job would cost more than the job
     preset: { worker: { concurrentJobs: concurrency, maxPoolSize: 10, pollInterval: 2000, localQueue: { size: Math.max(500, concurrency) }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
   });
   await watch.until(async () => (await pool.query("SELECT NOT EXISTS (SELECT FROM graphile_worker._private_jobs) AS done")).rows[0].done);
