@@ -48,7 +48,7 @@ func mean(values []float64) float64 {
 }
 
 func chartPinned(r *run, pin string, tracks []*track) {
-	at := Mark{calmTime(r.Duration).Seconds(), "the long transaction starts"}
+	at := Mark{At: calmTime(r.Duration).Seconds(), Label: "the long transaction starts"}
 	from := len(r.result.Charts)
 	x := Axis{Label: "seconds"}
 	backlogs := Chart{Title: "Backlog, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "jobs"}}

@@ -199,9 +199,10 @@ type Line struct {
 	Y    []float64 `json:"y"`
 }
 
-// Mark is a moment on the X axis.
+// Mark is a moment on the X axis, or a phase if it has an end.
 type Mark struct {
 	At    float64 `json:"at"`
+	Until float64 `json:"until,omitempty"`
 	Label string  `json:"label"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -187,8 +188,13 @@ func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler,
 	return nil
 }
 
-// chart adds a chart to the result, with the command and the settings that produced it.
+// chart adds a chart to the result, with the command and the settings that produced it. A line without points is left out, and so is a chart without
+// lines.
 func (r *run) chart(c Chart, more ...Setting) {
+	c.Lines = slices.DeleteFunc(c.Lines, func(l Line) bool { return len(l.X) == 0 })
+	if len(c.Lines) == 0 {
+		return
+	}
 	c.Command = r.Command
 	c.Settings = append(append([]Setting{}, r.result.Settings...), more...)
 	r.result.Charts = append(r.result.Charts, c)
@@ -225,10 +231,8 @@ func (r *run) chartGauge(tracks []*track, name string, c Chart) {
 			c.Lines = append(c.Lines, Line{t.way.Name, t.way.Kind, t.at, y})
 		}
 	}
-	if len(c.Lines) > 0 {
-		c.Kind, c.X = Lines, Axis{Label: "seconds"}
-		r.chart(c)
-	}
+	c.Kind, c.X = Lines, Axis{Label: "seconds"}
+	r.chart(c)
 }
 
 func rounded(values []float64) []float64 {

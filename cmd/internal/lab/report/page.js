@@ -91,7 +91,7 @@
         Object.assign({}, axis, { label: chart.x.label, size: 34 }, steps ? { splits: () => data[0], values: (u, s) => s.map((v) => short(steps[v])) } : { values: (u, s) => s.map(short) }),
         Object.assign({}, axis, { label: chart.y.label, size: 52, values: (u, s) => s.map((v) => (chart.y.log && !isPowerOfTen(v) && s.length > 12 ? "" : short(v))) }),
       ],
-      hooks: { draw: [(u) => (chart.marks || []).forEach((m) => mark(u, m))] },
+      hooks: { drawClear: [(u) => shade(u, chart.marks || [])], draw: [(u) => mark(u, chart.marks || [])] },
     };
     box.textContent = "";
     new uPlot(options, data, box);
@@ -99,21 +99,45 @@
 
   function isPowerOfTen(v) { return Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9; }
 
-  function mark(u, m) {
-    const x = Math.round(u.valToPos(m.at, "x", true));
+  // shade draws the phases behind the lines, every other one, so that neighbours can be told apart.
+  function shade(u, marks) {
     const c = u.ctx;
     c.save();
+    c.fillStyle = css("--grid");
+    marks.filter((m) => m.until).forEach((m, i) => {
+      if (i % 2) return;
+      const from = Math.max(u.valToPos(m.at, "x", true), u.bbox.left);
+      const to = Math.min(u.valToPos(m.until, "x", true), u.bbox.left + u.bbox.width);
+      if (to > from) c.fillRect(from, u.bbox.top, to - from, u.bbox.height);
+    });
+    c.restore();
+  }
+
+  // mark draws a line where something happened or a phase began, with its label in the first row that has room for it.
+  function mark(u, marks) {
+    const px = devicePixelRatio, c = u.ctx, right = u.bbox.left + u.bbox.width;
+    const rows = []; // where the last label of each row ends
+    c.save();
     c.strokeStyle = c.fillStyle = css("--soft");
-    c.lineWidth = devicePixelRatio;
-    c.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
-    c.beginPath();
-    c.moveTo(x, u.bbox.top);
-    c.lineTo(x, u.bbox.top + u.bbox.height);
-    c.stroke();
-    c.font = 11 * devicePixelRatio + "px system-ui";
-    c.textAlign = "left";
+    c.lineWidth = px;
+    c.setLineDash([4 * px, 4 * px]);
+    c.font = 11 * px + "px system-ui";
     c.textBaseline = "top";
-    c.fillText(m.label, x + 5 * devicePixelRatio, u.bbox.top + 3 * devicePixelRatio);
+    marks.forEach((m) => {
+      const x = Math.round(u.valToPos(m.at, "x", true));
+      if (x > u.bbox.left + 2 * px) {
+        c.beginPath();
+        c.moveTo(x, u.bbox.top);
+        c.lineTo(x, u.bbox.top + u.bbox.height);
+        c.stroke();
+      }
+      const wide = c.measureText(m.label).width;
+      const from = Math.max(Math.min(x + 5 * px, right - wide - 2 * px), u.bbox.left + 2 * px);
+      let row = 0;
+      while (rows[row] > from) row++;
+      rows[row] = from + wide + 8 * px;
+      c.fillText(m.label, from, u.bbox.top + (3 + 13 * row) * px);
+    });
     c.restore();
   }
 
