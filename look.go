@@ -115,6 +115,10 @@ type HubInfo struct {
 	Tick        int64     `json:"tick"`   // the newest tick that the hub has dispatched
 	Behind      int64     `json:"behind"` // number of newer ticks in the log
 	Subscribers int       `json:"subscribers"`
+
+	Channels            int     `json:"channels"`              // with subscribers; patterns are not counted
+	MessagesPerSecond   float64 `json:"messages_per_second"`   // that the hub has read or received, each counted once, in the seconds before SeenAt
+	DeliveriesPerSecond float64 `json:"deliveries_per_second"` // to its subscribers
 }
 
 // SegmentState is the state of a segment.

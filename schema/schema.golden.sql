@@ -344,7 +344,10 @@ CREATE TABLE weir.hub_beat (
   tick bigint,
   subscribers integer NOT NULL,
   hub text NOT NULL,
-  address text NOT NULL
+  address text NOT NULL,
+  channels integer NOT NULL,
+  messages real NOT NULL,
+  deliveries real NOT NULL
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.hub_beat_0 PARTITION OF weir.hub_beat FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
@@ -1187,15 +1190,16 @@ BEGIN
   RETURN true;
 END
 $$;
-CREATE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer, channels integer DEFAULT 0, messages real DEFAULT 0, deliveries real DEFAULT 0) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   IF _beat.hub IS NULL OR length(_beat.hub) NOT BETWEEN 1 AND 128 OR length(_beat.address) > 255 THEN
     RAISE EXCEPTION 'weir: a hub needs a name of 1 to 128 characters, got %', coalesce(quote_literal(left(_beat.hub, 140)), 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
-  INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address)
-  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
+  INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address, channels, messages, deliveries)
+  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''),
+          _beat.channels, _beat.messages, _beat.deliveries);
 END
 $$;
 CREATE FUNCTION weir._begin_nested(sums weir.fold[], was weir.fold[]) RETURNS weir.fold[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -10659,10 +10663,11 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
   RETURN;
 END
 $$;
-CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir.hubs() RETURNS TABLE(hub text, address text, seen_at timestamp with time zone, tick bigint, behind bigint, subscribers integer, channels integer, messages_per_second real, deliveries_per_second real) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT b.hub, b.address, b.at, b.tick,
-         greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
+         greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers,
+         b.channels, b.messages, b.deliveries
   FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
   WHERE b.tick IS NOT NULL ORDER BY b.hub
 $$;
@@ -12383,7 +12388,7 @@ COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double pre
 COMMENT ON ROUTINE weir._batch_of(bigint,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
 COMMENT ON ROUTINE weir._batch_of_key(bigint,integer,xid8,bigint) IS 'As _batch_of, for a job with a key: its batch is in a ring lane, and the turns of its own lane show which one it is. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
-COMMENT ON ROUTINE weir._beat(text,text,bigint,integer) IS 'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+COMMENT ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) IS 'A hub''s heartbeat, with the newest tick that it has dispatched, and how many channels have subscribers there and how many messages and deliveries it has had per second of late; NULL for the tick means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
 COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if their parent is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
@@ -12703,7 +12708,7 @@ COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of
 COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.history(text,timestamp with time zone,interval) IS 'What happened in a queue, or in all (NULL), in the last 72 hours: a row for each step since a time (by default, an hour before the last), up to 500: at, its beginning; how many attempts completed, failed for good, were cancelled, were retried (or lost with their worker), and how many ended otherwise (snoozed or released); the most jobs that waited when a minute of the step was over, and the longest that the oldest of them had; and for how long half (p50) and 95 % (p95) of the attempts that completed, failed or were retried had waited and ran, NULL if there were none. The step is 1 minute for up to 6 hours, 5 for 24 hours and 10 above, unless another is passed: a number of minutes. The last row is that of the last whole step that ended at least a minute ago. Counts are exact, but for ends that were committed more than a minute after they happened, and for those whose segment was emptied before that, where the log is filled within a few minutes; durations are estimates, within 20 %, from a sample. Of more than a hundred queues in a minute, only those with most are counted on their own. A queue that does not exist has had nothing. Errors: 22023 (a step that is not such a number, or more than 500 points). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
-COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Rates are averages of the seconds before the heartbeat; messages are counted once at each hub, whether or not it has subscribers for them. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.increment(bigint,text,bigint) IS 'Adds n to a counter of a flow (1 to 100 characters; a flow has up to 100), in the caller''s transaction: it counts after the commit, and never after a rollback. No row is updated, so nobody waits. With weir.complete in the same transaction, each completed attempt is counted once, and the sum is exact when the flow ends. weir.flow_info shows it at any time. Errors: 22023; 55000 (the flow has ended, or is cancelled). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.job_info(bigint) IS 'One job by id, in state available, running, scheduled, completed, failed or cancelled. No row if the id is unknown or the job''s retention is over. errors tells how its last 25 attempts ended, oldest first; of an attempt that was snoozed or released before it ended, only the end counts. Of an earlier attempt whose segment has been reclaimed, a text of more than 1000 characters is reduced to its beginning and its end. Errors: 40001, in REPEATABLE READ and SERIALIZABLE, if a segment was reclaimed after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 COMMENT ON ROUTINE weir.jobs(text,text,integer,text) IS 'The first jobs in one state, as rows, in the order of weir.jobs_page: up to max_rows (1 to 10000), and fewer only if there are no more. It reads until it has them: where many thousands of jobs are passed over before, as waiting jobs that a filter has cancelled are in a list of available ones, weir.jobs_page reads a bounded part of them at a time. Errors and locks: as for weir.jobs_page. Isolation: any.';
@@ -12801,7 +12806,7 @@ COMMENT ON TABLE weir.flow IS 'Flows, as they were created. Insert-only; those t
 COMMENT ON TABLE weir.flow_cut IS 'Up to where arrivals are counted: the newest row counts. Those of the transactions that its snapshot sees are in weir.fold, and no others. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.fold IS 'The sums of the arrivals of flows, a row for each cut in which a flow had some; the newest row of a flow counts. Insert-only, and compacted by TRUNCATE.';
 COMMENT ON TABLE weir.gate IS 'What the limits of a queue count: a row for each claim, and the newest row of a gate is its whole state. Insert-only, and compacted by TRUNCATE.';
-COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
+COMMENT ON TABLE weir.hub_beat IS 'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped), and what it does, in messages and deliveries per second: a ring of three tables for five minutes each; each is truncated before its turn.';
 COMMENT ON TABLE weir.job IS 'The log: one row for each attempt, and one more for each time that the attempt was snoozed or released, with the transaction that logged it.';
 COMMENT ON TABLE weir.key_weight IS 'How many turns a key gets in relation to others, if not one; only those change it who operate queues.';
 COMMENT ON TABLE weir.keyed IS 'The names of queues that have had unique jobs; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a unique job shows a row of its queue.';
@@ -12848,7 +12853,7 @@ COMMENT ON VIEW weir.running_jobs IS 'All running jobs, in the order of weir.job
 COMMENT ON VIEW weir.scheduled_jobs IS 'All scheduled jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
-GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer) TO weir_hub;
+GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;

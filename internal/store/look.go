@@ -17,7 +17,7 @@ const (
 		nullif($9, ''), $10::timestamptz, $11::timestamptz, nullif($12, ''), $13::timestamptz, $14::timestamptz)`
 	sqlQueues  = `SELECT name, paused_at, available, running, scheduled, approximate, ready_since, claimed, last_claim, workers FROM weir.queues()`
 	sqlWorkers = `SELECT id, name, queues, state, started_at, seen_at, running, reason FROM weir.workers()`
-	sqlHubs    = `SELECT hub, address, seen_at, tick, behind, subscribers FROM weir.hubs()`
+	sqlHubs    = `SELECT hub, address, seen_at, tick, behind, subscribers, channels, messages_per_second, deliveries_per_second FROM weir.hubs()`
 	sqlHistory = `SELECT at, completed, failed, cancelled, retried, other, waiting, oldest, coalesce(wait_p50, '0'), coalesce(wait_p95, '0'), coalesce(run_p50, '0'), coalesce(run_p95, '0')
 		FROM weir.history(nullif($1, ''), $2, $3)`
 	sqlStorage  = `SELECT log, coalesce(segment, 0), coalesce(state, ''), since, opened_at, reclaim_at, bytes, index_bytes, coalesce(max_bytes, 0), holders FROM weir.storage()`

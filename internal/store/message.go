@@ -25,7 +25,7 @@ const (
 	sqlPublish        = `SELECT weir.publish($1, $2, $3)::text` // the cast makes it a value that every driver can read
 	sqlPublishBytes   = `SELECT weir.publish_bytes($1, $2, $3)::text`
 	sqlPublishDrafts  = `SELECT coalesce(tick, 0), coalesce(epoch, 0), coalesce(prior, 0), at FROM weir._publish_drafts($1, $2, $3, $4)`
-	sqlBeat           = `SELECT weir._beat($1, $2, $3, $4)`
+	sqlBeat           = `SELECT weir._beat($1, $2, $3, $4, $5, $6, $7)`
 	sqlFreshQueues    = `SELECT names, counts, seen_now::text, jobs_now FROM weir._fresh_queues($1::text::pg_snapshot, $2, $3, $4, $5)`
 	sqlLogins         = `SELECT name, verifier, listens, notifies FROM weir._logins()`
 	sqlLoginSecret    = `SELECT secret, iterations FROM weir._login_secret()`
@@ -217,14 +217,22 @@ func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [
 	return tick, prior, err
 }
 
+// HubBeat is what a hub's heartbeat says.
+type HubBeat struct {
+	Hub, Address          string
+	Tick                  int64 // the newest that it has dispatched
+	Subscribers, Channels int
+	Messages, Deliveries  float64 // per second
+}
+
 // Beat records a hub's heartbeat.
-func (s *Store) Beat(ctx context.Context, hub, address string, tick int64, subscribers int) error {
-	return s.exec(ctx, sqlBeat, hub, address, tick, subscribers)
+func (s *Store) Beat(ctx context.Context, b HubBeat) error {
+	return s.exec(ctx, sqlBeat, b.Hub, b.Address, b.Tick, b.Subscribers, b.Channels, float32(b.Messages), float32(b.Deliveries))
 }
 
 // Leave records that the hub stops.
 func (s *Store) Leave(ctx context.Context, hub, address string) error {
-	return s.exec(ctx, sqlBeat, hub, address, nil, 0)
+	return s.exec(ctx, sqlBeat, hub, address, nil, 0, 0, float32(0), float32(0))
 }
 
 // Fresh is the result of a poll for queues with fresh jobs. Begin with the zero value.

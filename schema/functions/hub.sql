@@ -1,6 +1,7 @@
 -- Functions for hubs, other than ticks: heartbeats, queues with new jobs, password verifiers, restrictions of roles.
 
-CREATE OR REPLACE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer) RETURNS void
+CREATE OR REPLACE FUNCTION weir._beat(hub text, address text, tick bigint, subscribers integer, channels integer DEFAULT 0, messages real DEFAULT 0,
+                                  deliveries real DEFAULT 0) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -10,25 +11,28 @@ BEGIN
     RAISE EXCEPTION 'weir: a hub needs a name of 1 to 128 characters, got %', coalesce(quote_literal(left(_beat.hub, 140)), 'null') USING ERRCODE = '22023';
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
-  INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address)
-  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''));
+  INSERT INTO weir.hub_beat (ring, at, tick, subscribers, hub, address, channels, messages, deliveries)
+  VALUES ((extract(epoch FROM clock_timestamp())::bigint / 300 % 3)::smallint, clock_timestamp(), _beat.tick, _beat.subscribers, _beat.hub, coalesce(_beat.address, ''),
+          _beat.channels, _beat.messages, _beat.deliveries);
 END
 $$;
 COMMENT ON FUNCTION weir._beat IS
-  'A hub''s heartbeat, with the newest tick that it has dispatched; NULL means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
+  'A hub''s heartbeat, with the newest tick that it has dispatched, and how many channels have subscribers there and how many messages and deliveries it has had per second of late; NULL for the tick means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 
-CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer)
+CREATE OR REPLACE FUNCTION weir.hubs() RETURNS TABLE (hub text, address text, seen_at timestamptz, tick bigint, behind bigint, subscribers integer, channels integer,
+                                                 messages_per_second real, deliveries_per_second real)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
   SELECT b.hub, b.address, b.at, b.tick,
-         greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers
+         greatest(0, (SELECT max(t.seq) FROM weir.tick t WHERE t.at <= b.at) - b.tick), b.subscribers,
+         b.channels, b.messages, b.deliveries
   FROM (SELECT DISTINCT ON (b.hub) b.* FROM weir.hub_beat b WHERE b.at > clock_timestamp() - interval '5 minutes' ORDER BY b.hub, b.at DESC) b
   WHERE b.tick IS NOT NULL ORDER BY b.hub
 $$;
 COMMENT ON FUNCTION weir.hubs IS
-  'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Errors: none. Locks: none that others wait for. Isolation: any.';
+  'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Rates are averages of the seconds before the heartbeat; messages are counted once at each hub, whether or not it has subscribers for them. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._fresh_queues(seen pg_snapshot DEFAULT NULL, jobs bigint DEFAULT NULL, polls integer DEFAULT 1, pause double precision DEFAULT 0.003,
                                   patience integer DEFAULT 0, OUT names text[], OUT counts integer[], OUT seen_now pg_snapshot, OUT jobs_now bigint)

@@ -91,13 +91,16 @@ CREATE TABLE weir.hub_beat (
   tick        bigint,
   subscribers integer     NOT NULL,
   hub         text        NOT NULL,
-  address     text        NOT NULL
+  address     text        NOT NULL,
+  channels    integer     NOT NULL,
+  messages    real        NOT NULL,
+  deliveries  real        NOT NULL
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.hub_beat_0 PARTITION OF weir.hub_beat FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_1 PARTITION OF weir.hub_beat FOR VALUES IN (1) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.hub_beat_2 PARTITION OF weir.hub_beat FOR VALUES IN (2) WITH (autovacuum_enabled = off);
 COMMENT ON TABLE weir.hub_beat IS
-  'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped): a ring of three tables for five minutes each; each is truncated before its turn.';
+  'Heartbeats of hubs, with the newest tick that each has dispatched (NULL: the hub has stopped), and what it does, in messages and deliveries per second: a ring of three tables for five minutes each; each is truncated before its turn.';
 
 CREATE TABLE weir.role_channel (
   role     text PRIMARY KEY,

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
 )
 
-// beats sends a heartbeat to the database every few seconds, with the hub's position.
+// beats sends a heartbeat to the database every few seconds, with the hub's position and what it does.
 func (s *Server) beats(ctx context.Context) {
 	address := ""
 	if a := s.HTTPAddr(); a != nil {
@@ -35,7 +36,11 @@ func (s *Server) beats(ctx context.Context) {
 		wait = beatEvery
 		stats := s.hub.Stats()
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		err := s.primary.Beat(bounded, s.config.Name, address, stats.Position.Tick-1, stats.Subscribers)
+		figures := s.Figures()
+		err := s.primary.Beat(bounded, store.HubBeat{
+			Hub: s.config.Name, Address: address, Tick: stats.Position.Tick - 1, Subscribers: stats.Subscribers, Channels: figures.Channels,
+			Messages: figures.Messages, Deliveries: figures.Deliveries,
+		})
 		cancel()
 		seen = seen || err == nil
 		if err != nil && ctx.Err() == nil {

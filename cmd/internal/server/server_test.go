@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -24,7 +25,7 @@ const patience = time.Minute
 // start runs a hub process on the database until the test ends.
 func start(t testing.TB, c Config) *Server {
 	t.Helper()
-	c.Name = t.Name()
+	c.Name = cmp.Or(c.Name, t.Name())
 	if c.ListenPG == "" {
 		c.ListenPG = "127.0.0.1:0"
 	}
