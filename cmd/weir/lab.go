@@ -241,8 +241,12 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 	begun := time.Now()
 	report := &lab.Report{Version: lab.Version, StartedAt: begun.UTC().Truncate(time.Second), Command: command, Machine: lab.ThisMachine(), Results: []*lab.Result{}}
 	view := newLabView(s.err)
+	if why := lab.Busy(); why != "" {
+		fmt.Fprintf(s.err, "weir: this machine is busy: %s: the figures will be worse than they could be, and the report will say so\n", why)
+	}
 	var errs []error
-	for _, c := range configs {
+	for i, c := range configs {
+		c.Follows = i > 0
 		c.Database, c.AllowNonempty, c.Major, c.Progress = url, f.AllowNonempty, f.PostgresMajor, view.show
 		c.Command = "weir lab " + c.Scenario + f.common(c.Duration) + " " + c.size
 		result, err := lab.Run(ctx, c.Config)

@@ -44,7 +44,15 @@ func (v *labView) verdict(r *lab.Result) {
 	if !r.Verdict.Shown {
 		mark = "not shown here"
 	}
-	fmt.Fprintf(v.line, "weir: lab: %s: %s (%.1f times)\n", r.Scenario, mark, r.Verdict.Times)
+	fmt.Fprintf(v.line, "weir: lab: %s: %s (%.1f times)%s\n", r.Scenario, mark, r.Verdict.Times, disturbance(r))
+}
+
+// disturbance says that other programs disturbed a run, or returns "".
+func disturbance(r *lab.Result) string {
+	if r.Conditions == nil || !r.Conditions.Disturbed {
+		return ""
+	}
+	return "; DISTURBED: " + r.Conditions.Why
 }
 
 func (v *labView) done() { v.line.done() }
@@ -101,7 +109,7 @@ func labText(w io.Writer, r *lab.Report) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s: %s (PostgreSQL %s, %d cores)\n\n", result.Scenario, result.Title, result.Server.Version, r.Machine.Cores)
+		fmt.Fprintf(w, "%s: %s (PostgreSQL %s, %d cores%s)\n\n", result.Scenario, result.Title, result.Server.Version, r.Machine.Cores, disturbance(result))
 		var rows [][]string
 		for _, way := range result.Ways {
 			row := []string{way.Name, string(way.Kind), lab.Number(way.Rate) + " " + way.Unit, "", "", ""}

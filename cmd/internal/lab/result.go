@@ -41,11 +41,13 @@ type Result struct {
 	Seconds   float64   `json:"seconds"`
 	Command   string    `json:"command"` // repeats this scenario
 	Server    Server    `json:"server"`
-	Settings  []Setting `json:"settings"` // sizes of the load
-	Ways      []*Way    `json:"ways"`
-	Verdict   Verdict   `json:"verdict"`
-	Notes     []string  `json:"notes,omitempty"` // what was left out and why, and caveats
-	Charts    []Chart   `json:"charts"`
+	// Conditions are missing from reports of earlier versions.
+	Conditions *Conditions `json:"conditions,omitempty"`
+	Settings   []Setting   `json:"settings"` // sizes of the load
+	Ways       []*Way      `json:"ways"`
+	Verdict    Verdict     `json:"verdict"`
+	Notes      []string    `json:"notes,omitempty"` // what was left out and why, and caveats
+	Charts     []Chart     `json:"charts"`
 }
 
 // Server describes what affects the figures of the server.

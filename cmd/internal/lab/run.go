@@ -32,6 +32,7 @@ type Config struct {
 	Pinned    PinnedSize
 
 	Command  string         // the command that repeats this run, for the result
+	Follows  bool           // another run has just ended, so the load average before this one is the lab's own
 	Progress func(Progress) // default: none
 }
 
@@ -95,6 +96,8 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 			c.Duration = 45 * time.Second
 		}
 	}
+	conditions := watchConditions(ctx, c.Database == "", !c.Follows)
+	defer conditions()
 	r := &run{Config: c}
 	n := s.needs(&r.Config)
 	r.site, err = openSite(ctx, c.Database, c.Major, c.AllowNonempty, n, r.say)
@@ -122,6 +125,8 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 		return nil, fmt.Errorf("lab: %s: %w", c.Scenario, err)
 	}
 	r.result.Seconds = round(time.Since(begun).Seconds())
+	seen := conditions()
+	r.result.Conditions = &seen
 	return r.result, nil
 }
 

@@ -1,6 +1,6 @@
 "use strict";
 (function () {
-  const results = JSON.parse(document.getElementById("data").textContent);
+  const charts = JSON.parse(document.getElementById("data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   // Colours that can be distinguished with any kind of colour vision (after Okabe and Ito). A class or variant has the same colour in all charts.
@@ -81,7 +81,7 @@
     const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 }, font: "11px system-ui", labelFont: "11px system-ui", labelSize: 18 };
     const options = {
       width: width, height: small ? 190 : 270, series: series, bands: bands,
-      cursor: { dataIdx: nearest, points: { size: 6 } },
+      cursor: { dataIdx: nearest, points: { size: 6 }, drag: { setScale: false } },
       legend: { show: true, live: true },
       scales: {
         x: { time: false, range: steps ? (u, a, b) => [a - 0.15, b + 0.15] : undefined },
@@ -91,7 +91,7 @@
         Object.assign({}, axis, { label: chart.x.label, size: 34 }, steps ? { splits: () => data[0], values: (u, s) => s.map((v) => short(steps[v])) } : { values: (u, s) => s.map(short) }),
         Object.assign({}, axis, { label: chart.y.label, size: 52, values: (u, s) => s.map((v) => (chart.y.log && !isPowerOfTen(v) && s.length > 12 ? "" : short(v))) }),
       ],
-      hooks: { drawClear: [(u) => shade(u, chart.marks || [])], draw: [(u) => mark(u, chart.marks || [])] },
+      hooks: { setCursor: [(u) => box.classList.toggle("pointed", u.cursor.left >= 0)], drawClear: [(u) => shade(u, chart.marks || [])], draw: [(u) => mark(u, chart.marks || [])] },
     };
     box.textContent = "";
     new uPlot(options, data, box);
@@ -122,6 +122,7 @@
     c.lineWidth = px;
     c.setLineDash([4 * px, 4 * px]);
     c.font = 11 * px + "px system-ui";
+    c.textAlign = "left";
     c.textBaseline = "top";
     marks.forEach((m) => {
       const x = Math.round(u.valToPos(m.at, "x", true));
@@ -143,11 +144,12 @@
 
   function drawAll() {
     document.querySelectorAll(".chart").forEach((box) => {
-      draw(box, results[box.dataset.result].charts[box.dataset.chart]);
+      if (box.clientWidth) draw(box, charts[box.dataset.result][box.dataset.chart]);
     });
   }
 
   drawAll();
+  document.querySelectorAll("details.more").forEach((d) => d.addEventListener("toggle", drawAll)); // what is closed has no width
   dark.addEventListener("change", drawAll);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {

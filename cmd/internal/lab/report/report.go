@@ -22,6 +22,7 @@ var files embed.FS
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile, "hasFigures": hasFigures,
+	"charts": charts, "data": data, "conditions": conditions, "disturbed": disturbed,
 	"css": func(name string) (template.CSS, error) {
 		text, err := files.ReadFile(name)
 		return template.CSS(text), err
@@ -34,25 +35,63 @@ var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 		text, err := files.ReadFile(name)
 		return string(text), err
 	},
-	"wide": func(c lab.Chart) bool { return c.Kind != lab.Stack },
 }).ParseFS(files, "page.html"))
 
 // Write writes a report as a page. Series with more points than a screen can show are thinned.
 func Write(w io.Writer, r *lab.Report) error {
-	thin := *r
-	thin.Results = nil
-	for _, result := range r.Results {
-		copied := *result
-		copied.Charts = slices.Clone(result.Charts)
-		for i := range copied.Charts {
-			copied.Charts[i].Lines = thinned(copied.Charts[i].Lines)
-		}
-		thin.Results = append(thin.Results, &copied)
-	}
-	if err := page.Execute(w, &thin); err != nil {
+	if err := page.Execute(w, r); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	return nil
+}
+
+// placed is a chart with its place in the page's data.
+type placed struct {
+	lab.Chart
+	Result, Place int
+}
+
+// charts returns the charts of result n that are stacks, or those that are not. Their settings are those that differ from the result's.
+func charts(n int, r *lab.Result, stacks bool) (all []placed) {
+	for i, c := range r.Charts {
+		if (c.Kind == lab.Stack) != stacks {
+			continue
+		}
+		c.Settings = slices.DeleteFunc(slices.Clone(c.Settings), func(s lab.Setting) bool { return slices.Contains(r.Settings, s) })
+		all = append(all, placed{c, n, i})
+	}
+	return all
+}
+
+// data returns what the page draws.
+func data(results []*lab.Result) [][]lab.Chart {
+	all := make([][]lab.Chart, len(results))
+	for i, r := range results {
+		all[i] = slices.Clone(r.Charts)
+		for k := range all[i] {
+			c := &all[i][k]
+			c.Title, c.Note, c.Command, c.Settings, c.Lines = "", "", "", nil, shortened(thinned(c.Lines)) // the page's text has the others
+		}
+	}
+	return all
+}
+
+// shortened leaves out of the lines' names what all of them end with.
+func shortened(lines []lab.Line) []lab.Line {
+	for len(lines) > 1 {
+		at := strings.LastIndex(lines[0].Name, ", ")
+		if at < 0 {
+			break
+		}
+		end := lines[0].Name[at:]
+		if slices.ContainsFunc(lines, func(l lab.Line) bool { return !strings.HasSuffix(l.Name, end) || l.Name == end }) {
+			break
+		}
+		for i := range lines {
+			lines[i].Name = strings.TrimSuffix(lines[i].Name, end)
+		}
+	}
+	return lines
 }
 
 // maxPoints is the maximum number of points of a line.
@@ -108,4 +147,32 @@ func settings(all []lab.Setting) string {
 		words[i] = s.Name + " = " + s.Value
 	}
 	return strings.Join(words, " · ")
+}
+
+// conditions says how busy the machine was, in one line.
+func conditions(c *lab.Conditions) string {
+	var words []string
+	if c == nil {
+		return ""
+	}
+	for _, f := range []struct {
+		text  string
+		value *float64
+	}{{"load average before: %s", c.LoadBefore}, {"at most during: %s", c.LoadDuring}, {"cores used by other programs: %s", c.Others}, {"at most %s", c.OthersMost}} {
+		if f.value != nil {
+			words = append(words, fmt.Sprintf(f.text, lab.Number(*f.value)))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// disturbed names the scenarios that were disturbed.
+func disturbed(results []*lab.Result) string {
+	var names []string
+	for _, r := range results {
+		if r.Conditions != nil && r.Conditions.Disturbed {
+			names = append(names, r.Scenario)
+		}
+	}
+	return strings.Join(names, ", ")
 }

@@ -74,14 +74,56 @@ func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
 	}
 }
 
-func TestReportSaysWhatMadeEachChart(t *testing.T) {
+func TestReportSaysOnceWhatMadeItsCharts(t *testing.T) {
 	t.Parallel()
 	r := example("plain")
-	r.Results[0].Charts[0].Command, r.Results[0].Charts[0].Settings = "weir lab notify --clients 7", []lab.Setting{{Name: "commit_delay", Value: "2000"}}
+	const command = "weir lab notify --clients 7"
+	size, own := lab.Setting{Name: "clients", Value: "7"}, lab.Setting{Name: "commit_delay", Value: "2000"}
+	result := r.Results[0]
+	result.Command, result.Settings, result.Ways[0].Settings = command, []lab.Setting{size}, nil
+	result.Charts[0].Command, result.Charts[0].Settings = command, []lab.Setting{size, own}
+	result.Charts = append(result.Charts, result.Charts[0])
 	page := write(t, r)
-	for _, want := range []string{"weir lab notify --clients 7", "commit_delay = 2000"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page does not contain %s", want)
+	for want, times := range map[string]int{command: 1, "clients = 7": 1, "commit_delay = 2000": 2} {
+		if n := strings.Count(page, want); n != times {
+			t.Errorf("the page contains %q %d times, want %d", want, n, times)
+		}
+	}
+}
+
+func TestReportSaysThatARunWasDisturbed(t *testing.T) {
+	t.Parallel()
+	r := example("plain")
+	if page := write(t, r); strings.Contains(page, "Disturbed") {
+		t.Error("a run about which nothing is known is called disturbed")
+	}
+	before, others := 7.25, 1.5
+	r.Results[0].Conditions = &lab.Conditions{LoadBefore: &before, Others: &others}
+	if page := write(t, r); strings.Contains(page, "Disturbed") || !strings.Contains(page, "load average before: 7.25, cores used by other programs: 1.5") {
+		t.Error("the page does not say how busy the machine was")
+	}
+	r.Results[0].Conditions.Disturbed, r.Results[0].Conditions.Why = true, "an elephant ran"
+	if page := write(t, r); !strings.Contains(page, "had other work to do while notify ran") || !strings.Contains(page, "an elephant ran") {
+		t.Error("the page does not say that the run was disturbed")
+	}
+}
+
+func TestLegendsLeaveOutWhatAllNamesEndWith(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ names, want []string }{
+		{[]string{"a, b, read", "c, read"}, []string{"a, b", "c"}},
+		{[]string{"a, b, read", "c, b, read"}, []string{"a", "c"}},
+		{[]string{"a, read", "read"}, []string{"a, read", "read"}},
+		{[]string{"a, read"}, []string{"a, read"}},
+	} {
+		var lines []lab.Line
+		for _, name := range c.names {
+			lines = append(lines, lab.Line{Name: name})
+		}
+		for i, l := range shortened(lines) {
+			if l.Name != c.want[i] {
+				t.Errorf("%q becomes %q, want %q", c.names[i], l.Name, c.want[i])
+			}
 		}
 	}
 }
