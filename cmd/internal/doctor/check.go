@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // check detects one kind of problem.
@@ -72,7 +74,8 @@ type inspection struct {
 	view        view
 	waits       Waits
 	first, last *counters
-	pins        []pin // holders of the horizon at the start
+	pins        []pin         // holders of the horizon at the start
+	primary     *horizon.View // what may hold it at the end, as read by the check of the horizon
 	standbys    []standbyView
 	hot         *hotRows
 	session     *session

@@ -68,10 +68,12 @@ func endOf(l *inspection, p pin) string {
 
 // checkHorizon detects holders that keep dead rows from being removed, and the tables that suffer from it.
 func checkHorizon(ctx context.Context, l *inspection) (result, error) {
-	pins, err := readPins(ctx, l.session)
+	view, err := readHorizon(ctx, l.session)
 	if err != nil {
 		return result{}, err
 	}
+	l.primary = view
+	pins := pinsOf(view)
 	now := time.Now()
 	old := l.lasting(pins, now)
 	if len(old) == 0 {

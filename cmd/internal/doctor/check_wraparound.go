@@ -60,10 +60,12 @@ func checkWraparound(ctx context.Context, l *inspection) (result, error) {
 		}
 	}
 	f.Now = "VACUUM (FREEZE, VERBOSE) the oldest tables, in database " + w.Database + "."
-	pins, err := readPins(ctx, l.session)
+	view, err := readHorizon(ctx, l.session)
 	if err != nil {
 		return result{}, err
 	}
+	l.primary = view
+	pins := pinsOf(view)
 	// Nothing that is newer than the oldest holder can be frozen.
 	if len(pins) > 0 && pins[0].Age >= limit {
 		f.add(seePin[pins[0].Kind], "nothing newer can be frozen while this holds it: %s, %s transactions", pins[0], figure(float64(pins[0].Age)))

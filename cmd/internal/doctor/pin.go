@@ -69,18 +69,20 @@ type there struct {
 	at string // the standby's address
 }
 
-// onStandbys returns the sessions behind a standby's report, oldest first, on the standbys that the doctor was given. A session whose hold is newer
-// than the report is not behind it.
+// onStandbys returns the sessions behind a standby's report, oldest first, on the standbys that the doctor was given and on those that follow them.
 func (l *inspection) onStandbys(p pin) []there {
-	var holders []there
+	c := horizon.Cluster{Primary: l.primary}
+	at := map[*horizon.View]string{}
 	for _, s := range l.standbys {
-		for _, h := range s.pins {
-			if h.Session != nil && !p.Hold.Before(h.Hold) {
-				holders = append(holders, there{h, s.at})
-			}
+		c.Standbys = append(c.Standbys, s.view)
+		at[s.view] = s.at
+	}
+	var holders []there
+	for _, h := range c.Behind(l.primary, p.Holder) {
+		if h.Session != nil {
+			holders = append(holders, there{pin{h.Holder, l.primary.Next.Since(h.Hold)}, at[h.At]})
 		}
 	}
-	slices.SortStableFunc(holders, func(a, b there) int { return int(a.Hold.Since(b.Hold)) })
 	return holders
 }
 
@@ -90,26 +92,35 @@ type standby struct {
 	session *session
 }
 
-// standbyView contains the holders on a standby.
+// standbyView is what is seen of a standby.
 type standbyView struct {
 	at   string
-	pins []pin
+	view *horizon.View
 }
 
 func readStandbys(ctx context.Context, standbys []standby) (views []standbyView, errs []error) {
 	for _, s := range standbys {
-		pins, err := readPins(ctx, s.session)
+		view, err := readHorizon(ctx, s.session)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("the sessions on the standby %s: %w", s.at, err))
 			continue
 		}
-		views = append(views, standbyView{s.at, pins})
+		views = append(views, standbyView{s.at, view})
 	}
 	return views, errs
 }
 
 // readPins lists the holders that affect this database, oldest first.
 func readPins(ctx context.Context, s *session) ([]pin, error) {
+	v, err := readHorizon(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return pinsOf(v), nil
+}
+
+// readHorizon reads all that may hold the horizon of a server, and from where it streams.
+func readHorizon(ctx context.Context, s *session) (*horizon.View, error) {
 	rows, err := list[horizon.Row](ctx, s, horizon.SQL)
 	if err != nil {
 		return nil, err
@@ -118,13 +129,18 @@ func readPins(ctx context.Context, s *session) ([]pin, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.Stream, err = one[horizon.Stream](ctx, s, horizon.StreamSQL)
+	return v, err
+}
+
+func pinsOf(v *horizon.View) []pin {
 	var pins []pin
 	for _, h := range v.Holders() {
 		if h.Scope == horizon.Here || h.Scope == horizon.Through {
 			pins = append(pins, pin{h, v.Next.Since(h.Hold)})
 		}
 	}
-	return pins, nil
+	return pins
 }
 
 // among returns the index of p among earlier pins; -1 if it was not among them.

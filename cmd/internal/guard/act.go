@@ -31,12 +31,22 @@ func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) 
 	if action == Cancel {
 		sql = cancelSQL
 	}
+	if h.Blocks > 0 {
+		sql = terminateBlockerSQL
+		if action == Cancel {
+			sql = cancelBlockerSQL
+		}
+	}
 	sent, err := send(ctx, sql, h)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		*c = climb{reported: c.reported} // it is judged again if it still exists
-		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has released the horizon, or is no longer the same", evidence(h, "action", string(action))...)
-		return g.did(h, action, outcomeSpared, "it has released the horizon, or is no longer the same")
+		why := "it has released the horizon, or is no longer the same"
+		if h.Blocks > 0 {
+			why = "nobody waits for its locks any more, or it is no longer the same"
+		}
+		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: "+why, evidence(h, "action", string(action))...)
+		return g.did(h, action, outcomeSpared, why)
 	case err != nil:
 		c.spent = true
 		g.caution.failed(now)
@@ -64,6 +74,10 @@ func send(ctx context.Context, sql string, h *Holder) (sent bool, err error) {
 	if s.Started == nil {
 		return false, pgx.ErrNoRows
 	}
+	if h.Blocks > 0 {
+		err = h.at.server.DB.QueryRow(ctx, sql, s.PID, s.Connected, *s.Started, h.waiters).Scan(&sent)
+		return sent, err
+	}
 	holdsXid, holdsXmin := number(s.XID), number(s.Xmin)
 	if h.By == "xid" {
 		holdsXmin = nil
@@ -86,7 +100,7 @@ func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 		}
 		level := slog.LevelWarn
 		switch outcome {
-		case outcomeMoved:
+		case outcomeMoved, outcomeFreed:
 			level = slog.LevelInfo
 			g.caution.helped()
 		case outcomeNotMoved:
@@ -117,7 +131,11 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 		}
 		return outcomeNoEffect, "its server can't be reached"
 	}
-	if v.holds(s.holder) {
+	still, what := v.holds(s.holder), "the session still holds the horizon"
+	if s.holder.Blocks > 0 {
+		still, what = c.blocks(s.holder), "others still wait for the session's locks"
+	}
+	if still {
 		patience := settleBound
 		if s.action == Cancel {
 			patience = s.holder.limits.Patience.Duration
@@ -125,7 +143,10 @@ func (c *cluster) effect(s *signal, holders []*Holder) (outcome, why string) {
 		if passed < patience {
 			return "", ""
 		}
-		return outcomeNoEffect, "the session still holds the horizon"
+		return outcomeNoEffect, what
+	}
+	if s.holder.Blocks > 0 {
+		return outcomeFreed, "nobody waits for the session's locks any more"
 	}
 	front := (*Holder)(nil)
 	for _, h := range holders {

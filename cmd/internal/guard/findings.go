@@ -18,14 +18,15 @@ type Findings struct {
 	Holders []Holder `json:"holders"`      // oldest first
 	Tables  []Table  `json:"tables"`       // protected tables with dead rows, most first
 	Probes  []Timing `json:"probes"`
-	Actions []Done   `json:"actions"` // taken since the last report, and their outcomes
+	Blocked int      `json:"blocked_sessions"` // that have waited for locks for as long as the policy says; 0 if it does not say
+	Actions []Done   `json:"actions"`          // taken since the last report, and their outcomes
 }
 
 func newFindings(acting bool, c *cluster, holders []*Holder, tables []Table, timings []Timing) *Findings {
 	r := &Findings{
 		Version: 1, At: c.primary.At, Acting: acting, Primary: c.primary.server.Name, Postgres: c.primary.version, Database: c.primary.Database,
 		Standbys: []string{}, Absent: append([]string{}, c.absent...), Holders: []Holder{}, Tables: append([]Table{}, tables...),
-		Probes: timings, Actions: []Done{},
+		Probes: timings, Blocked: c.waiting, Actions: []Done{},
 	}
 	for _, v := range c.standbys {
 		r.Standbys = append(r.Standbys, v.server.Name)

@@ -181,7 +181,12 @@ func (g *Guard) poll(ctx context.Context) (*Findings, error) {
 	if err != nil {
 		return nil, err
 	}
-	holders := c.holders()
+	if n := g.config.Policy.Protect.BlockedSessions; n > 0 {
+		if c.blockers, c.waiting, err = readBlockers(ctx, c.primary.server.DB, g.config.Policy.Protect.BlockedFor.Duration); err != nil {
+			return nil, fmt.Errorf("read who blocks whom on %s: %w", c.primary.server.Name, err)
+		}
+	}
+	holders := c.markBlockers(c.holders(), g.config.Policy.Protect)
 	g.remember(holders)
 	tables, err := g.harm.tables(ctx, c.primary, g.config.Policy.Protect, pinnedSince(holders))
 	if err != nil {

@@ -47,6 +47,10 @@ func TestGuard(t *testing.T) {
 		"EveryCallHasATimeLimit":                       timeLimited,
 		"OnceActsAndSaysWhatCameOfIt":                  once,
 		"MissingRightsAreNamed":                        rights,
+		"WhoKeepsOthersFromARowIsEndedByPolicy":        blocksByARow,
+		"WhoKeepsOthersFromATableIsEndedByPolicy":      blocksByATable,
+		"WhoBlocksFewerThanThePolicySaysIsLeftAlone":   blocksTooFew,
+		"WhoBlocksIsOnlyReportedIfItsRuleSaysSo":       blocksByRule,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s) })
 	}
@@ -283,7 +287,8 @@ func reusedPid(t *testing.T, s *servers) {
 // held returns the holder of a session.
 func held(v *view, s *horizon.Session) *Holder {
 	alone := &horizon.View{At: v.At, Database: v.Database, Next: v.Next, Sessions: []*horizon.Session{s}}
-	return of(v, alone.Holders()[0], "")
+	h := alone.Holders()[0]
+	return of(v, &horizon.Traced{Holder: h, At: v.View, Own: h.Hold})
 }
 
 func dryRun(t *testing.T, s *servers) {

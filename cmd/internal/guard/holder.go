@@ -26,12 +26,16 @@ type Holder struct {
 	Xid     uint32        `json:"xid"`               // rows deleted by this or a later transaction can't be removed
 	AgeXids int64         `json:"age_xids"`          // transactions since Xid
 	Held    float64       `json:"held_seconds"`      // it has held for at least this long
-	By      string        `json:"held_by"`           // xid, snapshot, slot, feedback
+	By      string        `json:"held_by"`           // xid, snapshot, slot, feedback; lock, if it is here only because of Blocks
 	Scope   horizon.Scope `json:"scope"`             // tables here, tables here through snapshots, tables elsewhere, catalogs
 	Rule    string        `json:"rule,omitempty"`    // the rule of the policy that applies
 	Step    Action        `json:"step,omitempty"`    // what is due: report, cancel, terminate
 	Why     string        `json:"why"`               // the reason for the step, or for taking none
 	Command string        `json:"command,omitempty"` // to run by hand, for holders that the guard never ends
+
+	// Set where the policy counts blocked sessions, and as many wait for its locks as that says, directly or behind one another.
+	Blocks    int     `json:"blocks,omitempty"`
+	BlocksFor float64 `json:"blocks_seconds,omitempty"` // how long the first of them has waited
 
 	session  *horizon.Session // nil: not a session
 	at       *view            // the server that it is on
@@ -39,9 +43,10 @@ type Holder struct {
 	own      horizon.XID      // as its own server shows it, for the statement that ends it
 	since    time.Time
 	limits   Limits
-	never    string // why the guard must not end it
-	derived  bool   // its snapshot is only as old as a transaction that still runs
-	relevant bool   // it holds tables of the primary's database now
+	never    string  // why the guard must not end it
+	derived  bool    // its snapshot is only as old as a transaction that still runs
+	relevant bool    // it holds tables of the primary's database now
+	waiters  []int32 // that wait directly for its locks
 }
 
 // key identifies a holder together with the xid or snapshot that it holds.
@@ -67,12 +72,12 @@ func (h *Holder) cancellable() bool {
 	return (h.session.State == "active" || h.session.State == "fastpath function call") && h.session.Wait != "Client:ClientWrite"
 }
 
-// of returns a holder on a server, not judged yet. reason says why a standby can't be replaced by its sessions.
-func of(v *view, x horizon.Holder, why string) *Holder {
+// of returns a holder on a server, not judged yet.
+func of(v *view, x *horizon.Traced) *Holder {
 	h := &Holder{
 		Server: v.server.Name, Kind: x.Kind, Name: x.Name, Role: x.Role, Application: x.Application, Database: x.Database, Client: x.Client,
 		State: x.State, Wait: x.Wait, Query: strings.Join(strings.Fields(x.Query), " "), By: x.By, Scope: x.Scope,
-		session: x.Session, at: v, hold: x.Hold, own: x.Hold, since: v.At,
+		session: x.Session, at: v, hold: x.Hold, own: x.Own, since: v.At, derived: x.Derived, relevant: x.Relevant,
 	}
 	if x.Session != nil {
 		h.PID = x.PID
@@ -95,7 +100,7 @@ func of(v *view, x horizon.Holder, why string) *Holder {
 			h.Command = "SELECT pg_drop_replication_slot(" + literal(x.Name) + ")"
 		}
 	case horizon.Standby:
-		h.never = why
+		h.never = x.Untraced
 	}
 	return h
 }

@@ -37,7 +37,7 @@ func judge(p *Policy, list []*Holder, harmed []string) {
 		}
 	}
 	for i, h := range relevant {
-		if h.Step != Cancel && h.Step != Terminate || pastLimit(h) {
+		if h.Step != Cancel && h.Step != Terminate || pastLimit(h) || h.Blocks > 0 {
 			continue
 		}
 		if next := stays(relevant[i+1:]); next != nil && next.AgeXids*2 > h.AgeXids {
@@ -64,6 +64,11 @@ func pastLimit(h *Holder) bool {
 // decide returns the highest step that is due, which the ladder reaches step by step.
 func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	held := Duration{h.held().Truncate(time.Second)}
+	if h.Blocks > 0 {
+		if step, why := decideBlocker(h, held); step != "" || h.Kind == Blocker {
+			return step, why
+		}
+	}
 	switch {
 	case h.Scope == horizon.Catalogs:
 		return "", "it holds only the system catalogs, no tables"
@@ -89,6 +94,33 @@ func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	default:
 		why = fmt.Sprintf("it has held the horizon for %s, and this suffers: %s", held, strings.Join(harmed, ", "))
 	}
+	if step, why := allowed(h, why); step == Report {
+		return step, why
+	}
+	if blocked != nil && !pastLimit(h) {
+		return "", fmt.Sprintf("ending it would move nothing: %s is at least as old, and stays", blocked.Name)
+	}
+	return h.limits.Action, why
+}
+
+// decideBlocker decides for a session for whose locks others wait. Its end lets them go on, whatever else holds the horizon.
+func decideBlocker(h *Holder, held Duration) (Action, string) {
+	blocked := fmt.Sprintf("%d sessions wait for its locks", h.Blocks)
+	if h.Blocks == 1 {
+		blocked = "a session waits for its locks"
+	}
+	blocked += fmt.Sprintf(", for up to %s", Duration{time.Duration(h.BlocksFor * float64(time.Second)).Truncate(time.Second)})
+	switch {
+	case h.limits.Action == Ignore:
+		return "", "rule " + h.Rule + " ignores it"
+	case h.held() < h.limits.After.Duration:
+		return "", fmt.Sprintf("%s; it may be in its transaction for %s, and has been for %s", blocked, h.limits.After, held)
+	}
+	return allowed(h, blocked)
+}
+
+// allowed returns the highest step that may be taken with a session that is due.
+func allowed(h *Holder, why string) (Action, string) {
 	switch {
 	case h.never != "":
 		return Report, why + "; the guard does not end it: " + h.never
@@ -96,8 +128,6 @@ func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 		return Report, why
 	case h.limits.Action == Cancel && !h.cancellable():
 		return Report, why + "; a cancel would have no effect, and its rule does not allow terminate"
-	case blocked != nil && !pastLimit(h):
-		return "", fmt.Sprintf("ending it would move nothing: %s is at least as old, and stays", blocked.Name)
 	}
 	return h.limits.Action, why
 }

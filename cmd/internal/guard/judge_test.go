@@ -16,7 +16,7 @@ type made struct {
 
 func newMade() *made {
 	now := time.Now()
-	return &made{&cluster{primary: &view{View: &horizon.View{At: now, Database: "shop", Next: 1000}, server: Server{Name: "primary"}, port: 5432}}, now}
+	return &made{&cluster{primary: &view{View: &horizon.View{At: now, Database: "shop", Next: 1000, Stream: horizon.Stream{Port: 5432}}, server: Server{Name: "primary"}}}, now}
 }
 
 func (m *made) session(v *view, pid int32, xid, xmin horizon.XID) *horizon.Session {
@@ -39,9 +39,11 @@ func (m *made) standby(v *view, name, application string, xmin horizon.XID) *vie
 	walsender := m.session(v, int32(900+len(m.c.standbys)), 0, xmin)
 	walsender.Backend, walsender.Application, walsender.Database = "walsender", application, ""
 	s := &view{
-		View:   &horizon.View{At: m.now, Standby: true, Database: "shop", Next: 1000},
-		server: Server{Name: name}, feedback: true, port: 5432,
-		streamFrom: &receiver{conninfo: "user=x passfile=/a b port=5432 fallback_application_name=" + application + " sslmode=prefer", port: 5432},
+		View: &horizon.View{At: m.now, Standby: true, Database: "shop", Next: 1000, Stream: horizon.Stream{
+			Feedback: true, Port: 5432, Streams: true, FromPort: 5432,
+			Conninfo: "user=x passfile=/a b port=5432 fallback_application_name=" + application + " sslmode=prefer",
+		}},
+		server: Server{Name: name},
 	}
 	m.c.standbys = append(m.c.standbys, s)
 	return s
@@ -101,7 +103,7 @@ func TestStandbyWithoutFeedbackHoldsNothing(t *testing.T) {
 	t.Parallel()
 	m := newMade()
 	a := m.standby(m.c.primary, "a", "first", 100)
-	m.c.primary.Sessions, a.feedback = nil, false
+	m.c.primary.Sessions, a.Stream.Feedback = nil, false
 	m.session(a, 1, 0, 100)
 	m.expect(t, "", "jobs")
 }
@@ -142,20 +144,6 @@ func TestXidsAreComparedOnACircle(t *testing.T) {
 	holders := m.judged("jobs")
 	if holders[0].PID != 1 || holders[0].AgeXids != 301 || holders[1].AgeXids != 1 {
 		t.Errorf("ages are %d and %d", holders[0].AgeXids, holders[1].AgeXids)
-	}
-}
-
-func TestNameOfAStandbyIsReadFromItsConnection(t *testing.T) {
-	t.Parallel()
-	for conninfo, want := range map[string]string{
-		"user=r dbname=replication host=h port=5432 fallback_application_name=walreceiver sslmode=prefer": "walreceiver",
-		"application_name=my standby port=1 fallback_application_name=cluster":                            "my standby",
-		"user=r fallback_application_name=main":                                                           "main",
-		"":                                                                                                "",
-	} {
-		if got := (&receiver{conninfo: conninfo}).application(); got != want {
-			t.Errorf("%q: %q, want %q", conninfo, got, want)
-		}
 	}
 }
 

@@ -33,7 +33,8 @@ const (
 	outcomeFailed    = "failed"    // the server refused
 	outcomeMoved     = "moved"     // it released the horizon, which moved
 	outcomeNotMoved  = "not moved" // it released the horizon, which did not move
-	outcomeNoEffect  = "no effect" // it still holds the horizon
+	outcomeFreed     = "freed"     // nobody waits for its locks any more
+	outcomeNoEffect  = "no effect" // it still holds the horizon, or others still wait for its locks
 )
 
 // climb takes the next step with each holder that is due.
@@ -51,7 +52,11 @@ func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 		}
 		if as := string(h.Step) + h.Rule; c.reported != as {
 			c.reported = as
-			g.log.LogAttrs(ctx, slog.LevelWarn, "the horizon is held", evidence(h, "due", string(h.Step))...)
+			what := "the horizon is held"
+			if h.Blocks > 0 {
+				what = "sessions wait for locks"
+			}
+			g.log.LogAttrs(ctx, slog.LevelWarn, what, evidence(h, "due", string(h.Step))...)
 			done = append(done, g.did(h, Report, outcomeReported, h.Why))
 			continue // the first step; the next poll takes the next one
 		}

@@ -11,6 +11,7 @@ type metrics struct {
 	holders *prometheus.GaugeVec // by kind
 	suffers prometheus.Gauge
 	dead    prometheus.Gauge
+	blocked prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -30,11 +31,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}, []string{"kind"}),
 		suffers: gauge("suffering", "Protected tables and probes that suffer."),
 		dead:    gauge("dead_rows", "Dead rows in the protected tables that have the most."),
+		blocked: gauge("blocked_sessions", "Sessions that have waited for locks for as long as the policy says (at most 64 are counted); 0 if it does not say."),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.polls, m.actions, m.age, m.held, m.holders, m.suffers, m.dead} {
+	for _, c := range []prometheus.Collector{m.polls, m.actions, m.age, m.held, m.holders, m.suffers, m.dead, m.blocked} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -70,6 +72,7 @@ func (m *metrics) polled(r *Findings, err error) {
 	}
 	m.suffers.Set(float64(suffers))
 	m.dead.Set(float64(dead))
+	m.blocked.Set(float64(r.Blocked))
 }
 
 func (m *metrics) did(action Action, outcome string) {

@@ -68,6 +68,9 @@ type Protect struct {
 	Tables   []string `toml:"tables"`
 	DeadRows int64    `toml:"dead_rows"`
 	Probes   []Probe  `toml:"probe"`
+	// Sessions that have waited for one session's locks for BlockedFor suffer if there are this many of them; 0: they don't.
+	BlockedSessions int      `toml:"blocked_sessions"`
+	BlockedFor      Duration `toml:"blocked_for"`
 }
 
 // Probe is a query that is timed in each poll, such as a queue's claim without its locks.
@@ -107,7 +110,7 @@ func DefaultPolicy() Policy {
 	return Policy{
 		Interval:      Duration{5 * time.Second},
 		EndsPerMinute: 2,
-		Protect:       Protect{DeadRows: 10_000},
+		Protect:       Protect{DeadRows: 10_000, BlockedFor: Duration{30 * time.Second}},
 		Default: Limits{
 			Action: Terminate, After: Duration{5 * time.Minute}, Patience: Duration{30 * time.Second}, Limit: Duration{4 * time.Hour},
 		},
@@ -144,6 +147,10 @@ func (p *Policy) prepare() error {
 		return fmt.Errorf("ends_per_minute must be 1 to 600, got %d: to end no sessions, leave out --act", p.EndsPerMinute)
 	case p.Protect.DeadRows < 0:
 		return fmt.Errorf("protect.dead_rows must not be negative, got %d", p.Protect.DeadRows)
+	case p.Protect.BlockedSessions < 0 || p.Protect.BlockedSessions > mostBlocked:
+		return fmt.Errorf("protect.blocked_sessions must be 0 to %d, got %d", mostBlocked, p.Protect.BlockedSessions)
+	case p.Protect.BlockedFor.Duration < 0:
+		return fmt.Errorf("protect.blocked_for must not be negative, got %v", p.Protect.BlockedFor)
 	}
 	for _, probe := range p.Protect.Probes {
 		if probe.Name == "" || probe.SQL == "" || probe.SlowerThan.Duration <= 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,10 +25,14 @@ func statement(name string) string {
 
 var (
 	serverSQL    = statement("server")
-	receiverSQL  = statement("receiver")
 	tablesSQL    = statement("tables")
 	cancelSQL    = statement("cancel")
 	terminateSQL = statement("terminate")
+	blockedSQL   = statement("blocked")
+	blockersSQL  = statement("blockers")
+
+	cancelBlockerSQL    = statement("cancel_blocker")
+	terminateBlockerSQL = statement("terminate_blocker")
 )
 
 // DB is a connection to a server: a pool, or a connection that is not used by anything else.
@@ -48,20 +51,12 @@ type Server struct {
 // view is what one poll saw of one server.
 type view struct {
 	*horizon.View
-	server     Server
-	role       string // the guard's own role
-	system     int64  // identifies the cluster
-	version    string
-	port       int
-	feedback   bool
-	seesAll    bool // may read all roles' statistics
-	maySignal  bool
-	streamFrom *receiver // nil unless it is a streaming standby
-}
-
-type receiver struct {
-	slot, conninfo string
-	port           int
+	server    Server
+	role      string // the guard's own role
+	system    int64  // identifies the cluster
+	version   string
+	seesAll   bool // may read all roles' statistics
+	maySignal bool
 }
 
 // inspect reads one server, within bound.
@@ -69,7 +64,7 @@ func inspect(ctx context.Context, s Server, bound time.Duration) (*view, error) 
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	v := &view{server: s}
-	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.role, &v.system, &v.version, &v.port, &v.feedback, &v.seesAll, &v.maySignal)
+	err := s.DB.QueryRow(ctx, serverSQL).Scan(&v.role, &v.system, &v.version, &v.seesAll, &v.maySignal)
 	if err != nil {
 		return nil, fmt.Errorf("inspect %s: %w", s.Name, err)
 	}
@@ -77,13 +72,11 @@ func inspect(ctx context.Context, s Server, bound time.Duration) (*view, error) 
 	if err == nil {
 		v.View, err = horizon.From(rows)
 	}
-	if err == nil && v.Standby {
-		var all []receiver
-		all, err = read(ctx, s.DB, receiverSQL, func(row pgx.CollectableRow) (x receiver, err error) {
-			return x, row.Scan(&x.slot, &x.conninfo, &x.port)
-		})
-		if len(all) > 0 {
-			v.streamFrom = &all[0]
+	if err == nil {
+		var streams []horizon.Stream
+		streams, err = read(ctx, s.DB, horizon.StreamSQL, pgx.RowToStructByPos[horizon.Stream])
+		if err == nil {
+			v.Stream = streams[0] // it always returns one
 		}
 	}
 	if err != nil {
@@ -98,20 +91,4 @@ func read[T any](ctx context.Context, db DB, sql string, scan func(pgx.Collectab
 		return nil, err
 	}
 	return pgx.CollectRows(rows, scan)
-}
-
-// The server lists the parameters one after another, unquoted.
-var (
-	applicationParameter = regexp.MustCompile(`(?:^|\s)application_name=(.*?)(?:\s+\w+=|$)`)
-	fallbackParameter    = regexp.MustCompile(`(?:^|\s)fallback_application_name=(.*?)(?:\s+\w+=|$)`)
-)
-
-// application returns the application name of a standby on the server that it streams from, or "" if it is unknown.
-func (r *receiver) application() string {
-	for _, parameter := range []*regexp.Regexp{applicationParameter, fallbackParameter} {
-		if m := parameter.FindStringSubmatch(r.conninfo); m != nil && m[1] != "" {
-			return m[1]
-		}
-	}
-	return ""
 }

@@ -49,6 +49,7 @@ type View struct {
 	Sessions []*Session
 	Prepared []PreparedXact
 	Slots    []ReplicationSlot
+	Stream   Stream // set by who reads StreamSQL, for Cluster
 }
 
 // Session is a session with an xid or a snapshot.

@@ -2,7 +2,5 @@
 SELECT current_user::text,
        (SELECT system_identifier FROM pg_catalog.pg_control_system()),
        pg_catalog.current_setting('server_version'),
-       pg_catalog.current_setting('port')::int4,
-       pg_catalog.current_setting('hot_standby_feedback')::bool,
        pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'),
        pg_catalog.pg_has_role('pg_signal_backend', 'USAGE')
