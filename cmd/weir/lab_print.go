@@ -128,6 +128,9 @@ func labText(w io.Writer, r *lab.Report) error {
 		for _, fix := range result.Verdict.Fixes {
 			fmt.Fprintln(w, "- "+fix)
 		}
+		for _, quote := range result.Quotes {
+			fmt.Fprintf(w, "%s:\n%s\n", quote.Of, quote.Text)
+		}
 		for _, note := range result.Notes {
 			fmt.Fprintln(w, note)
 		}

@@ -177,7 +177,7 @@ func (s *Server) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop postgres in %s: %w: it was stopped at once, and recovers at its next start", s.config.Dir, ctx.Err())
 	}
 	if err := s.process.err; err != nil {
-		return fmt.Errorf("stop postgres in %s: %w: see %s", s.config.Dir, err, s.logPath())
+		return fmt.Errorf("stop postgres in %s: %w: see %s", s.config.Dir, err, s.LogPath())
 	}
 	return nil
 }
@@ -261,7 +261,8 @@ func (s *Server) release() {
 	}
 }
 
-func (s *Server) logPath() string { return filepath.Join(s.config.Dir, "postgres.log") }
+// LogPath returns the file of the server's log.
+func (s *Server) LogPath() string { return filepath.Join(s.config.Dir, "postgres.log") }
 
 // start starts the server. It is called with mu held.
 func (s *Server) start(ctx context.Context) error {
@@ -301,7 +302,7 @@ func (s *Server) start(ctx context.Context) error {
 
 // launch starts the postmaster, and waits until it answers.
 func (s *Server) launch(ctx context.Context) error {
-	log, err := os.OpenFile(s.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(s.LogPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
@@ -365,7 +366,7 @@ func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		select {
 		case <-p.done:
-			return fmt.Errorf("start postgres: it ended at once: %s: the whole log is %s", s.lastWords(said, p.err), s.logPath())
+			return fmt.Errorf("start postgres: it ended at once: %s: the whole log is %s", s.lastWords(said, p.err), s.LogPath())
 		case <-ctx.Done():
 			return fmt.Errorf("start postgres in %s: it does not answer yet: %w", s.config.Dir, errors.Join(ctx.Err(), last))
 		case <-time.After(wait):
@@ -389,14 +390,14 @@ func (s *Server) waitReady(ctx context.Context, p *process, said int64) error {
 			}
 		}
 		if time.Since(heard) > silence {
-			return fmt.Errorf("start postgres on port %d: no answer in %v: %w: see %s", s.config.Port, silence, err, s.logPath())
+			return fmt.Errorf("start postgres on port %d: no answer in %v: %w: see %s", s.config.Port, silence, err, s.LogPath())
 		}
 	}
 }
 
 // lastWords returns the reason that the server gave in its log after the offset said, or otherwise how its process ended.
 func (s *Server) lastWords(said int64, ended error) string {
-	text, err := os.ReadFile(s.logPath())
+	text, err := os.ReadFile(s.LogPath())
 	if err == nil && int64(len(text)) > said {
 		lines := strings.Split(strings.TrimSpace(string(text[said:])), "\n")
 		for _, line := range lines {

@@ -23,13 +23,14 @@ type track struct {
 	took           load.Histogram
 	latencyOf      string
 	gaugeNames     []string
+	blank          map[string]int // how many points of a gauge's series precede its first value
 }
 
 // newTrack starts the record of a way that is measured for a total time.
 func newTrack(w *Way, total time.Duration) *track {
 	return &track{
 		way: w, every: min(max(total/80, 200*time.Millisecond), 5*time.Second),
-		took: load.NewHistogram(), gauges: map[string][]float64{}, latencyOf: "each of the " + w.Unit,
+		took: load.NewHistogram(), gauges: map[string][]float64{}, blank: map[string]int{}, latencyOf: "each of the " + w.Unit,
 	}
 }
 
@@ -109,7 +110,14 @@ func (t *track) add(at, seconds float64, m *load.Tally, now *levels) {
 	t.p99 = append(t.p99, milliseconds(took, 99))
 	t.waits.cut()
 	for _, name := range t.gaugeNames {
-		t.gauges[name] = append(t.gauges[name], now.get(name))
+		v, known := now.get(name)
+		if points := t.gauges[name]; !known && len(points) > 0 {
+			v = points[len(points)-1] // of the round before
+		}
+		if !known && t.blank[name] == len(t.gauges[name]) {
+			t.blank[name]++
+		}
+		t.gauges[name] = append(t.gauges[name], v)
 	}
 }
 
@@ -130,6 +138,18 @@ func (t *track) sum() *Way {
 	return w
 }
 
+// during returns the mean of the points of a series between two moments, in seconds of measured time.
+func (t *track) during(series []float64, from, to time.Duration) float64 {
+	sum, n := 0.0, 0
+	for i, at := range t.at {
+		if i < len(series) && at > from.Seconds() && at <= to.Seconds() {
+			sum += series[i]
+			n++
+		}
+	}
+	return round(ratio(sum, float64(n)))
+}
+
 func latencyOf(h load.Histogram, of string) *Latency {
 	return &Latency{Of: of, P50: milliseconds(h, 50), P90: milliseconds(h, 90), P99: milliseconds(h, 99), Max: milliseconds(h, 100)}
 }
@@ -148,10 +168,12 @@ type levels struct {
 	values map[string]float64
 }
 
-func (l *levels) get(name string) float64 {
+// get returns a gauge's newest value; false if it has not been read yet.
+func (l *levels) get(name string) (float64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return round(l.values[name])
+	v, known := l.values[name]
+	return round(v), known
 }
 
 // watch reads the gauges until ctx ends. A gauge that can't be read keeps its value: a flat piece in a series is better than a failed run.

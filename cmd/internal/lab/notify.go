@@ -21,7 +21,9 @@ var notifyScenario = &scenario{
 	title: "NOTIFY lets only one commit through at a time",
 	about: "Writers insert one row per transaction: without notifying, with pg_notify, and with weir.publish; with the disk as it is, and with " +
 		"2 ms more for each flush, as on network storage. A transaction that notifies takes a cluster-wide lock before its commit record is " +
-		"flushed and holds it until after the flush, so notifying commits cannot share a flush.",
+		"flushed and holds it until after the flush, so notifying commits cannot share a flush. Then a steady load of inserts, which the server " +
+		"serves with ease, is joined for a while by more transactions than the lock lets through, in the same sessions: all of them come to " +
+		"wait for the lock, and the server idles.",
 	needs: func(c *Config) needs {
 		c.Notify.Clients = cmp.Or(c.Notify.Clients, 64)
 		c.Notify.Rounds = cmp.Or(c.Notify.Rounds, 3)
@@ -40,7 +42,11 @@ const (
 
 	slowFlush   = `SET commit_delay = 2000; SET commit_siblings = 0`
 	normalFlush = `RESET commit_delay; RESET commit_siblings`
+
+	slowSuffix = ", 2 ms flushes" // of the names of ways
 )
+
+var slowSettings = []Setting{{"commit_delay", "2000"}, {"commit_siblings", "0"}}
 
 // notifyWays are the statements that a writer adds to its insert.
 var notifyWays = []struct {
@@ -66,7 +72,7 @@ func runNotify(ctx context.Context, r *run) error {
 		return err
 	}
 	defer writers.close()
-	sampler, _, err := r.watchers(ctx)
+	sampler, watcher, err := r.watchers(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,13 +94,13 @@ func runNotify(ctx context.Context, r *run) error {
 			flush := normalFlush
 			if slow {
 				flush = slowFlush
-				way.Name += ", 2 ms flushes"
-				way.Settings = []Setting{{"commit_delay", "2000"}, {"commit_siblings", "0"}}
+				way.Name += slowSuffix
+				way.Settings = slowSettings
 			}
 			variants = append(variants, variant{newTrack(way, r.Duration), w.add, flush})
 		}
 	}
-	r.steps = size.Rounds * len(variants)
+	r.steps = size.Rounds*len(variants) + len(notifyWays)
 	for range size.Rounds {
 		for _, v := range variants {
 			if _, err := r.site.guard.Exec(ctx, `TRUNCATE weir_lab.entry`); err != nil {
@@ -103,7 +109,7 @@ func runNotify(ctx context.Context, r *run) error {
 			if err := writers.exec(ctx, v.flush); err != nil {
 				return err
 			}
-			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, nil, func(until context.Context, m *load.Tally) error {
+			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, serverGauges(r.site, watcher), func(until context.Context, m *load.Tally) error {
 				return writers.work(ctx, until, m, writeEntry(v.add))
 			})
 			if err != nil {
@@ -121,7 +127,21 @@ func runNotify(ctx context.Context, r *run) error {
 		}
 	}
 	r.chartTracks(tracks, "Transactions, with the disk as it is,")
+	r.chartServer(tracks, ", with the disk as it is")
 	r.chartTracks(slowTracks, "Transactions, with flushes of 2 ms,")
+	r.chartServer(slowTracks, ", with flushes of 2 ms")
+	suffix, flush := "", normalFlush
+	if len(slowTracks) > 0 { // as where the story was told
+		suffix, flush = slowSuffix, slowFlush
+	}
+	if err := quoteNotifyLog(ctx, r, writers, flush, r.result.Way("insert + pg_notify"+suffix).Latency); err != nil {
+		return err
+	}
+	if b := planBurst(r, suffix, flush); b != nil {
+		if err := runBursts(ctx, r, b, writers, sampler, watcher); err != nil {
+			return err
+		}
+	}
 	r.result.Verdict = notifyVerdict(r.result)
 	return nil
 }
@@ -141,7 +161,7 @@ func writeEntry(add string) func(ctx context.Context, conn *pgx.Conn, _ int) err
 func notifyVerdict(r *Result) Verdict {
 	worst, what := 0.0, ""
 	var fixes []string
-	for _, flush := range []struct{ suffix, words string }{{"", "with the disk as it is"}, {", 2 ms flushes", "with flushes of 2 ms"}} {
+	for _, flush := range []struct{ suffix, words string }{{"", "with the disk as it is"}, {slowSuffix, "with flushes of 2 ms"}} {
 		alone, notify := r.Way("insert"+flush.suffix), r.Way("insert + pg_notify"+flush.suffix)
 		if alone == nil || notify == nil {
 			continue
@@ -155,6 +175,13 @@ func notifyVerdict(r *Result) Verdict {
 			fixes = append(fixes, fmt.Sprintf("With weir.publish, %s: %s per second, %.0f%% of the rate of inserts alone.",
 				flush.words, Number(publish.Rate), 100*ratio(publish.Rate, alone.Rate)))
 		}
+	}
+	for _, suffix := range []string{"", slowSuffix} {
+		burst, others := burstVerdict(r, suffix)
+		if burst != "" {
+			what = join(what, burst)
+		}
+		fixes = append(fixes, others...)
 	}
 	return verdict(worst, what, fixes)
 }

@@ -47,7 +47,14 @@ type Result struct {
 	Ways       []*Way      `json:"ways"`
 	Verdict    Verdict     `json:"verdict"`
 	Notes      []string    `json:"notes,omitempty"` // what was left out and why, and caveats
+	Quotes     []Quote     `json:"quotes,omitempty"`
 	Charts     []Chart     `json:"charts"`
+}
+
+// Quote is what the server itself said, word for word.
+type Quote struct {
+	Of   string `json:"of"`
+	Text string `json:"text"`
 }
 
 // Server describes what affects the figures of the server.

@@ -232,8 +232,8 @@ func (r *run) chartTracks(tracks []*track, about string) {
 // chartGauge adds a chart of one gauge of all tracks that have it.
 func (r *run) chartGauge(tracks []*track, name string, c Chart) {
 	for _, t := range tracks {
-		if y, ok := t.gauges[name]; ok {
-			c.Lines = append(c.Lines, Line{t.way.Name, t.way.Kind, t.at, y})
+		if from := t.blank[name]; from < len(t.gauges[name]) {
+			c.Lines = append(c.Lines, Line{t.way.Name, t.way.Kind, t.at[from:], t.gauges[name][from:]})
 		}
 	}
 	c.Kind, c.X = Lines, Axis{Label: "seconds"}

@@ -69,20 +69,44 @@ func (c *sessions) exec(ctx context.Context, sql string) error {
 
 // work repeats step in each session until `until` ends, and counts the steps. A step in progress is finished; only ctx interrupts it.
 func (c *sessions) work(ctx, until context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) error {
+	return c.each(ctx, until, func(until context.Context, conn *pgx.Conn, i int) error {
+		for until.Err() == nil {
+			begun := time.Now()
+			if err := step(ctx, conn, i); err != nil {
+				return err
+			}
+			m.Did(1, time.Since(begun))
+		}
+		return nil
+	})
+}
+
+// serve runs step for each request that arrives, in whichever session is free, until `until` ends, and counts the time since its arrival.
+func (c *sessions) serve(ctx, until context.Context, a *arrivals, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, request int) error) error {
+	return c.each(ctx, until, func(until context.Context, conn *pgx.Conn, _ int) error {
+		for {
+			request, at, ok := a.next(until)
+			if !ok {
+				return nil
+			}
+			if err := step(ctx, conn, request); err != nil {
+				return err
+			}
+			m.Did(1, time.Since(at))
+		}
+	})
+}
+
+// each runs f with each session at the same time. The first error ends until for the others.
+func (c *sessions) each(ctx, until context.Context, f func(until context.Context, conn *pgx.Conn, i int) error) error {
 	until, cancel := context.WithCancel(until)
 	defer cancel()
 	var all sync.WaitGroup
 	errs := make([]error, len(c.conns))
 	for i, conn := range c.conns {
 		all.Go(func() {
-			for until.Err() == nil {
-				begun := time.Now()
-				if err := step(ctx, conn, i); err != nil {
-					errs[i] = err
-					cancel() // stop the others
-					return
-				}
-				m.Did(1, time.Since(begun))
+			if errs[i] = f(until, conn, i); errs[i] != nil {
+				cancel()
 			}
 		})
 	}

@@ -14,7 +14,11 @@ func (d *Database) ServerCPU() (time.Duration, bool) {
 	if d.Server == nil {
 		return 0, false
 	}
-	postmaster := d.Server.PID()
+	return CPUOf(d.Server.PID())
+}
+
+// CPUOf returns the CPU time of a postmaster and its children, including those that have ended; false if there is no /proc.
+func CPUOf(postmaster int) (time.Duration, bool) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(files) == 0 {
 		return 0, false
