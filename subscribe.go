@@ -34,6 +34,15 @@ type SubscribeConfig struct {
 	// on. A hub may deliver what was committed in the milliseconds before as well; and so may a Client whose role may only subscribe what was
 	// committed while no hub ran.
 	After Position
+
+	// Last is with how many of the last messages of each channel and pattern to begin, as far as the database still keeps them: see
+	// Subscription.History. 0 means none; the most is 1,000. It can't be combined with After, which continues a subscription.
+	Last int
+
+	// Presence adds events that report who joins and leaves the channels, as far as a channels file gives them presence. It needs Hubs: who is on
+	// a channel is known to hubs alone, and a Client that reads the database can't be told.
+	Presence bool
+
 	// Logger is the log's destination; default slog.Default().
 	Logger *slog.Logger
 }
@@ -56,10 +65,17 @@ type Gap struct {
 	Reason   string   // truncated: the database no longer has them; unknown: From is not in this log, which was restored or replaced
 }
 
-// Event is either a message or a gap; the other field is nil.
+// Event is either a message, a gap, or, with SubscribeConfig.Presence, a change of who is on a channel; the other fields are nil.
 type Event struct {
-	Message *Message
-	Gap     *Gap
+	Message  *Message
+	Gap      *Gap
+	Presence *PresenceChange
+}
+
+// History is what was published last on a subscription's channels before it began.
+type History struct {
+	Messages []Message // in the order of the log, each once
+	Complete bool      // there are as many as SubscribeConfig.Last asked for, of each channel and pattern, or the log has no older ones
 }
 
 // Subscription receives events until it is closed. Its methods may be called from several goroutines; each event goes to one caller of
@@ -68,6 +84,9 @@ type Subscription struct {
 	events chan placed
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine that feeds events has ended
+
+	history History      // set before the subscription is returned
+	members *hubFollower // who is on a channel is asked there; nil: nowhere
 
 	given  Position // position after the last event passed to Next; used only by the goroutine that feeds events
 	serial uint64   // number of that event
@@ -116,10 +135,17 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 			return nil, fmt.Errorf("weir: subscribe: SubscribeConfig.After: %w", err)
 		}
 	}
+	switch {
+	case c.Last < 0 || c.Last > maxLast:
+		return nil, fmt.Errorf("weir: subscribe: SubscribeConfig.Last is %d: it must be from 0 to %d", c.Last, maxLast)
+	case c.Last > 0 && c.After != "":
+		return nil, errors.New("weir: subscribe: SubscribeConfig has both After and Last: After continues a subscription, and Last begins one, so set only one of them")
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	var follow follower
+	var members *hubFollower
 	switch {
 	case len(c.Hubs) > 0 && c.Client != nil:
 		return nil, errors.New("weir: subscribe: SubscribeConfig has both Hubs and Client: set only one of them")
@@ -128,7 +154,9 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 		if err != nil {
 			return nil, fmt.Errorf("weir: subscribe: %w", err)
 		}
-		follow = f
+		follow, members = f, f
+	case c.Client != nil && c.Presence:
+		return nil, errors.New("weir: subscribe: SubscribeConfig.Presence needs Hubs: only hubs know who is on a channel")
 	case c.Client != nil:
 		follow = &databaseFollower{SubscribeConfig: c, filters: filters}
 	default:
@@ -137,7 +165,7 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 
 	// The subscription outlives ctx.
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Subscription{events: make(chan placed), cancel: cancel, done: make(chan struct{}), given: c.After, at: place{position: c.After}}
+	s := &Subscription{events: make(chan placed), cancel: cancel, done: make(chan struct{}), members: members, given: c.After, at: place{position: c.After}}
 	ready := make(chan struct{})
 	go func() { // ends with lasting
 		defer close(s.done)
@@ -153,6 +181,9 @@ func Subscribe(ctx context.Context, c SubscribeConfig) (*Subscription, error) {
 		return nil, fmt.Errorf("weir: subscribe: %w", ctx.Err())
 	}
 }
+
+// maxLast is the largest SubscribeConfig.Last: as many as a hub returns.
+const maxLast = 1000
 
 // follower feeds a subscription until ctx ends, or until an error that waiting cannot fix. It calls ready when it has subscribed.
 type follower interface {
@@ -184,6 +215,10 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
+// History returns the last messages that SubscribeConfig.Last asked for. They were published before the subscription began, and Next returns
+// everything later: nothing is missing between the two, and nothing is returned twice.
+func (s *Subscription) History() History { return s.history }
+
 // Position returns the current position of the subscription: Next has returned all events up to it. It advances even without events, so
 // store the latest position to continue from.
 func (s *Subscription) Position() Position {
@@ -204,7 +239,7 @@ func (s *Subscription) give(ctx context.Context, e Event) error {
 	switch {
 	case e.Gap != nil:
 		at = e.Gap.To
-	case e.Message.Position != "":
+	case e.Message != nil && e.Message.Position != "":
 		at = e.Message.Position
 	}
 	select {

@@ -3,6 +3,8 @@ package weir
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -66,6 +68,9 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 // follow subscribes from the subscription's position.
 func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *Subscription) error {
 	at := s.given
+	if at == "" && f.Last > 0 {
+		return f.followLast(ctx, sub, s)
+	}
 	if at == "" {
 		if err := sub.Subscribe(ctx); err != nil { // waits until the hub knows the end of the log
 			return err
@@ -78,6 +83,22 @@ func (f *databaseFollower) follow(ctx context.Context, sub *hub.Subscriber, s *S
 		return err
 	}
 	return sub.Resume(ctx, after, f.filters...)
+}
+
+// followLast subscribes from now on, and finds what was published last.
+func (f *databaseFollower) followLast(ctx context.Context, sub *hub.Subscriber, s *Subscription) error {
+	filters := slices.Compact(slices.SortedFunc(slices.Values(f.filters), func(a, b hub.Filter) int { return strings.Compare(a.String(), b.String()) }))
+	defer sub.Continue()
+	found, err := sub.SubscribeLast(ctx, slices.Repeat([]int{f.Last}, len(filters)), filters...)
+	if err != nil {
+		return err
+	}
+	s.history = History{Messages: make([]Message, len(found.Messages)), Complete: found.Complete}
+	for i, m := range found.Messages {
+		s.history.Messages[i] = publicMessage(m)
+	}
+	s.move(Position(found.At.String()))
+	return nil
 }
 
 // sink passes a hub's events to a subscription, one at a time, as fast as its reader takes them.
@@ -124,9 +145,14 @@ func publicEvent(e hub.Event) Event {
 	if e.Message == nil {
 		return Event{Gap: &Gap{From: Position(e.Gap.From.String()), To: Position(e.Gap.To.String()), Reason: string(e.Gap.Reason)}}
 	}
-	m := &Message{Channel: e.Message.Channel, Payload: e.Message.Payload, Binary: e.Message.Binary}
-	if !e.Message.Position.IsZero() {
-		m.Position = Position(e.Message.Position.String())
+	m := publicMessage(e.Message)
+	return Event{Message: &m}
+}
+
+func publicMessage(from *hub.Message) Message {
+	m := Message{Channel: from.Channel, Payload: from.Payload, Binary: from.Binary}
+	if !from.Position.IsZero() {
+		m.Position = Position(from.Position.String())
 	}
-	return Event{Message: m}
+	return m
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-pg/weir/internal/sleep"
@@ -22,9 +23,11 @@ import (
 // hubFollower reads a hub's event stream (Server-Sent Events).
 type hubFollower struct {
 	SubscribeConfig
-	urls       []string // the hubs' event streams
-	next       int      // index of the URL to try next
-	subscribed bool     // a hub has accepted this subscription before, so a hub that refuses it now may be at fault
+	hubs       []*url.URL
+	urls       []string     // the hubs' event streams
+	next       int          // index of the URL to try next
+	current    atomic.Int64 // index of the hub that it has subscribed at last
+	subscribed bool         // a hub has accepted this subscription before, so a hub that refuses it now may be at fault
 }
 
 const (
@@ -41,7 +44,12 @@ func newHubFollower(c SubscribeConfig) (*hubFollower, error) {
 		if err != nil {
 			return nil, err
 		}
-		f.urls = append(f.urls, u.JoinPath("/v1/events").String()+"?"+url.Values{"channel": c.Channels}.Encode())
+		query := url.Values{"channel": c.Channels}
+		if c.Presence {
+			query.Set("presence", "true")
+		}
+		f.hubs = append(f.hubs, u)
+		f.urls = append(f.urls, u.JoinPath("/v1/events").String()+"?"+query.Encode())
 	}
 	if f.HTTP == nil {
 		f.HTTP = &http.Client{}
@@ -58,6 +66,7 @@ func (f *hubFollower) run(ctx context.Context, s *Subscription, subscribed func(
 	pause := reconnectMin
 	var lost time.Time // when the loss was logged; zero: subscribed
 	ready := func() {
+		f.current.Store(int64(f.next))
 		if f.subscribed = true; !lost.IsZero() {
 			f.Logger.Warn("weir: subscribed at a hub again", "hub", f.urls[f.next], "after", time.Since(lost).Round(time.Millisecond))
 			lost = time.Time{}
@@ -114,7 +123,7 @@ func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func())
 		}
 		// While the subscription's reader is busy, nothing is read: that is not the hub's silence.
 		watchdog.Stop()
-		if err := e.give(ctx, s, ready); err != nil {
+		if err := e.give(ctx, s, !f.subscribed, ready); err != nil {
 			return err
 		}
 		watchdog.Reset(silence)
@@ -129,7 +138,11 @@ func (f *hubFollower) stream(ctx context.Context, s *Subscription, ready func())
 }
 
 func (f *hubFollower) open(ctx context.Context, at Position) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.urls[f.next], nil)
+	address := f.urls[f.next]
+	if f.Last > 0 && at == "" && !f.subscribed {
+		address += "&last=" + strconv.Itoa(f.Last)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -204,34 +217,58 @@ func (e *sseEvent) line(line []byte) {
 	}
 }
 
-// give passes the event to the subscription.
-func (e *sseEvent) give(ctx context.Context, s *Subscription, ready func()) error {
+// hubMessage is a message as hubs write it.
+type hubMessage struct {
+	Channel  string
+	Payload  string
+	Base64   []byte `json:"payload_base64"` // nil: the payload is text
+	Position Position
+}
+
+func (m hubMessage) public() Message {
+	if m.Base64 != nil {
+		return Message{Channel: m.Channel, Payload: m.Base64, Binary: true, Position: m.Position}
+	}
+	return Message{Channel: m.Channel, Payload: []byte(m.Payload), Position: m.Position}
+}
+
+// give passes the event to the subscription. first reports that it has not been subscribed before.
+func (e *sseEvent) give(ctx context.Context, s *Subscription, first bool, ready func()) error {
 	switch e.kind {
 	case "message":
-		var m struct {
-			Channel string
-			Payload string
-			Base64  *string `json:"payload_base64"`
-		}
+		var m hubMessage
 		if err := json.Unmarshal(e.data, &m); err != nil {
 			return fmt.Errorf("read a message of the hub: %w", err)
 		}
-		out := &Message{Channel: m.Channel, Payload: []byte(m.Payload), Position: Position(e.id)}
-		if m.Base64 != nil {
-			payload, err := base64.StdEncoding.DecodeString(*m.Base64)
-			if err != nil {
-				return fmt.Errorf("read a message of the hub: %w", err)
-			}
-			out.Payload, out.Binary = payload, true
-		}
-		return s.give(ctx, Event{Message: out})
+		m.Position = Position(e.id)
+		out := m.public()
+		return s.give(ctx, Event{Message: &out})
 	case "gap":
 		var g struct{ From, To, Reason string }
 		if err := json.Unmarshal(e.data, &g); err != nil {
 			return fmt.Errorf("read a gap of the hub: %w", err)
 		}
 		return s.give(ctx, Event{Gap: &Gap{From: Position(g.From), To: Position(g.To), Reason: g.Reason}})
+	case "presence":
+		var p PresenceChange
+		if err := json.Unmarshal(e.data, &p); err != nil {
+			return fmt.Errorf("read a change of members of the hub: %w", err)
+		}
+		return s.give(ctx, Event{Presence: &p})
 	case "subscribed":
+		var h struct {
+			History  []hubMessage
+			Complete bool
+		}
+		if err := json.Unmarshal(e.data, &h); err != nil {
+			return fmt.Errorf("read the hub's answer: %w", err)
+		}
+		if first { // later, somebody may be reading it
+			s.history = History{Messages: make([]Message, len(h.History)), Complete: h.Complete}
+			for i, m := range h.History {
+				s.history.Messages[i] = m.public()
+			}
+		}
 		if e.id != "" {
 			s.move(Position(e.id))
 		}

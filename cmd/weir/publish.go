@@ -70,6 +70,7 @@ type listenCmd struct {
 	Hub      []string `placeholder:"URL" help:"Hub to connect to, such as http://127.0.0.1:8080. May be repeated. Default: read the database directly."`
 	Token    string   `env:"WEIR_TOKEN" placeholder:"TOKEN" help:"Token for the hub."`
 	After    string   `placeholder:"POSITION" help:"Resume after this position, as printed by --json. Default: only messages published from now on."`
+	Last     int      `placeholder:"N" help:"Begin with the last N messages of each channel, up to 1000, as far as the database still keeps them."`
 	Count    int      `short:"n" placeholder:"N" help:"Exit after N messages. Default: run until Ctrl-C."`
 	JSON     bool     `name:"json" help:"Print one JSON object per line and message."`
 }
@@ -80,6 +81,8 @@ func (listenCmd) Help() string {
 Examples:
 
     weir listen 'orders.>'
+
+    weir listen --last 20 room.7
 
     weir listen --hub http://127.0.0.1:8080 --json --after 81985529.1042.3 orders.created`
 }
@@ -99,7 +102,13 @@ func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
 			return usagef("--after: %w", err)
 		}
 	}
-	config := weir.SubscribeConfig{Channels: c.Channels, Hubs: c.Hub, After: weir.Position(c.After)}
+	switch {
+	case c.Last < 0 || c.Last > 1000:
+		return usagef("--last must be 0 to 1000, got %d", c.Last)
+	case c.Last > 0 && c.After != "":
+		return usagef("--last and --after can't be used together: --after continues where another listener ended")
+	}
+	config := weir.SubscribeConfig{Channels: c.Channels, Hubs: c.Hub, After: weir.Position(c.After), Last: c.Last}
 	if c.Token != "" {
 		config.Token = func(context.Context) (string, error) { return c.Token, nil }
 	}
@@ -119,7 +128,17 @@ func (c *listenCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if _, ok := isTerminal(s.err); ok {
 		fmt.Fprintln(s.err, "weir: listening; Ctrl-C stops")
 	}
-	for n := 0; c.Count == 0 || n < c.Count; {
+	n := 0
+	for _, m := range sub.History().Messages {
+		if c.Count > 0 && n == c.Count {
+			break
+		}
+		if err := c.print(s, weir.Event{Message: &m}); err != nil {
+			return err
+		}
+		n++
+	}
+	for c.Count == 0 || n < c.Count {
 		e, err := sub.Next(ctx)
 		if err != nil {
 			if ctx.Err() != nil && c.Count == 0 {
