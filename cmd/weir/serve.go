@@ -36,6 +36,8 @@ type serveCmd struct {
 	PushFile      string        `name:"push-file" type:"existingfile" placeholder:"FILE" help:"With --jobs: HTTP endpoints to which jobs are pushed (see docs/push.md). Read every second."`
 	StatementRate float64       `default:"20000" placeholder:"N" help:"Statements per second of one PostgreSQL client, and ten times as many at once, beyond which they wait; 0: no limit (${default})."`
 
+	MaxSubscribers int `default:"200000" placeholder:"N" help:"Maximum number of subscribers that one channel or pattern may have at this hub, over all protocols; 0: no limit. The channels file may allow fewer (${default})."`
+
 	QueueBytes int           `default:"1048576" placeholder:"BYTES" help:"Limit of the queue of a client that reads slowly, beyond which it is disconnected (${default})."`
 	Doctor     bool          `help:"Run weir doctor continuously, and export its findings in /metrics. One hub per database is enough."`
 	Drain      time.Duration `default:"5s" help:"How long clients have to disconnect when the server stops (${default})."`
@@ -103,7 +105,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
-		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
+		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, MaxSubscribers: c.MaxSubscribers, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
 		Jobs: c.Jobs, JobsLease: c.JobsLease, PushFile: c.PushFile,
 	}
 	switch {
@@ -125,6 +127,8 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		return config, usagef("--users-file requires --pg-auth users-file: with %s the file would not be read", c.PGAuth)
 	case c.StatementRate < 0:
 		return config, usagef("--statement-rate must not be negative, got %g: 0 is no limit", c.StatementRate)
+	case c.MaxSubscribers < 0:
+		return config, usagef("--max-subscribers must not be negative, got %d: 0 is no limit", c.MaxSubscribers)
 	case c.QueueBytes < 1024:
 		return config, usagef("--queue-bytes must be at least 1024, got %d", c.QueueBytes)
 	}

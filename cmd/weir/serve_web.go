@@ -25,6 +25,7 @@ type webFlags struct {
 
 	MaxConnections int     `default:"200000" placeholder:"N" help:"Maximum number of WebSocket and SSE connections (${default})."`
 	MaxPerAddress  int     `placeholder:"N" help:"Maximum number of these connections per client address. Default: no limit."`
+	MaxChannels    int     `default:"1000" placeholder:"N" help:"Maximum number of channels and patterns of one WebSocket or event stream (${default})."`
 	RequestRate    float64 `default:"1000" placeholder:"N" help:"Requests per second that one WebSocket may send, and ten times as many at once; 0: no limit (${default})."`
 	ClientRate     float64 `default:"10000" placeholder:"N" help:"HTTP and WebSocket requests per second by one user, or from one address, and ten times as many at once; 0: no limit (${default})."`
 	PublishRate    float64 `placeholder:"N" help:"Maximum number of messages per second that one WebSocket may publish. Default: no limit."`
@@ -46,7 +47,10 @@ func (f webFlags) kind() string {
 func (f webFlags) config() (web.Config, error) {
 	c := web.Config{
 		Anonymous: f.Anonymous, Origins: f.Origin, Hosts: f.Host,
-		Limits: web.Limits{Connections: f.MaxConnections, PerAddress: f.MaxPerAddress, PublishRate: f.PublishRate, RequestRate: f.RequestRate, ClientRate: f.ClientRate},
+		Limits: web.Limits{Connections: f.MaxConnections, PerAddress: f.MaxPerAddress, Subscriptions: f.MaxChannels, PublishRate: f.PublishRate, RequestRate: f.RequestRate, ClientRate: f.ClientRate},
+	}
+	if f.MaxChannels < 1 {
+		return c, usagef("--max-channels must be at least 1, got %d", f.MaxChannels)
 	}
 	if f.RequestRate < 0 || f.ClientRate < 0 || f.PublishRate < 0 {
 		return c, usagef("--request-rate, --client-rate and --publish-rate must not be negative: 0 is no limit")

@@ -48,9 +48,10 @@ const lookBacks = 3
 // joinLast looks back, and then adds the subscriber to the index in the same step in which it completes what was found.
 func (s *Subscriber) joinLast(ctx context.Context, ns []int, filters []Filter) (History, error) {
 	var found *ask
+	bounds := s.hub.bounds(filters)
 	for times := 0; ; times++ {
 		s.Pause() // what the new filters select must not be delivered before the history
-		history, joined, err := s.tryJoinLast(ns, filters, found, times == lookBacks)
+		history, joined, err := s.tryJoinLast(ns, filters, bounds, found, times == lookBacks)
 		if joined || err != nil {
 			return history, err
 		}
@@ -64,7 +65,7 @@ func (s *Subscriber) joinLast(ctx context.Context, ns []int, filters []Filter) (
 
 // tryJoinLast joins if everything that was published on the filters' channels is known: what was found earlier, and in memory since then.
 // As a last resort it joins with what is known, which is then not complete.
-func (s *Subscriber) tryJoinLast(ns []int, filters []Filter, found *ask, lastResort bool) (h History, joined bool, err error) {
+func (s *Subscriber) tryJoinLast(ns []int, filters []Filter, bounds []int, found *ask, lastResort bool) (h History, joined bool, err error) {
 	hub := s.hub
 	hub.mu.Lock()
 	defer hub.mu.Unlock()
@@ -86,7 +87,7 @@ func (s *Subscriber) tryJoinLast(ns []int, filters []Filter, found *ask, lastRes
 		}
 		h.Complete = h.Complete && complete
 	}
-	if err := s.attach(filters); err != nil {
+	if err := s.attach(filters, bounds); err != nil {
 		return h, false, err
 	}
 	for i, f := range filters {

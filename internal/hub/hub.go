@@ -20,6 +20,9 @@ type Config struct {
 
 	// RingBytes limits the newest history kept in memory, from which subscribers resume without a query. 0: 32 MiB.
 	RingBytes int
+
+	// MaxSubscribers returns how many subscribers a channel or a pattern may have at this hub; 0: any number. It may be called concurrently. nil: any number.
+	MaxSubscribers func(Filter) int
 }
 
 // Hub delivers messages to subscribers. Create it with New, then call Run.
@@ -27,12 +30,13 @@ type Hub struct {
 	source    Source
 	log       *slog.Logger
 	stats     stats
-	reads     chan struct{} // slots for replays that read the database
-	looks     [2]looks      // look backs for history: in the ring, and in the log
-	lookBytes int           // bound of a look back in the log
-	drafts    chan draft    // to the goroutine that logs messages published here
-	flushers  flushers      // deliver what subscribers have queued
-	live      atomic.Bool   // newest is known, and Run keeps it current
+	reads     chan struct{}    // slots for replays that read the database
+	looks     [2]looks         // look backs for history: in the ring, and in the log
+	lookBytes int              // bound of a look back in the log
+	most      func(Filter) int // Config.MaxSubscribers
+	drafts    chan draft       // to the goroutine that logs messages published here
+	flushers  flushers         // deliver what subscribers have queued
+	live      atomic.Bool      // newest is known, and Run keeps it current
 
 	ticking    pulse.Pulse // of Run
 	publishing pulse.Pulse // of the goroutine that logs messages
@@ -94,7 +98,7 @@ func New(c Config) *Hub {
 	h := &Hub{
 		source: c.Source, log: c.Logger, reads: make(chan struct{}, replayReads), drafts: make(chan draft, publishAtMost),
 		index: index{channels: map[Channel]*members{}}, members: map[*Subscriber]struct{}{},
-		looks: [2]looks{newLooks(), newLooks()}, lookBytes: lookBytes, ready: make(chan struct{}), done: make(chan struct{}),
+		looks: [2]looks{newLooks(), newLooks()}, lookBytes: lookBytes, most: c.MaxSubscribers, ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.ring.limit = c.RingBytes
 	if h.ring.limit == 0 {

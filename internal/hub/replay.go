@@ -39,7 +39,7 @@ func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filt
 
 // replay delivers history until the subscriber has caught up, then continues as its flush.
 func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
-	r := replay{Subscriber: s, filters: filters}
+	r := replay{Subscriber: s, filters: filters, bounds: s.hub.bounds(filters)}
 	err := s.hub.untilReady(ctx)
 	for joined := false; err == nil && !joined; {
 		joined, err = r.step(ctx)
@@ -59,6 +59,7 @@ func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 type replay struct {
 	*Subscriber
 	filters []Filter
+	bounds  []int
 	known   bool // the position was the end of the log when last read; this hub may not have reached it yet
 	gaps    int  // the hub's gaps before that read: if it has changed since, known can't be relied on
 }
@@ -129,7 +130,7 @@ func (r *replay) inMemory() (parts []*Part, joined bool, err error) {
 
 // join adds the subscriber to the index. From then on it is a live subscriber. The caller holds Hub.mu.
 func (r *replay) join() error {
-	if err := r.attach(r.filters); err != nil {
+	if err := r.attach(r.filters, r.bounds); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -84,8 +84,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
 	if err := s.hub.want(ctx, filters); err != nil {
 		return err
 	}
+	bounds := s.hub.bounds(filters)
 	s.hub.mu.Lock()
-	err := s.attach(filters)
+	err := s.attach(filters, bounds)
 	s.hub.mu.Unlock()
 	if err != nil {
 		s.hub.unwant(filters...)
@@ -93,9 +94,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, filters ...Filter) error {
 	return err
 }
 
-// attach adds the subscriber to the index, for filters passed to want before. The caller holds Hub.mu.
-func (s *Subscriber) attach(filters []Filter) error {
+// attach adds the subscriber to the index, for filters passed to want before: to all or, if one has no place for it, to none. The caller holds Hub.mu.
+func (s *Subscriber) attach(filters []Filter, bounds []int) error {
 	if err := s.Err(); err != nil {
+		return err
+	}
+	if err := s.hub.crowded(s, filters, bounds); err != nil {
 		return err
 	}
 	for _, f := range filters {

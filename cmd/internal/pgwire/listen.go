@@ -69,7 +69,10 @@ func (c *conn) unlisten(channels []string) {
 
 func (c *conn) hubError(err error) error {
 	var refused *hub.RefusedError
+	var limit *hub.LimitError
 	switch {
+	case errors.As(err, &limit):
+		return errorf(overLimit, "%v", limit)
 	case errors.As(err, &refused):
 		return errorf(badValue, "%v", err)
 	case errors.Is(err, hub.ErrClosed), errors.Is(err, context.Canceled): // Serve's drain time is over

@@ -33,6 +33,7 @@ type Rule struct {
 	PublishRate  *float64 `json:"publish_rate"`  // messages per second by each user on all channels of the entry
 	PublishBurst *int     `json:"publish_burst"` // messages at once
 	History      *int     `json:"history"`       // messages with which a subscription may begin
+	Subscribers  *int     `json:"subscribers"`   // of each channel at each hub
 	Presence     bool     `json:"presence"`      // who is there can be seen
 
 	filter hub.Filter
@@ -124,6 +125,8 @@ func (r *Rule) check() (err error) {
 		return fmt.Errorf("payload_bytes is %d: it must not be negative", *r.PayloadBytes)
 	case r.History != nil && *r.History < 0:
 		return fmt.Errorf("history is %d: it must not be negative", *r.History)
+	case r.Subscribers != nil && *r.Subscribers < 1:
+		return fmt.Errorf(`subscribers is %d: it must be at least 1; "subscribe": "nobody" allows none`, *r.Subscribers)
 	case r.PublishRate != nil && *r.PublishRate <= 0:
 		return fmt.Errorf(`publish_rate is %v: it must be greater than 0; "publish": "nobody" allows none`, *r.PublishRate)
 	case r.PublishBurst != nil && (r.PublishRate == nil || *r.PublishBurst < 1):
@@ -275,4 +278,15 @@ func (s *Set) HistoryOf(f hub.Filter, most int) int {
 func (s *Set) PresenceOf(channel string) bool {
 	r := s.Of(channel)
 	return r != nil && r.Presence
+}
+
+// SubscribersOf returns how many subscribers a channel or a pattern may have at a hub, if that is less than most; 0 is any number.
+func (s *Set) SubscribersOf(f hub.Filter, most int) int {
+	rules, _ := s.For(f)
+	for _, r := range rules {
+		if r.Subscribers != nil && (most == 0 || *r.Subscribers < most) {
+			most = *r.Subscribers
+		}
+	}
+	return most
 }

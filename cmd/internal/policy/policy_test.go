@@ -98,6 +98,7 @@ func TestAMistakeInTheFileIsNamed(t *testing.T) {
 		`{"channels": [{"match": "a", "publish_rate": 0}]}`:                    `publish_rate is 0`,
 		`{"channels": [{"match": "a", "publish_burst": 5}]}`:                   `needs publish_rate`,
 		`{"channels": [{"match": "a", "history": -1}]}`:                        `history is -1`,
+		`{"channels": [{"match": "a", "subscribers": 0}]}`:                     `subscribers is 0`,
 		`{"channels": [{"match": "a", "histroy": 1}]}`:                         `histroy`,
 		`{"channels": [{"match": "a.>"}, {"match": "b"}, {"match": "a.b.*"}]}`: `entry 3 ("a.b.*") never applies, because "a.>" comes before it`,
 		`{"channels": [{"match": "a.{user}"}, {"match": "a.*"}]}`:              `never applies`,

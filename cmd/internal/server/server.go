@@ -66,6 +66,8 @@ type Config struct {
 	// ChannelsFile has policies of channels, for clients of every protocol: see package policy. It is read again when it changes. "": none.
 	ChannelsFile string
 
+	MaxSubscribers int // of one channel or pattern at this hub; 0: any number. The channels file may allow fewer
+
 	StatementRate float64 // statements per second of one client of the wire protocol, beyond which they wait; 0: no limit
 
 	PushFile string // endpoints to which jobs are pushed, with Jobs; "": none
@@ -176,7 +178,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.hub = hub.New(hub.Config{Source: source, Logger: s.log})
+	s.hub = hub.New(hub.Config{Source: source, Logger: s.log, MaxSubscribers: func(f hub.Filter) int {
+		return s.policies.Set().SubscribersOf(f, s.config.MaxSubscribers)
+	}})
 	s.jobs = wake.New(s.primary, s.log)
 	if err := s.endpointsOf(ctx); err != nil {
 		return nil, err

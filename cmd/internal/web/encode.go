@@ -73,7 +73,10 @@ const (
 
 func (webSocketKind) farewell(reason error) []byte {
 	code, text := websocket.StatusInternalError, "the stream has failed: connect again"
+	var limit *hub.LimitError
 	switch {
+	case errors.As(reason, &limit):
+		code, text = websocket.StatusTryAgainLater, "a limit of this server: try again later" // the name of a channel may be longer than a reason
 	case errors.Is(reason, hub.ErrClosed):
 		code, text = websocket.StatusServiceRestart, "this server is stopping: connect again"
 	case errors.Is(reason, hub.ErrSlow):
@@ -140,14 +143,17 @@ func (eventKind) farewell(reason error) []byte {
 		return fmt.Appendf(nil, "retry: %d\n\n", 500+rand.IntN(4500))
 	}
 	text := reason.Error()
-	if !errors.Is(reason, hub.ErrSlow) && !errors.Is(reason, errExpired) && !errors.Is(reason, errDenied) {
+	if endCode(reason) == "unavailable" {
 		text = "the stream has failed"
 	}
 	return appendEvent(nil, hub.Position{}, "end", marshal(outgoing{Type: "end", Failure: &Failure{Code: endCode(reason), Text: text}}))
 }
 
 func endCode(reason error) string {
+	var limit *hub.LimitError
 	switch {
+	case errors.As(reason, &limit):
+		return "limit"
 	case errors.Is(reason, hub.ErrSlow):
 		return "slow"
 	case errors.Is(reason, errExpired):

@@ -72,6 +72,9 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	remote := strings.Clone(w.ClientAddress(r))
 	token, revision := strings.Clone(token(r)), w.revision() // before the Authorizer is asked
 	grant, err := w.admitClient(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
+	if err == nil {
+		err = w.placeFor(want.filters)
+	}
 	if err != nil {
 		w.explain("", err).write(rw)
 		return

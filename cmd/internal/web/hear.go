@@ -121,6 +121,9 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	if err := ws.permit(ctx, Subscribe, filters); err != nil {
 		return err
 	}
+	if err := ws.web.placeFor(added); err != nil {
+		return err
+	}
 	var events []hub.Filter
 	if r.Presence {
 		events = ws.web.eventsOf(filters)
@@ -158,6 +161,15 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 func tooManySubscriptions(n, limit int) *Failure {
 	return fail(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d subscriptions: a connection may have up to %d", n, limit),
 		"use a pattern, or another connection")
+}
+
+// placeFor returns an error if a channel has as many subscribers as it may, before a client is told that it is subscribed.
+func (w *Web) placeFor(filters []hub.Filter) error {
+	err := w.Hub.Full(filters)
+	if err != nil {
+		w.metrics.refused("limit")
+	}
+	return err
 }
 
 // without returns the filters that the stream does not have yet, each once.
