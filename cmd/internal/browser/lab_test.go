@@ -30,7 +30,9 @@ func labReport(t *testing.T) *lab.Report {
 	}
 	load, others := 5.5, 1.2
 	x := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
-	queue := func(name string, kind lab.Kind) lab.Line { return lab.Line{Name: name + ", under a pin that reads", Kind: kind, X: x, Y: x} }
+	queue := func(name string, kind lab.Kind) lab.Line {
+		return lab.Line{Name: name + ", under a pin that reads", Kind: kind, X: x, Y: x}
+	}
 	settings := []lab.Setting{{Name: "jobs per second", Value: "1000"}, {Name: "workers", Value: "8"}}
 	return &lab.Report{
 		Version: lab.Version, StartedAt: time.Unix(0, 0).UTC(), Command: "weir lab all --duration 5s", Machine: lab.ThisMachine(),
