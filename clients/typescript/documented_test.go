@@ -2,12 +2,17 @@ package typescript
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -136,19 +141,63 @@ func TestTheClientInTypeScriptRunsInBunAndDeno(t *testing.T) {
 	}
 }
 
-// TestTheExamplesOfTheClientInTypeScriptCompile: all of README.md.
-func TestTheExamplesOfTheClientInTypeScriptCompile(t *testing.T) {
+// TestTheExamplesOfTheClientInTypeScriptRun: all of README.md, checked by the compiler as they are, and run against a database, a hub and a page's server.
+func TestTheExamplesOfTheClientInTypeScriptRun(t *testing.T) {
 	t.Parallel()
-	dir := built(t)
+	dir, url := built(t), pgtest.Database(t)
+	hub := hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address
+	others := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { // what the examples call besides
+		fmt.Fprint(rw, strings.TrimPrefix(r.URL.Path, "/welcome/"))
+	}))
+	t.Cleanup(others.Close)
+	here := strings.NewReplacer("https://hub.example.com", "http://"+hub, "https://mail.example.com", others.URL, "/my/hub-token", others.URL+"/my/hub-token")
 	for i, block := range blocks(t) {
-		if err := os.WriteFile(filepath.Join(dir, "test", "readme", fmt.Sprintf("example-%d.ts", i+1)), []byte(block+"\nexport {};\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "test", "readme", fmt.Sprintf("example-%d.ts", i+1)), []byte(here.Replace(block)+"\nexport {};\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("node", "node_modules/typescript/bin/tsc", "--noEmit", "--noUnusedLocals", "false")
+	// Into a directory of its own: other tests run what is in out.
+	compile := exec.CommandContext(t.Context(), "node", "node_modules/typescript/bin/tsc", "--outDir", "out-readme", "--noUnusedLocals", "false")
+	compile.Dir = dir
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// One example subscribes for ever, so the program is ended after its last test.
+	run := exec.CommandContext(t.Context(), "node", "--test-reporter=spec", "--test-force-exit", "--test", "--test-timeout=300000", "out-readme/test/readme.test.js")
+	run.Dir = dir
+	run.Env = append(os.Environ(), "DATABASE_URL="+url, "HUB_URL=http://"+hub)
+	out, err := run.CombinedOutput()
+	if t.Logf("%s", out); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSubscribeOfTheClientInTypeScriptIsSmall: with all that it imports, bundled for a browser and compressed, as README.md says.
+func TestSubscribeOfTheClientInTypeScriptIsSmall(t *testing.T) {
+	t.Parallel()
+	dir, runtimes := built(t), drivertest.Node(t, filepath.Join("test", "runtimes", "package.json"))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(runtimes, "node_modules", ".bin", "bun"), "build", "--minify", "--target=browser", "dist/subscribe.js")
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	bundle, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compressed bytes.Buffer
+	w := gzip.NewWriter(&compressed)
+	_, err = w.Write(bundle)
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile(`(\d+) kB bundled and compressed`).FindSubmatch(page)
+	if said == nil {
+		t.Fatal("README.md does not say how large subscribe is")
+	}
+	if most, _ := strconv.Atoi(string(said[1])); compressed.Len() > most*1000 || compressed.Len() < 1000 {
+		t.Errorf("subscribe has %d bytes, README.md says %s kB", compressed.Len(), said[1])
 	}
 }
 

@@ -59,5 +59,9 @@ async def test_what_the_hub_refuses_is_an_error(hub: str) -> None:
         async with weir.subscribe(hub, "x" * 300):
             pass
     assert e.value.code == "bad_request"
+    with pytest.raises(weir.HubError) as e:  # at once, and not after many tries: an anonymous hub does not answer to this name
+        async with weir.subscribe(hub.replace("127.0.0.1", "127.1"), "a"):
+            pass
+    assert e.value.code == "host"
     with pytest.raises(weir.Unsupported):
         weir.Weir("postgresql://localhost/x").subscribe("a")

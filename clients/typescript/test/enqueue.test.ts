@@ -7,6 +7,7 @@ import { drizzle as drizzlePostgres } from "drizzle-orm/postgres-js";
 import { CamelCasePlugin, Kysely, PostgresDialect } from "kysely";
 import pg from "pg";
 import postgres from "postgres";
+import { DataSource } from "typeorm";
 import * as v from "valibot";
 import { z } from "zod";
 import { PrismaClient } from "./prisma/generated/client.js";
@@ -22,10 +23,11 @@ const pool = makePool();
 const sql = postgres(databaseUrl, { onnotice: () => {} });
 const kysely = new Kysely<{ account: { id: number } }>({ dialect: new PostgresDialect({ pool }), plugins: [new CamelCasePlugin()] });
 const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: databaseUrl }) });
+const typeorm = await new DataSource({ type: "postgres", url: databaseUrl }).initialize();
 const weir = new Weir({ sql: pool, jobs });
 await pool.query("CREATE TABLE account (id bigint PRIMARY KEY)");
 after(async () => {
-  await Promise.all([pool.end(), sql.end(), prisma.$disconnect()]);
+  await Promise.all([pool.end(), sql.end(), prisma.$disconnect(), typeorm.destroy()]);
 });
 
 class Rollback extends Error {}
@@ -51,6 +53,7 @@ const ways: Record<string, Way> = {
   "Drizzle on postgres.js": (work) => drizzlePostgres({ client: sql }).transaction((tx) => work(tx)),
   Kysely: (work) => kysely.transaction().execute((tx) => work(tx)),
   Prisma: (work) => prisma.$transaction((tx) => work(tx)),
+  TypeORM: (work) => typeorm.transaction((tx) => work(tx)),
   "a function": (work) => sql.begin((tx) => work((text, values) => tx.unsafe(text, values))),
 };
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { type Context, defineJobs, Final, Interrupted, payload, RetryIn, Snooze, Weir, type WorkOptions } from "@weir-pg/client";
+import { type Context, defineJobs, Final, Interrupted, payload, RetryIn, Snooze, Weir, WeirError, type WorkOptions } from "@weir-pg/client";
 import WebSocket from "ws";
 import { hubUrl, pool as makePool, until } from "./server.js";
 
@@ -157,6 +157,11 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
         assert.deepEqual([event.type, event.type === "gap" && event.reason], ["gap", "unknown"]);
         break;
       }
+    });
+
+    test("what the hub refuses is an error at once, and is not tried again", async () => {
+      const subscription = weir.subscribe("x".repeat(300), { onDisconnect: () => assert.fail("it was tried again") });
+      await assert.rejects(subscription.next(), (error) => error instanceof WeirError && error.code === "bad_request" && /300/.test(error.message));
     });
 
     test("a program that does not keep up misses nothing", async () => {

@@ -45,3 +45,17 @@ async function killAndKill(url: string, jobs: number) {
 test("workers that are killed lose no job, and effects in a transaction happen once", () => killAndKill(databaseUrl, 400));
 
 test("so they do through PgBouncer", () => killAndKill(bouncerUrl(), 400));
+
+test("the jobs of a killed worker need not wait for its lease, which here is longer than this test waits", async () => {
+  const { id } = await weir.enqueue("sleep", {}, { queue: "attended" });
+  const program = [fileURLToPath(new URL("programs/attended.js", import.meta.url)), databaseUrl];
+  const first = spawn(process.execPath, program, { stdio: "inherit" });
+  await until("the job runs", async () => (await weir.job(id))?.state === "running");
+  first.kill("SIGKILL");
+  const second = spawn(process.execPath, program, { stdio: "inherit" });
+  try {
+    await until("the job runs again", async () => (await weir.job(id))?.attempt === 2);
+  } finally {
+    second.kill("SIGKILL");
+  }
+});

@@ -118,6 +118,25 @@ func await(t *testing.T, ctx context.Context, expression, want string) {
 	}
 }
 
+// startHub starts a hub that its test has to stop.
+func startHub(t *testing.T, database, address string, config web.Config) *server.Server {
+	t.Helper()
+	s, err := server.Start(t.Context(), server.Config{Database: database, ListenHTTP: address, Name: t.Name(), Web: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func stopHub(t *testing.T, s *server.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -135,31 +154,14 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hub := func(address string) *server.Server {
-		t.Helper()
-		s, err := server.Start(t.Context(), server.Config{
-			Database: database, ListenHTTP: address, Name: t.Name(), Web: web.Config{Authorizer: authorizer, Origins: []string{origin.URL}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	stop := func(s *server.Server) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	}
+	config := web.Config{Authorizer: authorizer, Origins: []string{origin.URL}}
 	publish := func(channel, payload string) {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), `SELECT weir.publish($1, $2::text)`, channel, payload); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first := hub("127.0.0.1:0")
+	first := startHub(t, database, "127.0.0.1:0", config)
 	address := first.HTTPAddr().String()
 	at := func(position string) string {
 		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
@@ -189,11 +191,11 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	shows(t, ctx, "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 
 	// A hub stops and another replaces it: the page reconnects automatically.
-	stop(first)
+	stopHub(t, first)
 	await(t, ctx, `String(document.querySelectorAll(".state.open").length)`, "0")
 	publish("orders.paid", "4, between hubs")
-	second := hub(address)
-	t.Cleanup(func() { stop(second) })
+	second := startHub(t, database, address, config)
+	t.Cleanup(func() { stopHub(t, second) })
 	shows(t, ctx, "orders.paid=4, between hubs", "news=3, while away", `orders.new={"order": 2}`, "orders.new=1 <b>ü</b>")
 	states(t, ctx, "open")
 

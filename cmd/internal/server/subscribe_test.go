@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir"
@@ -134,4 +136,19 @@ func TestRefusalEndsTheSubscription(t *testing.T) {
 		t.Fatal("a hub without an Authorizer let a client subscribe")
 	}
 	t.Log(err)
+	open := start(t, Config{Database: database, Web: web.Config{Anonymous: true}})
+	_, err = weir.Subscribe(t.Context(), weir.SubscribeConfig{
+		Channels: []string{"a"}, Hubs: []string{"http://" + open.HTTPAddr().String()}, HTTP: &http.Client{Transport: page{}},
+	})
+	if err == nil || !strings.Contains(err.Error(), "not allowed to connect") {
+		t.Errorf("a program that names an origin as pages do, though the hub allows none: %v", err)
+	}
+}
+
+// page names an origin, as browsers do for a page.
+type page struct{}
+
+func (page) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set("Origin", "https://app.example.com")
+	return http.DefaultTransport.RoundTrip(r)
 }

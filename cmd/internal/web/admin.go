@@ -70,10 +70,11 @@ func (w *Web) Admin(others Others) http.Handler {
 		}
 		reply(rw, http.StatusOK, ended{n})
 	})
-	apart := &Web{Config: Config{Hosts: []string{}}, metrics: w.metrics}
+	apart := &Web{Config: Config{Hosts: []string{}}}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/clients") && (!apart.named(r) || r.Header.Get("Origin") != "") {
-			apart.refuseName(rw, r)
+			w.metrics.refused("host")
+			refusedName(r).write(rw)
 			return
 		}
 		mux.ServeHTTP(rw, r)

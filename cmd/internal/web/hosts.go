@@ -31,10 +31,9 @@ func (w *Web) named(r *http.Request) bool {
 	return false
 }
 
-func (w *Web) refuseName(rw http.ResponseWriter, r *http.Request) {
-	w.metrics.refused("host")
-	fail(http.StatusForbidden, "host", fmt.Sprintf("%.100q is not a name of this server", r.Host),
-		"use its address, or have its operator configure this name: a server that allows anonymous access only answers to configured names").write(rw)
+func refusedName(r *http.Request) *Failure {
+	return fail(http.StatusForbidden, "host", fmt.Sprintf("%.100q is not a name of this server", r.Host),
+		"use its address, or have its operator configure this name: a server that allows anonymous access only answers to configured names")
 }
 
 // ClientBehind returns a Config.ClientAddress for a server behind proxies. Only addresses noted by a trusted proxy count: so the list of

@@ -50,19 +50,18 @@ func (o origins) allow(r *http.Request) bool {
 	return false
 }
 
-// sameOrigin refuses pages of origins that are not allowed, and adds the headers that let browsers read the answer.
+// sameOrigin refuses pages of origins that are not allowed, and adds the headers that let browsers read the answer. A refusal may be read by any page:
+// one that can't read it takes it for a lost connection, and tries again for ever.
 func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Add("Vary", "Origin")
-		if !w.named(r) {
-			w.refuseName(rw, r)
-			return
-		}
 		origin := r.Header.Get("Origin")
-		if !w.origins.allow(r) {
-			w.metrics.refused("origin")
-			fail(http.StatusForbidden, "origin", fmt.Sprintf("pages of origin %.200q are not allowed to connect to %.200q", origin, r.Host),
-				"the server's operator can allow the origin").write(rw)
+		if f := w.foreign(r); f != nil {
+			if origin != "" {
+				rw.Header().Set("Access-Control-Allow-Origin", "*")
+			}
+			w.metrics.refused(f.Code)
+			f.write(rw)
 			return
 		}
 		if origin != "" {
@@ -73,9 +72,23 @@ func (w *Web) sameOrigin(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// servePreflight answers the request that a browser makes before it lets a page send a token or JSON to another origin.
+// foreign returns why a request is refused whoever makes it; nil: it is not.
+func (w *Web) foreign(r *http.Request) *Failure {
+	if !w.named(r) {
+		return refusedName(r)
+	}
+	if !w.origins.allow(r) {
+		return fail(http.StatusForbidden, "origin", fmt.Sprintf("pages of origin %.200q are not allowed to connect to %.200q", r.Header.Get("Origin"), r.Host),
+			"the server's operator can allow the origin")
+	}
+	return nil
+}
+
+// servePreflight answers the request that a browser makes before it lets a page send a token or JSON to another origin. It is the same for all
+// pages, because it is not what protects: sameOrigin refuses what follows, with the reason.
 func servePreflight(rw http.ResponseWriter, _ *http.Request) {
 	h := rw.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID, Idempotency-Key")
 	h.Set("Access-Control-Max-Age", "600")

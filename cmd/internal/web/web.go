@@ -157,7 +157,7 @@ func (w *Web) routes() {
 		e.Register(&Gate{w})
 	}
 	w.mux.HandleFunc("GET /v1/presence", w.sameOrigin(w.servePresence))
-	w.mux.HandleFunc("OPTIONS /v1/", w.sameOrigin(servePreflight))
+	w.mux.HandleFunc("OPTIONS /v1/", servePreflight)
 	w.mux.HandleFunc("GET /healthz", w.serveHealth)
 	w.mux.HandleFunc("GET /readyz", w.serveReady)
 	if !w.AdminApart {
