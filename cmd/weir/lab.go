@@ -84,9 +84,13 @@ func (c *labListenersCmd) Run(ctx context.Context, s *streams, d *database, k *k
 type labStormCmd struct {
 	labFlags
 	Clients int           `default:"2000" help:"Number of clients that connect at the same moment."`
-	Rounds  int           `default:"3" help:"Number of rounds in which the variants alternate."`
+	Rounds  int           `default:"2" help:"Number of rounds in which the variants alternate."`
 	Jitter  time.Duration `default:"10s" help:"Period over which clients with jitter spread their connections."`
 	Queries int           `default:"4" help:"Number of sessions that run small parallel queries at the same time."`
+	Pool    int           `default:"20" help:"Number of sessions of PgBouncer and of the standing pool."`
+	Rates   []int         `default:"100,200,400,800,1600,3200,6400" help:"Connections per second of the sweep, which ends at the first that the server does not keep up with."`
+
+	NoReserve bool `name:"no-reserve" help:"Measure huge pages only if the machine has some reserved; otherwise root reserves them for the run (vm.nr_hugepages)."`
 }
 
 func (labStormCmd) Help() string {
@@ -94,8 +98,13 @@ func (labStormCmd) Help() string {
 }
 
 func (c *labStormCmd) config() (lab.Config, string) {
-	return lab.Config{Scenario: "storm", Storm: lab.StormSize{Clients: c.Clients, Rounds: c.Rounds, Jitter: c.Jitter, Queries: c.Queries}},
-		fmt.Sprintf("--clients %d --rounds %d --jitter %s --queries %d", c.Clients, c.Rounds, c.Jitter, c.Queries)
+	flags := fmt.Sprintf("--clients %d --rounds %d --jitter %s --queries %d --pool %d --rates %s", c.Clients, c.Rounds, c.Jitter, c.Queries, c.Pool, commas(c.Rates))
+	if c.NoReserve {
+		flags += " --no-reserve"
+	}
+	return lab.Config{Scenario: "storm", Storm: lab.StormSize{
+		Clients: c.Clients, Rounds: c.Rounds, Jitter: c.Jitter, Queries: c.Queries, Pool: c.Pool, Rates: c.Rates, NoReserve: c.NoReserve,
+	}}, flags
 }
 
 func (c *labStormCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {

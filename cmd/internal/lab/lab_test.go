@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/bouncer"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -22,7 +24,7 @@ func tiny(scenario, url string) Config {
 		Scenario: scenario, Database: url, Duration: 400 * time.Millisecond, Command: "weir lab " + scenario,
 		Notify:    NotifySize{Clients: 6, Rounds: 2},
 		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}},
-		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2},
+		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2, Pool: 3, Rates: []int{20, 60}, NoReserve: true},
 		Tree:      TreeSize{Workers: 4, Parents: 2, Children: 10},
 		Pinned:    PinnedSize{Rate: 300, Workers: 2, Pins: []string{"read", "write"}},
 	}
@@ -62,6 +64,9 @@ func plausible(t *testing.T, r *Result, took time.Duration) {
 			t.Errorf("two ways have the name %q", w.Name)
 		}
 		names[w.Name] = true
+		if strings.HasPrefix(w.Name, budgetName("")) {
+			continue // which allows for hardly any in the short time
+		}
 		if w.Done < 1 || w.Rate <= 0 || w.Seconds <= 0 || w.What == "" {
 			t.Errorf("%+v did nothing", w)
 		}
@@ -123,7 +128,13 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	plausible(t, r, time.Hour)
-	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 3 servers"} {
+	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 3 servers", "from a standing pool", "to PgBouncer"} {
+		if _, err := bouncer.Find(); name == "to PgBouncer" && err != nil {
+			if r.Way(name) != nil || !strings.Contains(strings.Join(r.Notes, " "), "PgBouncer was not measured") {
+				t.Errorf("PgBouncer is not installed, and the result does not say so: %v", r.Notes)
+			}
+			continue
+		}
 		w := r.Way(name)
 		if w == nil {
 			t.Fatalf("%s was not measured", name)
@@ -134,6 +145,85 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 	}
 	if !r.Server.Private {
 		t.Error("the result does not say that the server was private")
+	}
+	if r.Way("20 connections per second") == nil {
+		t.Error("no rate of the sweep was measured")
+	}
+	if _, told := effortOf(os.Getpid()); !told {
+		return
+	}
+	if _, ok := r.Way("at once").Figure(postmasterReady); !ok {
+		t.Error("the result does not say what the postmaster did")
+	}
+	one, notes := r.Way(budgetName("1 postmaster")), strings.Join(r.Notes, " ")
+	if one == nil && !strings.Contains(notes, "fixed CPU budget were not measured") {
+		t.Errorf("postmasters at a budget were not measured, and no note says why: %s", notes)
+	}
+	if one != nil && r.Way(budgetName("3 postmasters")) == nil {
+		t.Error("three postmasters at a budget were not measured")
+	}
+}
+
+func TestTheSaturatedPostmasterIsToldFromTheSaturatedMachine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ran, ready, machine float64
+		says                string
+	}{
+		{97, 1, 40, "its one thread is saturated"},
+		{30, 65, 99, "the machine is saturated"},
+		{20, 30, 99, "wait for their own turn on a CPU"},
+		{20, 10, 50, "neither is saturated"},
+	} {
+		w := &Way{Figures: []Figure{{postmasterCPU, c.ran, ""}, {postmasterReady, c.ready, ""}, {machineCPU, c.machine, ""}}}
+		if got := judgePostmaster(w); !strings.Contains(got, c.says) {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	if got := judgePostmaster(&Way{}); got != "" {
+		t.Errorf("without figures: %s", got)
+	}
+}
+
+func TestTheSweepSaysHowFarTheServerKeptUp(t *testing.T) {
+	t.Parallel()
+	at := func(rate int, answered, median float64) sweep {
+		return sweep{rate: rate, way: &Way{Rate: answered, Latency: &Latency{P50: median}, Figures: []Figure{{acceptedAfter, 0.2, "ms"}, {postmasterCPU, 96, "%"}}}}
+	}
+	for _, c := range []struct {
+		all  []sweep
+		says []string
+	}{
+		{[]sweep{at(100, 100, 2), at(200, 199, 3)}, []string{"kept up with every rate", "200 connections"}},
+		{[]sweep{at(100, 100, 2), at(200, 150, 900)}, []string{"At 100 connections per second the server kept up", "Of 200 per second it answered 150", "900 ms", "0.2 ms", "saturated"}},
+	} {
+		got := sweepText(c.all)
+		for _, part := range c.says {
+			if !strings.Contains(got, part) {
+				t.Errorf("%q is not in: %s", part, got)
+			}
+		}
+	}
+}
+
+func TestHugePagesAreReservedAndPutBack(t *testing.T) {
+	pgtest.Alone(t, "it reserves memory of the whole machine")
+	before, err := readHuge()
+	if err != nil || os.Getuid() != 0 {
+		t.Skip("only root on Linux can reserve huge pages")
+	}
+	c := tiny("storm", "")
+	c.Storm.NoReserve = false
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(r.Notes, " ")
+	if r.Way("at once, huge pages") == nil && !strings.Contains(notes, "Huge pages were not measured") {
+		t.Errorf("huge pages were not measured, and no note says why: %s", notes)
+	}
+	if after, err := readHuge(); err != nil || after != before {
+		t.Errorf("%d huge pages are reserved, and %d were before: %v", after, before, err)
 	}
 }
 

@@ -142,3 +142,14 @@ func transaction(ctx context.Context, conn *pgx.Conn, add func(b *pgx.Batch)) er
 	b.Queue(`COMMIT`)
 	return conn.SendBatch(ctx, b).Close()
 }
+
+// during repeats step in each session until the returned function is called, which returns when all have stopped.
+func (c *sessions) during(ctx context.Context, m *load.Tally, step func(ctx context.Context, conn *pgx.Conn, i int) error) (stop func() error) {
+	until, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- c.work(ctx, until, m, step) }() // ends with until; stop waits for it
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}

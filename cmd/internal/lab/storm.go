@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
@@ -12,34 +13,56 @@ import (
 // StormSize is the size of scenario storm.
 type StormSize struct {
 	Clients int           // that connect at the same moment; default 2,000
-	Rounds  int           // rounds in which the ways alternate; default 3
+	Rounds  int           // rounds in which the ways alternate; default 2
 	Jitter  time.Duration // period over which clients with jitter spread; default 10 s
 	Queries int           // sessions that run small parallel queries at the same time; default 4
+	Pool    int           // sessions of PgBouncer and of the standing pool; default 20
+	Rates   []int         // connections per second of the sweep; default 100, 200, 400, …, 6400
+
+	// NoReserve measures huge pages only if the machine has some. Otherwise, if root runs the lab, it reserves what it needs for the run.
+	NoReserve bool
 }
 
 var stormScenario = &scenario{
 	title: "A connection storm saturates the postmaster",
 	about: "Clients wait for a signal and connect when they receive it, all at the same moment. The postmaster forks their backends, reaps " +
 		"them and starts parallel workers in one loop on one core. The lab measures the time from a client's startup message to the server's " +
-		"first answer, the request for authentication. Clients do not go beyond that, and none disconnects before the last has its answer.",
+		"first answer, the request for authentication. Clients do not go beyond that, and none disconnects before the last has its answer. Before " +
+		"the storms, clients arrive at one rate after another, until the server does not keep up. After them, postmasters get a small share of a " +
+		"core each, so that their limit is reached while the machine has time left.",
 	needs: func(c *Config) needs {
 		c.Storm.Clients = cmp.Or(c.Storm.Clients, 2000)
-		c.Storm.Rounds = cmp.Or(c.Storm.Rounds, 3)
+		c.Storm.Rounds = cmp.Or(c.Storm.Rounds, 2)
 		c.Storm.Queries = cmp.Or(c.Storm.Queries, 4)
 		c.Storm.Jitter = cmp.Or(c.Storm.Jitter, 10*time.Second)
-		return needs{connections: c.Storm.Clients + c.Storm.Queries + 20, weir: true, parameters: stormParameters}
+		c.Storm.Pool = cmp.Or(c.Storm.Pool, 20)
+		if len(c.Storm.Rates) == 0 {
+			c.Storm.Rates = []int{100, 200, 400, 800, 1600, 3200, 6400}
+		}
+		slices.Sort(c.Storm.Rates)
+		return needs{connections: c.Storm.Clients + 2*c.Storm.Queries + 2*c.Storm.Pool + 20, weir: true, parameters: stormParameters}
 	},
 	run:  runStorm,
 	load: loadStorm,
 }
 
-// A waiting client must not be disconnected by the timeout. Huge pages, if the machine has any, are measured separately.
-var stormParameters = map[string]string{"authentication_timeout": "600s", "huge_pages": "off"}
+// A waiting client must not be disconnected by the timeout. Huge pages, if the machine has any, are measured separately. There are as many
+// parallel workers as in the story.
+var stormParameters = map[string]string{"authentication_timeout": "600s", "huge_pages": "off", "max_worker_processes": "520", "max_parallel_workers": "512"}
 
 const (
-	makeSmall  = `CREATE TABLE weir_lab.small AS SELECT n, repeat('x', 100) AS filler FROM generate_series(1, 2000) n`
-	countSmall = `SELECT count(*) FROM weir_lab.small`
+	makeSmall = `CREATE TABLE weir_lab.small AS SELECT n::bigint AS id FROM generate_series(0, 100000) n; ANALYZE weir_lab.small`
+	sumSmall  = `SELECT sum(id) FROM weir_lab.small`
 )
+
+// churnSettings are those of the story's function that starts as many workers as it can: a query over 100,001 rows, which takes some
+// milliseconds, gets six workers, and its session waits for all of them.
+func churnSettings(workers string) []Setting {
+	return []Setting{
+		{"max_parallel_workers_per_gather", workers}, {"max_parallel_workers", "512"}, {"parallel_leader_participation", "off"}, {"parallel_setup_cost", "0"},
+		{"parallel_tuple_cost", "0"}, {"min_parallel_table_scan_size", "0"}, {"min_parallel_index_scan_size", "0"},
+	}
+}
 
 func runStorm(ctx context.Context, r *run) error {
 	size := r.Storm
@@ -50,6 +73,8 @@ func runStorm(ctx context.Context, r *run) error {
 	r.set("rounds", size.Rounds)
 	r.set("jitter", size.Jitter)
 	r.set("sessions with parallel queries", size.Queries)
+	r.set("sessions of PgBouncer and of the standing pool", size.Pool)
+	r.set("rates of the sweep", list(size.Rates))
 	if _, err := r.site.guard.Exec(ctx, makeSmall); err != nil {
 		return err
 	}
@@ -59,11 +84,12 @@ func runStorm(ctx context.Context, r *run) error {
 	}
 	defer h.stop()
 	defer signal.close()
-	ways, closeWays, err := stormWays(ctx, r, h)
-	defer closeWays()
+	plan, err := stormWays(ctx, r, h)
+	defer plan.close()
 	if err != nil {
 		return err
 	}
+	ways := plan.ways
 	sampler, _, err := r.watchers(ctx)
 	if err != nil {
 		return err
@@ -72,27 +98,34 @@ func runStorm(ctx context.Context, r *run) error {
 	postmaster := 0
 	if r.site.server != nil {
 		postmaster = r.site.server.PID()
-		gauges = postmasterGauge(postmaster)
 	}
-	if err := measureLone(ctx, r, ways[0].targets[0]); err != nil {
+	if err := measureLone(ctx, r, plan.home); err != nil {
+		return err
+	}
+	r.steps = 1 + len(size.Rates) + size.Rounds*len(ways) + 6
+	swept, err := runSweep(ctx, r, plan.home, postmaster)
+	if err != nil {
 		return err
 	}
 	// The first storm of a process and of a server allocates memory that later ones reuse: it is not counted.
 	r.say("running a storm that is not counted")
-	if _, err := storm(ctx, size.Clients, ways[0].targets, signal, noJitter, load.NewTally()); err != nil {
+	if _, err := storm(ctx, size.Clients, ways[0].call, signal, noJitter, load.NewTally()); err != nil {
 		return err
 	}
-	r.steps = 1 + size.Rounds*len(ways)
 	for range size.Rounds {
 		for _, w := range ways {
 			if err := settle(ctx, w.targets); err != nil {
 				return err
 			}
+			if postmaster > 0 {
+				gauges = postmasterGauge(postmaster)
+			}
 			err := r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *load.Tally) error {
-				before, _ := cpuTime(postmaster)
+				before, known := effortOf(w.postmaster)
 				defer func() {
-					after, _ := cpuTime(postmaster)
-					w.cpu += after - before
+					if after, ok := effortOf(w.postmaster); ok && known {
+						w.work.add(before, after)
+					}
 				}()
 				return w.blow(ctx, until, size.Clients, signal, m)
 			})
@@ -104,8 +137,18 @@ func runStorm(ctx context.Context, r *run) error {
 	for _, w := range ways {
 		r.result.Ways = append(r.result.Ways, w.sumStorm())
 	}
+	if err := settle(ctx, plan.ends()); err != nil {
+		return err
+	}
+	if share := budgetOf(swept); share > 0 && r.site.server != nil {
+		if err := runBudgets(ctx, r, share, plan.budgets()); err != nil {
+			return err
+		}
+	} else {
+		r.note("Postmasters at a fixed CPU budget were not measured: that requires private servers, and a system that tells what they use.")
+	}
 	chartStorm(r, ways)
-	r.result.Verdict = stormVerdict(r.result, size)
+	r.result.Verdict = stormVerdict(r.result, size, swept)
 	return nil
 }
 

@@ -81,8 +81,42 @@ func knockAt(ctx context.Context, to target, i int) (k knock) {
 	return k
 }
 
+// cutOff reports whether a client has no answer only because the time is over. A connection's deadline, which is the same moment, may come first.
+func cutOff(until context.Context, err error) bool {
+	var n net.Error
+	return err != nil && (until.Err() != nil || errors.As(err, &n) && n.Timeout())
+}
+
+// call is how client i asks for what it needs.
+type call func(ctx context.Context, i int) knock
+
+// spread makes clients connect to one of the targets each.
+func spread(targets []target) call {
+	return func(ctx context.Context, i int) knock { return knockAt(ctx, targets[i%len(targets)], i) }
+}
+
+// borrow makes clients share sessions that exist already: each waits until one is free, and uses it for a small query.
+func borrow(pool *sessions) call {
+	free := make(chan int, len(pool.conns))
+	for i := range pool.conns {
+		free <- i
+	}
+	return func(ctx context.Context, _ int) (k knock) {
+		asked := time.Now()
+		select {
+		case i := <-free:
+			_, k.err = pool.conns[i].Exec(ctx, `SELECT 1`)
+			free <- i
+		case <-ctx.Done():
+			k.err = ctx.Err()
+		}
+		k.answered = time.Since(asked)
+		return k
+	}
+}
+
 // storm makes clients connect when they receive the signal, each after its jitter, and returns when all have an answer.
-func storm(ctx context.Context, clients int, targets []target, g *signal, jitter func() time.Duration, m *load.Tally) ([]knock, error) {
+func storm(ctx context.Context, clients int, call call, g *signal, jitter func() time.Duration, m *load.Tally) ([]knock, error) {
 	g.again()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,7 +135,7 @@ func storm(ctx context.Context, clients int, targets []target, g *signal, jitter
 				knocks[i].err = ctx.Err()
 				return
 			}
-			knocks[i] = knockAt(ctx, targets[i%len(targets)], i)
+			knocks[i] = call(ctx, i)
 			answered[i] = time.Now()
 			if k := &knocks[i]; k.err == nil && !k.refused {
 				m.Did(1, k.answered)

@@ -11,6 +11,8 @@ import (
 const (
 	acceptedAfter = "TCP accept, median"
 	lastAnswered  = "last client answered after"
+	workerWaits   = "querying sessions that wait for workers to start or end"
+	tableSize     = "page tables of the postmaster"
 )
 
 // sumStorm adds the figures of storms to the way.
@@ -35,11 +37,21 @@ func (w *stormWay) sumStorm() *Way {
 		}
 		return round(float64(d[len(d)/2].Microseconds()) / 1000)
 	}
-	if w.cpu > 0 {
-		w.way.Figures = append(w.way.Figures, Figure{postmasterCPU, round(100 * ratio(w.cpu.Seconds(), w.seconds)), "% of a core"})
+	w.way.Figures = append(w.way.Figures, w.work.figures()...)
+	if kB, ok := pageTables(w.postmaster); ok {
+		w.way.Figures = append(w.way.Figures, Figure{tableSize, kB, "kB"})
+	}
+	if middle(accepted) > 0 { // else there was nothing to accept
+		w.way.Figures = append(w.way.Figures, Figure{acceptedAfter, middle(accepted), "ms"})
+	}
+	if w.querying > 0 {
+		w.way.Figures = append(w.way.Figures, Figure{"queries meanwhile", round(float64(w.queried) / w.querying.Seconds()), "per second"})
+	}
+	if w.started > 0 {
+		w.way.Figures = append(w.way.Figures, Figure{"parallel workers started", round(float64(w.started) / w.querying.Seconds()), "per second"},
+			Figure{workerWaits, round(100 * w.waits.share("IPC:BgWorkerStartup", "IPC:BgWorkerShutdown", "IPC:BgworkerStartup", "IPC:BgworkerShutdown")), "% of the time"})
 	}
 	w.way.Figures = append(w.way.Figures,
-		Figure{acceptedAfter, middle(accepted), "ms"},
 		Figure{lastAnswered, round(last.Seconds()), "s"},
 		Figure{"signal received by the last client after", round(float64(heard.Microseconds()) / 1000), "ms"},
 		Figure{"refused", float64(refused), "connections"},
@@ -62,6 +74,18 @@ func chartStorm(r *run, ways []*stormWay) {
 		}
 		slices.Sort(since)
 		slices.Sort(took)
+		if w == ways[0] {
+			accepts := Line{Name: "TCP accept, at once", Kind: Baseline}
+			var accepted []float64
+			for _, k := range w.knocks {
+				accepted = append(accepted, float64(k.accepted.Microseconds())/1000)
+			}
+			slices.Sort(accepted)
+			for i := 1; i <= 100 && len(accepted) > 0; i++ {
+				accepts.X, accepts.Y = append(accepts.X, float64(i)), append(accepts.Y, round(accepted[max(i*len(accepted)/100, 1)-1]))
+			}
+			waited.Lines = append(waited.Lines, accepts)
+		}
 		a, b := Line{Name: w.way.Name, Kind: w.way.Kind}, Line{Name: w.way.Name, Kind: w.way.Kind}
 		const points = 100
 		for i := 1; i <= points && len(since) > 0; i++ {
@@ -82,7 +106,7 @@ func chartStorm(r *run, ways []*stormWay) {
 	}
 }
 
-func stormVerdict(r *Result, size StormSize) Verdict {
+func stormVerdict(r *Result, size StormSize, swept []sweep) Verdict {
 	lone, once := r.Way("one after the other"), r.Way("at once")
 	if lone.Latency == nil || once.Latency == nil {
 		return Verdict{Text: "Not shown: no client got an answer."}
@@ -94,23 +118,38 @@ func stormVerdict(r *Result, size StormSize) Verdict {
 		"last gets its answer after %s s, although TCP accepts half of them within %s ms. A single client waits %s ms, %s times less. %s connections per second were served",
 		size.Clients, Number(once.Latency.P50), Number(last), Number(accept), Number(lone.Latency.P50), Number(times),
 		Number(ratio(float64(size.Clients), last)))
-	if cpu, ok := once.Figure(postmasterCPU); ok {
-		what += fmt.Sprintf(", while the postmaster itself got %s%% of a core", Number(cpu))
+	if because := judgePostmaster(once); because != "" {
+		what += "; meanwhile " + because
 	}
 	var fixes []string
+	if text := sweepText(swept); text != "" {
+		fixes = append(fixes, text)
+	}
 	with, without := r.Way("at once, beside parallel queries"), r.Way("at once, beside the same queries without workers")
 	if with != nil && without != nil && with.Latency != nil && without.Latency != nil {
-		fixes = append(fixes, fmt.Sprintf("Next to parallel queries half wait %s ms or longer; next to the same queries without workers, %s ms.",
-			Number(with.Latency.P50), Number(without.Latency.P50)))
+		text := fmt.Sprintf("Next to parallel queries half wait %s ms or longer; next to the same queries without workers, %s ms", Number(with.Latency.P50), Number(without.Latency.P50))
+		if waits, ok := with.Figure(workerWaits); ok {
+			text += fmt.Sprintf(". The queries' own sessions spend %.0f%% of their time waiting for workers to start or end (IPC:BgWorkerStartup, IPC:BgWorkerShutdown)", waits)
+		}
+		fixes = append(fixes, text+".")
 	}
 	for _, w := range r.Ways {
 		if w.Kind == Fix && w.Latency != nil {
-			last, _ := w.Figure(lastAnswered)
+			last, ok := w.Figure(lastAnswered)
+			if !ok { // at a budget
+				continue
+			}
 			fixes = append(fixes, fmt.Sprintf("%s: half wait %s ms or longer, and the last gets its answer after %s s.",
 				capital(w.Name), Number(w.Latency.P50), Number(last)))
 		}
 	}
-	return verdict(times, what, fixes)
+	home, ok1 := once.Figure(tableSize)
+	if huge := r.Way("at once, huge pages"); huge != nil && ok1 {
+		if kB, ok := huge.Figure(tableSize); ok {
+			fixes = append(fixes, fmt.Sprintf("Huge pages make the postmaster's page tables %s kB instead of %s.", Number(kB), Number(home)))
+		}
+	}
+	return verdict(times, what, append(fixes, budgetText(r)...))
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

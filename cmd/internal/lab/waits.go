@@ -150,6 +150,20 @@ func (w *waitTrack) top() (events []Wait, dominant Dominant) {
 	return events, dominant
 }
 
+// share returns the share of some events of all time of busy sessions, including what they wait for by choice.
+func (w *waitTrack) share(events ...string) float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	some, all := 0, 0
+	for what, n := range w.total {
+		all += n
+		if slices.Contains(events, what.event) {
+			some += n
+		}
+	}
+	return ratio(float64(some), float64(all))
+}
+
 // lines returns the series of the classes that were seen.
 func (w *waitTrack) lines(at []float64) []Line {
 	var lines []Line

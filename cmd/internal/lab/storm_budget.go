@@ -1,0 +1,195 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
+)
+
+// budgetWay measures servers whose postmasters have a small share of a core each. A small machine has too few cores to bring a postmaster to the
+// limit of one. With a budget that is small enough, its limit is reached while the machine has time left, as on a large machine.
+type budgetWay struct {
+	name, what string
+	kind       Kind
+	servers    []*site
+	queries    *sessions // that run at the same time; nil: none
+}
+
+const budgetUsed = "used of their budgets"
+
+// budgetOf chooses the share of a core from what a sweep has shown: three postmasters together should serve six tenths of what the machine can.
+func budgetOf(all []sweep) float64 {
+	var most float64
+	var ran time.Duration
+	var answered int64
+	for _, s := range all {
+		most = max(most, s.way.Rate)
+		ran += s.ran
+		answered += s.way.Done
+	}
+	if answered == 0 || ran == 0 {
+		return 0
+	}
+	return min(max(0.2*most*ran.Seconds()/float64(answered), 0.004), 0.3)
+}
+
+// runBudgets measures the ways.
+func runBudgets(ctx context.Context, r *run, share float64, ways []budgetWay) error {
+	clients := min(max(r.Storm.Clients/10, 10), 100) // of each server
+	setting := Setting{"CPU budget of each postmaster", fmt.Sprintf("%s%% of a core", Number(100*share))}
+	for _, w := range ways {
+		way := &Way{Name: budgetName(w.name), Kind: w.kind, What: fmt.Sprintf("%s; %d clients of each connect again and again, and leave with the request for authentication", w.what, clients),
+			Unit: "connections", Settings: []Setting{setting}}
+		if err := measureBudget(ctx, r, way, w, share, clients); err != nil {
+			if ctx.Err() != nil || !errors.Is(err, errBudget) {
+				return err
+			}
+			r.note("Postmasters at a fixed CPU budget were not measured: %v.", err)
+			return nil
+		}
+	}
+	return nil
+}
+
+func budgetName(name string) string { return "at a CPU budget: " + name }
+
+var errBudget = errors.New("the system does not grant budgets of CPU time to this user")
+
+func measureBudget(ctx context.Context, r *run, way *Way, w budgetWay, share float64, clients int) (err error) {
+	lasts := max(r.Duration/4, 300*time.Millisecond)
+	var targets []target
+	for _, s := range w.servers {
+		to, err := targetOf(s.url)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, to)
+	}
+	stopQueries := w.query(ctx)
+	defer func() {
+		err = errors.Join(err, stopQueries())
+		if err == nil {
+			err = settle(ctx, targets) // the postmasters still have to answer those who have left
+		}
+	}()
+	for _, s := range w.servers { // lifted before the queries end, which need their postmaster for that
+		if err := setBudget(s.server.PID(), share); err != nil {
+			return fmt.Errorf("%w: %w", errBudget, err)
+		}
+		defer func() { err = errors.Join(err, lift(s.server.PID())) }()
+	}
+	t := newTrack(way, lasts)
+	t.latencyOf = "from startup message to request for authentication"
+	works := make([]toil, len(w.servers))
+	err = r.measure(ctx, t, lasts, nil, nil, func(until context.Context, m *load.Tally) error {
+		before := make([]effort, len(works))
+		for i, s := range w.servers {
+			before[i], _ = effortOf(s.server.PID())
+		}
+		var all sync.WaitGroup
+		errs := make([]error, clients*len(targets))
+		for i := range errs {
+			all.Go(func() {
+				for until.Err() == nil {
+					k := knockAt(until, targets[i%len(targets)], i)
+					if k.conn != nil {
+						k.conn.Close()
+					}
+					if k.err != nil && !cutOff(until, k.err) {
+						errs[i] = k.err
+						return
+					}
+					if k.err == nil && !k.refused {
+						m.Did(1, k.answered)
+					}
+				}
+			})
+		}
+		all.Wait()
+		for i, s := range w.servers {
+			after, _ := effortOf(s.server.PID())
+			works[i].add(before[i], after)
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	t.sum()
+	var ran, lasted time.Duration
+	for _, work := range works {
+		ran, lasted = ran+work.ran, lasted+work.lasted
+	}
+	way.Figures = append(way.Figures, Figure{budgetUsed, round(100 * ratio(ran.Seconds(), share*lasted.Seconds())), "%"},
+		Figure{machineCPU, round(100 * ratio(float64(works[0].busy), float64(works[0].all))), "%"})
+	r.result.Ways = append(r.result.Ways, way)
+	return nil
+}
+
+// query runs the way's queries until the returned function is called.
+func (w budgetWay) query(ctx context.Context) (stop func() error) {
+	if w.queries == nil {
+		return func() error { return nil }
+	}
+	return w.queries.during(ctx, load.NewTally(), repeatQuery)
+}
+
+// budgetText compares the ways that were measured.
+func budgetText(r *Result) (sentences []string) {
+	rate := func(name string) (float64, *Way) {
+		if w := r.Way(budgetName(name)); w != nil {
+			return w.Rate, w
+		}
+		return 0, nil
+	}
+	one, first := rate("1 postmaster")
+	if first == nil {
+		return nil
+	}
+	used, _ := first.Figure(budgetUsed)
+	machine, _ := first.Figure(machineCPU)
+	limit := "which is its limit"
+	if used < 90 {
+		limit = fmt.Sprintf("of which it uses %.0f%%, so that something else is its limit", used)
+	}
+	text := fmt.Sprintf("With %s each, %s, one postmaster answers %s connections per second, while the machine's CPUs are %.0f%% busy", first.Settings[0].Value, limit,
+		Number(one), machine)
+	for _, n := range []int{2, 3} {
+		if more, w := rate(fmt.Sprintf("%d postmasters", n)); w != nil {
+			text += fmt.Sprintf("; %d answer %s, %s times as many", n, Number(more), Number(ratio(more, one)))
+		}
+	}
+	sentences = append(sentences, text+".")
+	with, w := rate("beside parallel queries")
+	without, v := rate("beside the same queries without workers")
+	if w != nil && v != nil {
+		sentences = append(sentences, fmt.Sprintf("Beside parallel queries, whose workers the same postmaster starts and reaps, it answers %s; beside the same queries without workers, %s.",
+			Number(with), Number(without)))
+	}
+	if huge, w := rate("huge pages"); w != nil {
+		sentences = append(sentences, fmt.Sprintf("With huge pages it answers %s, %.0f%% of what it answers without.", Number(huge), 100*ratio(huge, one)))
+	}
+	return sentences
+}
+
+// budgetWays lists what can be measured with the servers and sessions of the storms.
+func budgetWays(servers []*site, huge *site, parallel, serial *sessions) []budgetWay {
+	ways := []budgetWay{{"1 postmaster", "one server", Collapse, servers[:1], nil}}
+	for n := 2; n <= len(servers); n++ {
+		ways = append(ways, budgetWay{fmt.Sprintf("%d postmasters", n), fmt.Sprintf("%d servers", n), Fix, slices.Clone(servers[:n]), nil})
+	}
+	// One session is enough: for each query the postmaster starts six workers.
+	parallel, serial = &sessions{parallel.conns[:1]}, &sessions{serial.conns[:1]}
+	ways = append(ways,
+		budgetWay{"beside parallel queries", "one server, whose postmaster also starts and reaps the workers of parallel queries", Collapse, servers[:1], parallel},
+		budgetWay{"beside the same queries without workers", "one server, next to the same queries without workers", Baseline, servers[:1], serial})
+	if huge != nil {
+		ways = append(ways, budgetWay{"huge pages", "one server with huge pages", Fix, []*site{huge}, nil})
+	}
+	return ways
+}
