@@ -33,7 +33,7 @@ func (labCmd) Help() string {
 
 // labFlags are common to all scenarios.
 type labFlags struct {
-	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 45s)."`
+	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 20s)."`
 	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
 	Report        string        `placeholder:"FILE" help:"Write a self-contained HTML report with charts."`
 	PostgresMajor int           `name:"postgres-major" placeholder:"18" help:"Major version of the private PostgreSQL, 14 to 18. To use an installed one, set WEIR_POSTGRES to its directory."`
@@ -131,9 +131,9 @@ func (c *labTreeCmd) Run(ctx context.Context, s *streams, d *database, k *kong.C
 
 type labPinnedCmd struct {
 	labFlags
-	Rate    int    `default:"1000" help:"Jobs enqueued per second."`
+	Rate    int    `default:"1500" help:"Jobs enqueued per second."`
 	Workers int    `default:"8" help:"Number of sessions that claim jobs."`
-	Pin     string `default:"both" enum:"both,read,write" help:"read: a snapshot that stays open; write: an idle transaction that holds an xid; both, one after another."`
+	Pin     string `default:"all" enum:"all,read,write,standby,slot,prepared" help:"With which pin all queues are measured. read: a snapshot that stays open; write: an idle transaction that holds an xid; standby: a snapshot on a standby; slot: an abandoned replication slot; prepared: a prepared transaction; all: read, and the others with some of the queues."`
 }
 
 func (labPinnedCmd) Help() string {
@@ -142,7 +142,7 @@ func (labPinnedCmd) Help() string {
 
 func (c *labPinnedCmd) config() (lab.Config, string) {
 	size := lab.PinnedSize{Rate: c.Rate, Workers: c.Workers}
-	if c.Pin != "both" {
+	if c.Pin != "all" {
 		size.Pins = []string{c.Pin}
 	}
 	return lab.Config{Scenario: "pinned", Pinned: size}, fmt.Sprintf("--rate %d --workers %d --pin %s", c.Rate, c.Workers, c.Pin)
@@ -154,7 +154,7 @@ func (c *labPinnedCmd) Run(ctx context.Context, s *streams, d *database, k *kong
 
 type labAllCmd struct {
 	labFlags
-	PinnedDuration time.Duration `placeholder:"45s" help:"How long each variant of pinned is measured. Default: --duration, or 45s."`
+	PinnedDuration time.Duration `placeholder:"20s" help:"How long each variant of pinned is measured. Default: --duration, or 20s."`
 }
 
 func (labAllCmd) Help() string { return labExample("weir lab all --report lab.html --json lab.json") }

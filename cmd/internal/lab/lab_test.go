@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func tiny(scenario, url string) Config {
 		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}},
 		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2, Pool: 3, Rates: []int{20, 60}, NoReserve: true},
 		Tree:      TreeSize{Workers: 4, Parents: 2, Children: 10},
-		Pinned:    PinnedSize{Rate: 300, Workers: 2, Pins: []string{"read", "write"}},
+		Pinned:    PinnedSize{Rate: 300, Workers: 2},
 	}
 }
 
@@ -38,7 +39,7 @@ func TestEveryScenarioEndsWithAPlausibleResultAndCleansUp(t *testing.T) {
 			begun := time.Now()
 			c := tiny(name, url)
 			if name == "pinned" { // which must also work before its pin
-				c.Duration = 2 * time.Second
+				c.Duration = 1500 * time.Millisecond
 			}
 			r, err := Run(t.Context(), c)
 			if err != nil {
@@ -433,10 +434,10 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `CREATE SCHEMA weir_lab`); err != nil {
 		t.Fatal(err)
 	}
-	for _, q := range sqlQueues {
+	for _, q := range append(slices.Clone(sqlQueues), relayQueue) {
 		t.Run(q.name, func(t *testing.T) {
-			const jobs = 200
-			if _, err := conn.Exec(t.Context(), strings.Join(append(q.setup, ""), ";")); err != nil {
+			const jobs = 1200 // one of which is slow
+			if _, err := conn.Exec(t.Context(), strings.Join(q.setup, ";")); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := conn.Exec(t.Context(), q.enqueue, jobs); err != nil {
@@ -447,7 +448,10 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer workers.close()
-			trial := &trial{PinnedSize: PinnedSize{Workers: 4}, queue: q, sessions: workers, calm: load.NewTally(), late: load.NewTally(), begun: time.Now(), pinAfter: time.Hour}
+			trial := &trial{
+				PinnedSize: PinnedSize{Workers: 4}, phases: phasesOf(time.Hour), queue: q, sessions: workers,
+				calm: load.NewTally(), hard: load.NewTally(), waits: load.NewTally(), begun: time.Now(),
+			}
 			until, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			m := load.NewTally()
@@ -461,6 +465,13 @@ func TestEveryQueueDoesEachJobOnce(t *testing.T) {
 			}
 			if got := trial.done.Load(); got != jobs {
 				t.Errorf("%d of %d jobs were done", got, jobs)
+			}
+			var left int64
+			if err := conn.QueryRow(t.Context(), q.left, 0.0).Scan(&left); err != nil || left != 0 {
+				t.Errorf("%d jobs were left: %v", left, err)
+			}
+			if _, waits := trial.waits.Cut(); waits.Times() == nil || waits.Times().Count != jobs {
+				t.Errorf("the waits of %d jobs were recorded as %+v", jobs, waits.Times())
 			}
 			if _, err := conn.Exec(t.Context(), q.cleanup); err != nil {
 				t.Fatal(err)

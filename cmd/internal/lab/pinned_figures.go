@@ -2,61 +2,116 @@ package lab
 
 import (
 	"fmt"
-
-	"github.com/weir-pg/weir/cmd/internal/load"
+	"strings"
+	"time"
 )
 
 const (
-	claimBefore  = "claim before the pin, median"
-	claimLate    = "claim at the end, median" // the last quarter of the time
-	rateBefore   = "jobs per second before the pin"
-	rateAtEnd    = "jobs per second at the end"
-	backlogAtEnd = "backlog at the end"
-	deadAtEnd    = "dead tuples at the end"
+	claimBefore      = "claim before the pin, median"
+	claimLate        = "claim at the end of the pin, median" // its last third
+	rateBefore       = "jobs per second before the pin"
+	rateLate         = "jobs per second at the end of the pin"
+	backlogAtRelease = "backlog when the pin ends"
+	deadAtRelease    = "dead tuples when the pin ends"
+	goneAfter        = "seconds until the backlog is gone" // missing: it was not
+	backlogAtEnd     = "backlog at the end"
+	waitBefore       = "longest wait of a job before the pin"
+	leftBehind       = "jobs that were not found"
+	guardedAfter     = "seconds until the guard ended the pin"
 )
+
+// within returns the values of a series between two times.
+func (k *track) within(series []float64, from, to time.Duration) (values []float64) {
+	for i, at := range k.at {
+		if i < len(series) && at > from.Seconds() && at <= to.Seconds() {
+			values = append(values, series[i])
+		}
+	}
+	return values
+}
+
+func last(series []float64) float64 {
+	if len(series) == 0 {
+		return 0
+	}
+	return series[len(series)-1]
+}
 
 func (t *trial) figures(k *track) []Figure {
 	_, before := t.calm.Cut()
-	_, late := t.late.Cut()
-	calm := 0 // intervals before the pin
-	for calm < len(k.at) && k.at[calm] <= t.pinAfter.Seconds() {
-		calm++
-	}
-	last := func(series []float64) float64 {
-		if len(series) == 0 {
-			return 0
-		}
-		return series[len(series)-1]
-	}
-	return []Figure{
+	_, hard := t.hard.Cut()
+	_, waits := t.waits.Cut()
+	p := t.phases
+	all := []Figure{
 		{claimBefore, milliseconds(before, 50), "ms"},
-		{claimLate, milliseconds(late, 50), "ms"},
-		{"claim at the end, 99th percentile", milliseconds(late, 99), "ms"},
-		{rateBefore, round(mean(k.rate[:max(calm, 1)])), "jobs/s"},
-		{rateAtEnd, round(mean(k.rate[len(k.rate)*3/4:])), "jobs/s"},
-		{backlogAtEnd, float64(t.enqueued.Load() - t.done.Load()), "jobs"},
-		{deadAtEnd, last(k.gauges["dead tuples"]), "rows"},
+		{claimLate, milliseconds(hard, 50), "ms"},
+		{"claim at the end of the pin, 99th percentile", milliseconds(hard, 99), "ms"},
+		{rateBefore, k.during(k.rate, 0, p.pin), "jobs/s"},
+		{rateLate, k.during(k.rate, p.late(), p.release), "jobs/s"},
+		{deadAtRelease, last(k.within(k.gauges[deadRows], 0, p.release)), "rows"},
+		{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"},
 	}
+	if after, ok := k.goneAfter(p, float64(t.Rate)/4); ok {
+		all = append(all, Figure{goneAfter, round(after), "s"})
+	}
+	all = append(all, Figure{backlogAtEnd, float64(t.enqueued.Load() - t.done.Load()), "jobs"}, Figure{waitBefore, milliseconds(waits, 100), "ms"})
+	if t.queue.left != "" {
+		all = append(all, Figure{leftBehind, float64(t.left), "jobs"})
+	}
+	if at := time.Duration(t.guarded.Load()); at > 0 {
+		all = append(all, Figure{guardedAfter, round((at - p.pin).Seconds()), "s"})
+	}
+	return all
 }
 
-func mean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
+// goneAfter returns how long after the pin's end the backlog was smaller than a quarter of what is enqueued in a second.
+func (k *track) goneAfter(p phases, small float64) (float64, bool) {
+	backlogs := k.gauges[backlog]
+	if last(k.within(backlogs, 0, p.release)) <= small {
+		return 0, true
 	}
-	return ratio(sum, float64(len(values)))
+	for i, at := range k.at {
+		if at > p.release.Seconds() && backlogs[i] <= small {
+			return at - p.release.Seconds(), true
+		}
+	}
+	return 0, false
 }
 
-func chartPinned(r *run, pin string, tracks []*track) {
-	at := Mark{At: calmTime(r.Duration).Seconds(), Label: "the long transaction starts"}
+// chartPinned charts the first pin, and all others together.
+func chartPinned(r *run, p phases, byPin map[string][]*track) {
+	var first, others []*track
+	var pins, more []string
+	for _, pin := range pinKinds() {
+		switch tracks := byPin[pin.name]; {
+		case len(tracks) == 0:
+		case first == nil:
+			first, pins = tracks, append(pins, pin.what)
+		default:
+			others, more = append(others, tracks...), append(more, pin.name+": "+pin.what)
+		}
+	}
 	from := len(r.result.Charts)
+	chartPins(r, "", strings.Join(pins, "")+".", first)
+	chartPins(r, ", other pins", strings.Join(more, "; ")+".", others)
+	marks := []Mark{
+		{0, p.pin.Seconds(), "before"}, {p.pin.Seconds(), p.release.Seconds(), "pinned"}, {p.release.Seconds(), p.total.Seconds(), "released"},
+	}
+	for i := range r.result.Charts[from:] {
+		r.result.Charts[from+i].Marks = marks
+	}
+}
+
+func chartPins(r *run, suffix, note string, tracks []*track) {
+	if len(tracks) == 0 {
+		return
+	}
 	x := Axis{Label: "seconds"}
-	backlogs := Chart{Title: "Backlog, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "jobs"}}
-	dead := Chart{Title: "Dead tuples, " + pin + " pin", Note: load.Pins[pin].What, Y: Axis{Label: "rows"}}
-	r.chartGauge(tracks, backlog, backlogs)
-	r.chartGauge(tracks, "dead tuples", dead)
-	claim := Chart{Title: "Time of a claim, median, " + pin + " pin", Note: load.Pins[pin].What, Kind: Lines, X: x, Y: Axis{Label: "ms", Log: true}}
-	rates := Chart{Title: "Jobs finished, " + pin + " pin", Note: load.Pins[pin].What, Kind: Lines, X: x, Y: Axis{Label: "jobs per second"}}
+	r.chartGauge(tracks, backlog, Chart{Title: "Backlog" + suffix, Note: note, Y: Axis{Label: "jobs"}})
+	r.chartGauge(tracks, oldest, Chart{Title: "Age of the oldest transaction" + suffix, Y: Axis{Label: "seconds"}})
+	r.chartGauge(tracks, deadRows, Chart{Title: "Dead tuples" + suffix, Y: Axis{Label: "rows"}})
+	claim := Chart{Title: "Time of a claim, median" + suffix, Kind: Lines, X: x, Y: Axis{Label: "ms", Log: true}}
+	rates := Chart{Title: "Jobs finished" + suffix, Kind: Lines, X: x, Y: Axis{Label: "jobs per second"}}
 	for _, t := range tracks {
 		claim.Lines = append(claim.Lines, Line{t.way.Name, t.way.Kind, t.at, t.p50})
 		rates.Lines = append(rates.Lines, Line{t.way.Name, t.way.Kind, t.at, rounded(t.rate)})
@@ -65,38 +120,66 @@ func chartPinned(r *run, pin string, tracks []*track) {
 	r.chart(rates)
 	for _, t := range tracks {
 		if lines := t.waits.lines(t.at); len(lines) > 0 {
-			r.chart(Chart{Title: "What sessions wait for: " + t.way.Name, Kind: Stack, X: x, Y: Axis{Label: "sessions, stacked"}, Lines: lines}, t.way.Settings...)
+			r.chart(Chart{Title: t.way.Name, Kind: Stack, X: x, Y: Axis{Label: "sessions, stacked"}, Lines: lines}, t.way.Settings...)
 		}
-	}
-	for i := range r.result.Charts[from:] {
-		r.result.Charts[from+i].Marks = []Mark{at}
 	}
 }
 
 func pinnedVerdict(r *Result, size PinnedSize) Verdict {
-	figure := func(w *Way, name string) string {
+	value := func(w *Way, name string) float64 {
 		v, _ := w.Figure(name)
-		return Number(v)
+		return v
 	}
-	times := func(w *Way) float64 {
-		late, _ := w.Figure(claimLate)
-		before, _ := w.Figure(claimBefore)
-		return ratio(late, before)
+	figure := func(w *Way, name string) string { return Number(value(w, name)) }
+	times := func(w *Way) float64 { return ratio(value(w, claimLate), value(w, claimBefore)) }
+	evaporation := func(w *Way) string {
+		after, gone := w.Figure(goneAfter)
+		switch {
+		case !gone:
+			return fmt.Sprintf("; when the pin had ended, %s of it were still there at the end", figure(w, backlogAtEnd))
+		case after > 0:
+			return fmt.Sprintf(", which was gone %s s after the pin had ended", Number(after))
+		}
+		return ""
 	}
 	var worst *Way
-	var fixes []string
+	var sentences []string
+	usual := 0.0 // how long a job waits that is claimed alone
+	if w := r.Way("SKIP LOCKED, DELETE, read pin"); w != nil {
+		usual = value(w, waitBefore)
+	}
 	for _, w := range r.Ways {
 		if w.Kind == Collapse && (worst == nil || times(w) > times(worst)) {
 			worst = w
 		}
-		if w.Kind == Fix {
-			fixes = append(fixes, fmt.Sprintf("%s: claims from %s to %s ms, a backlog of %s, %s dead rows.",
-				w.Name, figure(w, claimBefore), figure(w, claimLate), figure(w, backlogAtEnd), figure(w, deadAtEnd)))
-		}
 	}
-	what := fmt.Sprintf("%s: at the end half of its claims take %s ms or longer, %s before the long transaction: %s times more; it "+
-		"then finishes %s jobs per second, with %s before and %s enqueued, and has a backlog of %s and %s dead rows",
-		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateAtEnd),
-		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, backlogAtEnd), figure(worst, deadAtEnd))
-	return verdict(times(worst), what, fixes)
+	for _, w := range r.Ways {
+		if w == worst {
+			continue
+		}
+		s := fmt.Sprintf("%s: claims from %s to %s ms, %s, a backlog of %s", capital(w.Name), figure(w, claimBefore), figure(w, claimLate), count(value(w, deadAtRelease), "dead row"), figure(w, backlogAtRelease)) + evaporation(w)
+		if after, ok := w.Figure(guardedAfter); ok {
+			s += fmt.Sprintf("; the guard ended the pin after %s s", Number(after))
+		}
+		if n := value(w, leftBehind); n > 0 && value(w, backlogAtEnd) < float64(size.Rate) {
+			s += fmt.Sprintf("; %s that committed late were never found", count(n, "job"))
+		}
+		if ms := value(w, waitBefore); ms >= max(0.5*float64(slowJob.Milliseconds()), 2*usual) && usual > 0 {
+			s += fmt.Sprintf("; even before the pin a job waited for %s ms, because a slow one was before it in its batch, or with the only worker that looked for it", Number(ms))
+		}
+		sentences = append(sentences, s+".")
+	}
+	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it "+
+		"then finishes %s jobs per second, with %s before and %s enqueued, and has %s dead rows and a backlog of %s",
+		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateLate),
+		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
+	return verdict(times(worst), what, sentences)
+}
+
+// count writes a number of things.
+func count(n float64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return Number(n) + " " + what + "s"
 }

@@ -36,16 +36,18 @@ type needs struct {
 
 // site is a database to measure in.
 type site struct {
-	url     string
-	server  *embedded.Server // nil: an existing database
-	private load.Server
-	guard   *pgx.Conn // holds the lab's lock; creates and drops the schemas
-	weir    bool      // Weir's functions may be used
-	notes   []string
-	version string
-	number  int // server_version_num
-	super   bool
-	mine    bool // the lab's lock is held, so the lab's schemas in the database are this run's
+	url         string
+	server      *embedded.Server // nil: an existing database
+	private     load.Server
+	follower    *embedded.Server // a standby of the private server; nil: not started
+	followerDir string
+	guard       *pgx.Conn // holds the lab's lock; creates and drops the schemas
+	weir        bool      // Weir's functions may be used
+	notes       []string
+	version     string
+	number      int // server_version_num
+	super       bool
+	mine        bool // the lab's lock is held, so the lab's schemas in the database are this run's
 }
 
 // openSite starts a private server, or uses the given database after checking that it is empty.
@@ -205,6 +207,9 @@ func (s *site) clear(ctx context.Context) error {
 		return fmt.Errorf("lab: the database has a schema weir_lab that the lab has not created (its comment is %q): drop or rename it, or use "+
 			"another database", mark)
 	}
+	if err := unpin(ctx, s.guard); err != nil {
+		return err
+	}
 	if mark == markWeir {
 		if err := schema.Down(ctx, s.guard, 0); err != nil {
 			return fmt.Errorf("lab: remove Weir: %w", err)
@@ -239,7 +244,7 @@ func (s *site) close() error {
 	if s.guard != nil {
 		_ = s.guard.Close(ctx) // the server is being stopped anyway
 	}
-	return s.private.Remove(ctx)
+	return errors.Join(s.dropStandby(ctx), s.private.Remove(ctx))
 }
 
 // facts describes the server for the result.

@@ -240,9 +240,11 @@ func nextMultiXact(ctx context.Context, conn *pgx.Conn) (next int64, err error) 
 	return next, err
 }
 
+const deadRows = "dead tuples"
+
 // deadTuples reads the number of dead rows in a schema's tables from the statistics, which sessions update about once a second.
 func deadTuples(conn *pgx.Conn, schema string) gauge {
-	return gauge{"dead tuples", func(ctx context.Context) (dead float64, err error) {
+	return gauge{deadRows, func(ctx context.Context) (dead float64, err error) {
 		err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_all_tables WHERE schemaname = $1`, schema).Scan(&dead)
 		return dead, err
 	}}

@@ -1,0 +1,306 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/sleep"
+)
+
+// pinKind is one kind of long transaction, or of what has the same effect.
+type pinKind struct {
+	name, what string
+	session    bool // it is a session's, which the guard can end
+
+	unable  func(ctx context.Context, s *site) string // why it is impossible here, or ""
+	prepare func(ctx context.Context, t *trial) error // before the time is measured
+	open    func(ctx context.Context, t *trial) error
+	end     func(ctx context.Context, t *trial) error // returns an error if it was no longer open
+}
+
+// pinKinds are all pins, the one with which all queues are measured first.
+func pinKinds() []*pinKind {
+	able := func(context.Context, *site) string { return "" }
+	commit := func(ctx context.Context, t *trial) error {
+		_, err := t.holder.Exec(ctx, `COMMIT`)
+		return err
+	}
+	return []*pinKind{
+		{name: "read", what: load.Pins["read"].What, session: true, unable: able, prepare: holdHere, open: openWith(load.Pins["read"].SQL), end: commit},
+		{name: "write", what: load.Pins["write"].What, session: true, unable: able, prepare: holdHere, open: openWith(load.Pins["write"].SQL), end: commit},
+		{
+			name: "standby", what: "a transaction on a standby with hot_standby_feedback, which shows no session on the primary", session: true,
+			unable: standbyUnable, prepare: holdOnStandby, open: openOnStandby, end: commit,
+		},
+		{
+			name: "slot", what: "a replication slot whose standby is gone, and which keeps the rows that it last asked for", unable: slotUnable,
+			prepare: func(context.Context, *trial) error { return nil }, open: abandonSlot, end: dropPinSlot,
+		},
+		{
+			name: "prepared", what: "a prepared transaction that nobody commits, and which no session belongs to", unable: preparedUnable, prepare: holdHere,
+			open: openWith([]string{`BEGIN`, `SELECT pg_current_xact_id()`, `PREPARE TRANSACTION '` + pinPrepared + `'`}),
+			end: func(ctx context.Context, t *trial) error {
+				_, err := t.holder.Exec(ctx, `COMMIT PREPARED '`+pinPrepared+`'`)
+				return err
+			},
+		},
+	}
+}
+
+// What a pin leaves in the server if the lab is killed. The slot's name is followed by the database's oid, because slots belong to the whole server.
+const (
+	pinPrepared = "weir_lab_pin"
+	pinSlot     = "weir_lab_pin_"
+)
+
+// PinNames are the names of the pins, in order.
+func PinNames() (names []string) {
+	for _, p := range pinKinds() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+func pinNamed(name string) (*pinKind, error) {
+	for _, p := range pinKinds() {
+		if p.name == name {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("%q is not a pin: use one of %s", name, strings.Join(PinNames(), ", "))
+}
+
+// unpin removes what the pins of a lab that was killed have left.
+func unpin(ctx context.Context, conn *pgx.Conn) error {
+	rows, _ := conn.Query(ctx, `SELECT 'ROLLBACK PREPARED ' || quote_literal(gid) FROM pg_prepared_xacts WHERE gid = $1 AND database = current_database() AND owner = current_user
+		UNION ALL SELECT format('SELECT pg_drop_replication_slot(%L)', slot_name) FROM pg_replication_slots
+		WHERE NOT active AND slot_name = $2 || (SELECT oid FROM pg_database WHERE datname = current_database())`, pinPrepared, pinSlot) // rows report the error
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, sql := range all {
+		if err == nil {
+			_, err = conn.Exec(ctx, sql)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("lab: remove what pins the horizon: %w", err)
+	}
+	return nil
+}
+
+// unlimited are settings of a session that holds a pin.
+var unlimited = map[string]string{"idle_in_transaction_session_timeout": "0", "statement_timeout": "0"}
+
+func holdHere(ctx context.Context, t *trial) (err error) {
+	t.holder, err = connect(ctx, t.site.url, watcherName, unlimited)
+	return err
+}
+
+func openWith(statements []string) func(ctx context.Context, t *trial) error {
+	return func(ctx context.Context, t *trial) error {
+		for _, sql := range statements {
+			if _, err := t.holder.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func standbyUnable(_ context.Context, s *site) string {
+	if s.server == nil {
+		return "it needs a private server"
+	}
+	return ""
+}
+
+// standby returns the standby, which is started when it is first needed.
+func (s *site) standby(ctx context.Context) (*embedded.Server, error) {
+	if s.follower != nil {
+		return s.follower, nil
+	}
+	dir, err := os.MkdirTemp("", "weir-lab-*")
+	if err != nil {
+		return nil, err
+	}
+	s.followerDir = dir
+	if err := os.Chmod(dir, 0o711); err != nil { // if started by root, the server runs as another user, who needs access
+		return nil, err
+	}
+	s.follower, err = s.server.Standby(ctx, embedded.Config{Dir: dir, Parameters: map[string]string{
+		"hot_standby_feedback": "on", "max_standby_streaming_delay": "-1", "shared_buffers": "64MB",
+	}})
+	return s.follower, err
+}
+
+// dropStandby stops the standby.
+func (s *site) dropStandby(ctx context.Context) (err error) {
+	if s.follower != nil {
+		err = s.follower.Stop(ctx)
+	}
+	if s.followerDir != "" {
+		err = errors.Join(err, embedded.Remove(ctx, s.followerDir))
+	}
+	s.follower, s.followerDir = nil, ""
+	return err
+}
+
+func holdOnStandby(ctx context.Context, t *trial) error {
+	standby, err := t.site.standby(ctx)
+	if err != nil {
+		return err
+	}
+	t.holder, err = connect(ctx, standby.URL("postgres"), watcherName, unlimited)
+	return err
+}
+
+// openOnStandby returns when the primary knows of the transaction.
+func openOnStandby(ctx context.Context, t *trial) error {
+	if err := openWith(load.Pins["read"].SQL)(ctx, t); err != nil {
+		return err
+	}
+	return t.await(ctx, `SELECT count(*) > 0 FROM pg_stat_replication WHERE backend_xmin IS NOT NULL`)
+}
+
+// await waits, for half a minute at most, until a query returns true.
+func (t *trial) await(ctx context.Context, sql string, args ...any) error {
+	conn, err := connect(ctx, t.site.url, watcherName, nil)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	for until := time.Now().Add(30 * time.Second); ; {
+		var there bool
+		if err := conn.QueryRow(ctx, sql, args...).Scan(&there); err != nil || there {
+			return err
+		}
+		if time.Now().After(until) || !sleep.For(ctx, 50*time.Millisecond) {
+			return errors.Join(ctx.Err(), errors.New("the primary has not learnt of it"))
+		}
+	}
+}
+
+func slotUnable(ctx context.Context, s *site) (why string) {
+	err := s.guard.QueryRow(ctx, `SELECT CASE
+		WHEN NOT (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user) THEN 'the role may not use replication'
+		WHEN current_setting('wal_level') = 'minimal' THEN 'wal_level is minimal'
+		WHEN current_setting('max_wal_senders')::int = 0 OR current_setting('max_replication_slots')::int = 0 THEN 'the server allows no replication slots'
+		ELSE '' END`).Scan(&why)
+	if err != nil {
+		return err.Error()
+	}
+	return why
+}
+
+func preparedUnable(ctx context.Context, s *site) (why string) {
+	err := s.guard.QueryRow(ctx, `SELECT CASE current_setting('max_prepared_transactions') WHEN '0' THEN 'max_prepared_transactions is 0' ELSE '' END`).Scan(&why)
+	if err != nil {
+		return err.Error()
+	}
+	return why
+}
+
+// slotName returns the name of the slot, which is this database's.
+func (t *trial) slotName(ctx context.Context, conn *pgx.Conn) (name string, err error) {
+	err = conn.QueryRow(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, pinSlot).Scan(&name)
+	return name, err
+}
+
+// abandonSlot plays a standby that asks for rows to be kept, as with hot_standby_feedback, and then is gone for good.
+func abandonSlot(ctx context.Context, t *trial) error {
+	conn, err := connect(ctx, t.site.url, watcherName, nil)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	name, err := t.slotName(ctx, conn)
+	if err != nil {
+		return err
+	}
+	var at string
+	var xid uint64
+	err = conn.QueryRow(ctx, `SELECT lsn::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM pg_create_physical_replication_slot($1, true)`, name).Scan(&at, &xid)
+	if err != nil {
+		return err
+	}
+	config, err := pgconn.ParseConfig(t.site.url)
+	if err != nil {
+		return err
+	}
+	config.RuntimeParams["replication"], config.RuntimeParams["application_name"] = "true", watcherName
+	stream, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close(context.WithoutCancel(ctx)) }() // the slot remains
+	stream.Frontend().SendQuery(&pgproto3.Query{String: fmt.Sprintf("START_REPLICATION SLOT %s PHYSICAL %s", name, at)})
+	if err := stream.Frontend().Flush(); err != nil {
+		return err
+	}
+	for streaming := false; !streaming; {
+		m, err := stream.ReceiveMessage(ctx)
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.CopyBothResponse:
+			streaming = true
+		}
+	}
+	// "Hot standby feedback" of the streaming replication protocol: the time, the xmin with its epoch, and no catalog_xmin.
+	feedback := []byte{'h'}
+	feedback = binary.BigEndian.AppendUint64(feedback, 0)
+	feedback = binary.BigEndian.AppendUint32(feedback, uint32(xid))
+	feedback = binary.BigEndian.AppendUint32(feedback, uint32(xid>>32))
+	feedback = binary.BigEndian.AppendUint64(feedback, 0)
+	stream.Frontend().Send(&pgproto3.CopyData{Data: feedback})
+	if err := stream.Frontend().Flush(); err != nil {
+		return err
+	}
+	return t.await(ctx, `SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = $1`, name)
+}
+
+func dropPinSlot(ctx context.Context, t *trial) error {
+	conn, err := connect(ctx, t.site.url, watcherName, nil)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	name, err := t.slotName(ctx, conn)
+	if err == nil {
+		_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name)
+	}
+	return err
+}
+
+// oldestTransaction reads for how many seconds the horizon has not moved: the age of the oldest transaction, wherever it is.
+func oldestTransaction(conn *pgx.Conn) gauge {
+	var last string
+	var since time.Time
+	return gauge{oldest, func(ctx context.Context) (float64, error) {
+		var xid string
+		err := conn.QueryRow(ctx, `SELECT coalesce((SELECT x::text FROM (
+				SELECT backend_xmin FROM pg_stat_activity WHERE pid <> pg_backend_pid() UNION ALL SELECT backend_xid FROM pg_stat_activity
+				UNION ALL SELECT xmin FROM pg_replication_slots UNION ALL SELECT transaction FROM pg_prepared_xacts) h (x)
+			WHERE x IS NOT NULL ORDER BY age(x) DESC LIMIT 1), '')`).Scan(&xid)
+		if err != nil {
+			return 0, err
+		}
+		if xid == "" || xid != last {
+			last, since = xid, time.Now()
+		}
+		return round(time.Since(since).Seconds()), nil
+	}}
+}
