@@ -48,4 +48,4 @@ GRANT EXECUTE ON FUNCTION weir.watch_table, weir.unwatch_table, weir.watched_tab
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.revocations, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;
+GRANT EXECUTE ON FUNCTION weir.revocations, weir.disconnect, weir.revoke, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;

@@ -15,7 +15,8 @@ type serveCmd struct {
 	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" empty:"ok" placeholder:"ADDR" help:"Address on which to serve WebSocket, SSE, health and metrics; \"\" disables it (${default})."`
 	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" empty:"ok" placeholder:"ADDR" help:"Address on which to serve LISTEN over PostgreSQL's wire protocol; \"\" disables it (${default})."`
 
-	ListenAdmin string `name:"listen-admin" placeholder:"ADDR" help:"Separate address for operators: metrics, which are then served only here, connected clients (GET /clients), and ending a client (DELETE /clients/ID). It has no authentication. Default: none."`
+	ListenAdmin    string `name:"listen-admin" placeholder:"ADDR" help:"Separate address for operators: metrics, which are then served only here, connected clients (GET /clients), and ending a client (DELETE /clients/ID). It has no authentication without --admin-token-file. Default: none."`
+	AdminTokenFile string `type:"existingfile" placeholder:"FILE" help:"With --listen-admin: tokens of operators, one per line, of 16 characters or more. Then clients are listed and ended only for those that present one, and users can be disconnected from all hubs and revoked there (POST /users/disconnect, /users/revoke). Read for each request."`
 
 	PGAuth    string `name:"pg-auth" default:"scram" enum:"scram,users-file,trust" help:"How PostgreSQL clients authenticate: scram (the database's roles and passwords), users-file, or trust (loopback addresses only)."`
 	UsersFile string `type:"existingfile" placeholder:"FILE" help:"For --pg-auth users-file: one user and password or SCRAM verifier per line, as in PgBouncer's userlist.txt."`
@@ -105,7 +106,7 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	config := server.Config{
 		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
-		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, MaxSubscribers: c.MaxSubscribers, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
+		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, MaxSubscribers: c.MaxSubscribers, AdminTokenFile: c.AdminTokenFile, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
 		Jobs: c.Jobs, JobsLease: c.JobsLease, PushFile: c.PushFile,
 	}
 	switch {
@@ -127,6 +128,8 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 		return config, usagef("--users-file requires --pg-auth users-file: with %s the file would not be read", c.PGAuth)
 	case c.StatementRate < 0:
 		return config, usagef("--statement-rate must not be negative, got %g: 0 is no limit", c.StatementRate)
+	case c.AdminTokenFile != "" && c.ListenAdmin == "":
+		return config, usagef("--admin-token-file requires --listen-admin")
 	case c.MaxSubscribers < 0:
 		return config, usagef("--max-subscribers must not be negative, got %d: 0 is no limit", c.MaxSubscribers)
 	case c.QueueBytes < 1024:

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -107,5 +108,39 @@ func TestClientsSeeWhoIsOnAChannel(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// TestListenersAreNoMembers: over the wire protocol there is no presence, and the channels on which hubs tell each other of members can't be listened on.
+func TestListenersAreNoMembers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "channels.json")
+	if err := os.WriteFile(path, []byte(`{"channels": [{"match": "room.*", "presence": true}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{Database: pgtest.Database(t), PGAuth: Trust, ChannelsFile: path, Web: web.Config{Authorizer: authorizer(t)}})
+	carl, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://carl@%s/db", s.PGAddr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer carl.Close(t.Context())
+	if _, err := carl.Exec(t.Context(), `LISTEN "room.1"`); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{`LISTEN "$weir.presence"`, `LISTEN "$weir.members.room.1"`, `NOTIFY "$weir.presence"`} {
+		if _, err := carl.Exec(t.Context(), sql); sqlstate(err) != "42501" || !strings.Contains(err.Error(), "for hubs alone") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	ada := open(t, s, tokenFor(t, "ada", []string{">"}, []string{">"}, nil))
+	if got := ada.ask(`{"type":"subscribe","channels":["room.1"],"presence":true}`); got["type"] != "subscribed" {
+		t.Fatal(got)
+	}
+	if got := ada.await("presence"); got["count"] != 1.0 {
+		t.Errorf("a listener is counted: %v", got)
+	}
+	ada.say(`{"type":"publish","channel":"room.1","payload":"hi"}`)
+	if got := received(t, carl); got != "room.1=hi" {
+		t.Errorf("the listener received %s", got)
 	}
 }

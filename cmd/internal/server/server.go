@@ -66,6 +66,8 @@ type Config struct {
 	// ChannelsFile has policies of channels, for clients of every protocol: see package policy. It is read again when it changes. "": none.
 	ChannelsFile string
 
+	AdminTokenFile string // tokens of operators at ListenAdmin, one in a line, read for each request; "": none
+
 	MaxSubscribers int // of one channel or pattern at this hub; 0: any number. The channels file may allow fewer
 
 	StatementRate float64 // statements per second of one client of the wire protocol, beyond which they wait; 0: no limit
@@ -157,8 +159,19 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
 	case c.Jobs && c.ListenHTTP == "":
 		return nil, errors.New("there is no address to serve jobs at: give one for HTTP")
+	case c.AdminTokenFile != "" && c.ListenAdmin == "":
+		return nil, errors.New("there is no address for operators with tokens: give one, or no file of tokens")
 	case c.PushFile != "" && !c.Jobs:
 		return nil, errors.New("jobs are pushed by a hub that serves jobs: have it serve them, or give no file of endpoints")
+	}
+	if c.AdminTokenFile != "" {
+		text, err := s.adminTokens()
+		if err == nil {
+			err = web.CheckAdminTokens(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the tokens of operators in %s: %w", c.AdminTokenFile, err)
+		}
 	}
 	// What is started here outlives ctx, which limits only the start.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -364,7 +377,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
-		s.admin = s.serverOf(s.web.Admin(pgClients{s.pg}), nil)
+		s.admin = s.serverOf(s.web.Admin(s.adminConfig()), nil)
 		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
 		s.http = s.serverOf(s.web, tlsConfig)
 	}

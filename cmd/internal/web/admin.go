@@ -28,10 +28,19 @@ type Others interface {
 
 var errEnded = errors.New("an operator closed the connection")
 
+// AdminConfig configures the handler for operators. The zero value is valid.
+type AdminConfig struct {
+	Others Others                 // nil: none
+	Users  Users                  // nil: users can't be disconnected from all hubs
+	Tokens func() ([]byte, error) // reads the tokens of operators, a token in each line; nil: there are none
+}
+
 // Admin returns the handler for operators: /metrics, /healthz, /readyz; GET /clients lists the connected clients, DELETE /clients/ID ends one,
-// and DELETE /clients?user=NAME, or address=, ends all that match. others may be nil. Anyone who can reach it may do all of this, except
-// web pages: /clients only accepts requests for its address or localhost.
-func (w *Web) Admin(others Others) http.Handler {
+// and DELETE /clients?user=NAME, or address=, ends all that match; POST /users/disconnect and POST /users/revoke end a user's connections at all
+// hubs. With tokens, /clients and /users require one. Without, anyone who can reach it may use /clients, except web pages: it only accepts
+// requests for its address or localhost; and /users is closed.
+func (w *Web) Admin(c AdminConfig) http.Handler {
+	others := c.Others
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", w.serveHealth)
 	mux.HandleFunc("GET /readyz", w.serveReady)
@@ -70,12 +79,22 @@ func (w *Web) Admin(others Others) http.Handler {
 		}
 		reply(rw, http.StatusOK, ended{n})
 	})
+	mux.HandleFunc("POST /users/disconnect", w.serveUser(c, false))
+	mux.HandleFunc("POST /users/revoke", w.serveUser(c, true))
 	apart := &Web{Config: Config{Hosts: []string{}}}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/clients") && (!apart.named(r) || r.Header.Get("Origin") != "") {
-			w.metrics.refused("host")
-			refusedName(r).write(rw)
-			return
+		if strings.HasPrefix(r.URL.Path, "/clients") || strings.HasPrefix(r.URL.Path, "/users") {
+			if !apart.named(r) || r.Header.Get("Origin") != "" {
+				w.metrics.refused("host")
+				refusedName(r).write(rw)
+				return
+			}
+			if c.Tokens != nil {
+				if f := c.isOperator(r); f != nil {
+					f.write(rw)
+					return
+				}
+			}
 		}
 		mux.ServeHTTP(rw, r)
 	})

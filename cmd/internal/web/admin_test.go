@@ -122,7 +122,7 @@ func TestOperatorsSeeWhoIsConnectedAndEndThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := httptest.NewServer(r.web.Admin(nil))
+	admin := httptest.NewServer(r.web.Admin(AdminConfig{}))
 	t.Cleanup(admin.Close)
 	ask := func(method, path string, change func(*http.Request)) (int, string) {
 		t.Helper()
