@@ -26,7 +26,12 @@ const (
 type doctorCmd struct {
 	For   time.Duration `xor:"mode" placeholder:"15s" help:"How long to sample."`
 	Once  bool          `xor:"mode" help:"Sample for 3 seconds only, to see what is wrong right now."`
-	Watch bool          `xor:"mode,form" help:"Run until Ctrl-C, and show waits and findings as they come and go."`
+	Watch bool          `xor:"mode,form,file" help:"Run until Ctrl-C, and show waits, who blocks whom, and findings as they come and go."`
+	// A recording is judged once.
+	Record            string `xor:"file" placeholder:"FILE" help:"Write what was seen to a file as well, for --replay elsewhere."`
+	Replay            string `xor:"mode,file" placeholder:"FILE" help:"Report on a recording instead of a database."`
+	WithoutStatements bool   `help:"Leave the texts of statements and the keys of rows out of what is shown and recorded; the command and its tables stay."`
+	ListenMetrics     string `placeholder:"ADDRESS" help:"Run until Ctrl-C, and serve Prometheus /metrics, and /readyz and /healthz for probes, for example on :9188 (loopback)."`
 	// As of weir guard.
 	Standby []string `sep:"none" placeholder:"URL" help:"Standby of that server, on which to name the queries that hold back its vacuum horizon. May be repeated."`
 	JSON    bool     `name:"json" xor:"form" help:"Print JSON."`
@@ -46,10 +51,19 @@ Examples:
 
     weir doctor
     weir doctor --for 1m --json
-    weir doctor --watch`, exitOK, exitWarning, exitCritical, exitUnseen)
+    weir doctor --record shop.recording --without-statements
+    weir doctor --replay shop.recording
+    weir doctor --watch
+    weir doctor --listen-metrics :9188`, exitOK, exitWarning, exitCritical, exitUnseen)
 }
 
 func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.Replay != "" {
+		return c.replay(ctx, s)
+	}
 	url, dev, err := db.find()
 	if err != nil {
 		return err
@@ -63,17 +77,29 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Once {
 		c.For = onceFor
 	}
+	var file *recordingFile
+	if c.Record != "" {
+		if file, err = createRecording(c.Record); err != nil {
+			return err
+		}
+		defer file.discard()
+	}
 	progress := newProgress(s.err)
 	defer progress.done()
 	d, err := openDoctor(ctx, url, dev, doctor.Config{
-		Standbys: c.Standby,
-		Logger:   newLogger(progress, slog.LevelWarn),
+		Standbys:          c.Standby,
+		Record:            c.Record != "",
+		WithoutStatements: c.WithoutStatements,
+		Logger:            newLogger(progress, slog.LevelWarn),
 		Progress: func(looked time.Duration, samples int) {
 			progress.show("sampling: %d of %d s, %s", int(looked.Seconds()), int(c.For.Seconds()), plural(samples, "sample"))
 		},
 	})
 	if full := (*fullError)(nil); errors.As(err, &full) {
 		progress.done()
+		if file != nil {
+			fmt.Fprintln(s.err, "weir: nothing was recorded, because the server lets nobody in")
+		}
 		return c.print(s, full.report)
 	}
 	if err != nil {
@@ -83,14 +109,23 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if dev {
 		fmt.Fprintln(progress, "weir: using the database of weir dev in "+devURLPath)
 	}
+	if c.ListenMetrics != "" {
+		return c.serve(ctx, s, d)
+	}
 	if c.Watch {
-		return watchDoctor(ctx, s, d)
+		return watchDoctor(ctx, s, d, func(doctor.Snapshot) {})
 	}
 	report, err := d.Run(ctx, c.For)
 	if err != nil {
 		return err
 	}
 	progress.done()
+	if file != nil {
+		if err := file.keep(d.Recording()); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.err, "weir: recorded in "+c.Record)
+	}
 	return c.print(s, report)
 }
 
@@ -152,6 +187,9 @@ func verdict(r doctor.Report) error {
 // printReport prints the findings, what is healthy, and what could not be checked.
 func printReport(w io.Writer, r doctor.Report) error {
 	p := &page{w: w}
+	if r.Replay {
+		p.line("A replay of what was recorded at %s.", r.At.Format(time.RFC3339))
+	}
 	if r.Samples == 0 {
 		p.line("Database %s, as %s: connections are refused", r.Server.Database, r.Server.User)
 	} else {

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/doctor"
 )
 
-// watchDoctor shows waits and findings until ctx ends: redrawn on a terminal; otherwise one line per second, and one for each finding that
-// appears or ends.
-func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor) error {
+// watchDoctor shows waits, who blocks whom, and findings until ctx ends: redrawn on a terminal; otherwise one line per second, one for each thing that comes or
+// goes, and the tree of who blocks whom whenever it is another one.
+func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor, also func(doctor.Snapshot)) error {
 	var show func(doctor.Snapshot)
 	if file, ok := isTerminal(s.out); ok {
 		screen := &doctorScreen{file: file, server: d.Server()}
@@ -28,7 +28,11 @@ func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor) error {
 	} else {
 		show = (&doctorLog{w: s.out}).show
 	}
-	if err := d.Watch(ctx, show); err != nil && !errors.Is(err, context.Canceled) {
+	err := d.Watch(ctx, func(now doctor.Snapshot) {
+		also(now)
+		show(now)
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil // interrupting is how a watch ends
@@ -37,11 +41,15 @@ func watchDoctor(ctx context.Context, s *streams, d *doctor.Doctor) error {
 // doctorLog writes lines, for output to a file.
 type doctorLog struct {
 	w     io.Writer
-	known map[doctor.Code]doctor.Severity
+	tree  string // as last written: who is behind whom
+	until time.Time
 }
 
+// treeEvery is the shortest time between two trees: at a busy row each moment has another one.
+const treeEvery = 5 * time.Second
+
 func (l *doctorLog) show(s doctor.Snapshot) {
-	at := s.At.Format("15:04:05")
+	at := s.At.Format(time.TimeOnly)
 	var parts []string
 	for _, class := range doctor.Classes() {
 		if rate := s.Waits.Rate(class); rate >= 0.05 {
@@ -49,22 +57,33 @@ func (l *doctorLog) show(s doctor.Snapshot) {
 		}
 	}
 	fmt.Fprintf(l.w, "%s clients %d idle %d waits %s\n", at, s.Clients, s.Idle, orDash(strings.Join(parts, " ")))
-	if s.Report == nil {
-		return
+	for _, c := range s.Changes {
+		fmt.Fprintf(l.w, "%s %s\n", c.At.Format(time.TimeOnly), printable(c.Text))
 	}
-	found := map[doctor.Code]doctor.Severity{}
-	for _, f := range s.Report.Findings {
-		found[f.Code] = f.Severity
-		if l.known[f.Code] != f.Severity {
-			fmt.Fprintf(l.w, "%s %s %s: %s\n", at, f.Severity, f.Code, printable(f.Summary))
+	if tree := shapeOf(s.Blocking); tree != l.tree && !s.At.Before(l.until) {
+		l.tree, l.until = tree, s.At.Add(treeEvery)
+		if len(s.Blocking.Heads) == 0 {
+			fmt.Fprintf(l.w, "%s nobody is blocked\n", at)
+		}
+		for _, line := range s.Blocking.Lines() {
+			fmt.Fprintf(l.w, "%s   %s\n", at, printable(line))
 		}
 	}
-	for code := range l.known {
-		if _, still := found[code]; !still {
-			fmt.Fprintf(l.w, "%s over %s\n", at, code)
+}
+
+// shapeOf tells trees apart by who is behind whom.
+func shapeOf(b doctor.Blocking) string {
+	var text strings.Builder
+	var add func(list []*doctor.Blocked)
+	add = func(list []*doctor.Blocked) {
+		for _, n := range list {
+			fmt.Fprint(&text, n.PID, n.Prepared, "(")
+			add(n.Behind)
+			text.WriteString(")")
 		}
 	}
-	l.known = found
+	add(b.Heads)
+	return text.String()
 }
 
 func orDash(text string) string {
@@ -79,10 +98,14 @@ type doctorScreen struct {
 	file    *os.File
 	server  doctor.Server
 	history []doctor.Snapshot
+	changes []doctor.Change // what came and went, oldest first
 }
 
 const (
+	mostChanges = 1000 // kept
 	chartHeight = 10
+	treeHeight  = 12  // lines of who blocks whom, where there is no room for more
+	fewChanges  = 6   // shown, where there is room
 	chartWidth  = 120 // maximum
 )
 
@@ -91,18 +114,27 @@ var classColours = []int{196, 208, 130, 201, 213, 226, 33, 99, 141, 135, 73, 39,
 
 // Draws on the alternate screen, so that the terminal's content comes back afterwards.
 func (d *doctorScreen) enter() { fmt.Fprint(d.file, "\x1b[?1049h\x1b[?25l") }
-func (d *doctorScreen) leave() { fmt.Fprint(d.file, "\x1b[?25h\x1b[?1049l") }
+
+// leave brings the terminal's content back, and what came and went below it.
+func (d *doctorScreen) leave() {
+	fmt.Fprint(d.file, "\x1b[?25h\x1b[?1049l")
+	for _, c := range d.changes {
+		fmt.Fprintf(d.file, "%s %s\n", c.At.Format(time.TimeOnly), printable(c.Text))
+	}
+}
 
 func (d *doctorScreen) show(s doctor.Snapshot) {
 	d.history = append(d.history, s)
 	if len(d.history) > chartWidth {
 		d.history = slices.Delete(d.history, 0, len(d.history)-chartWidth)
 	}
+	d.changes = append(d.changes, s.Changes...)
+	d.changes = d.changes[max(0, len(d.changes)-mostChanges):]
 	width, height, err := term.GetSize(int(d.file.Fd()))
 	if err != nil || width < 20 || height < 5 {
 		width, height = 80, 24
 	}
-	lines := d.lines(width)
+	lines := d.lines(width, height)
 	lines = lines[:min(len(lines), height-1)]
 	var b strings.Builder
 	b.WriteString("\x1b[H") // overwrite rather than clear, to avoid flicker
@@ -113,7 +145,7 @@ func (d *doctorScreen) show(s doctor.Snapshot) {
 	fmt.Fprint(d.file, b.String())
 }
 
-func (d *doctorScreen) lines(width int) []string {
+func (d *doctorScreen) lines(width, height int) []string {
 	s := d.history[len(d.history)-1]
 	lines := []string{
 		fit(fmt.Sprintf("weir doctor  PostgreSQL %s  %s  %s  %d clients, %d idle  Ctrl-C ends", d.server.Version, d.server.Database,
@@ -123,6 +155,7 @@ func (d *doctorScreen) lines(width int) []string {
 	lines = append(lines, d.chart(width)...)
 	lines = append(lines, d.legend(s, width)...)
 	lines = append(lines, "")
+	lines = append(lines, d.tree(s.Blocking, width)...)
 	switch {
 	case s.Report == nil:
 		lines = append(lines, "the first findings appear in a few seconds")
@@ -139,7 +172,29 @@ func (d *doctorScreen) lines(width int) []string {
 				fit("    "+printable(f.Summary), width), fit("    now: "+printable(f.Now), width))
 		}
 	}
+	room := min(fewChanges, height-len(lines)-3, len(d.changes)) // an empty line, a heading, and the cursor's
+	if room > 0 {
+		lines = append(lines, "", "what came and went:")
+		for _, c := range d.changes[len(d.changes)-room:] {
+			lines = append(lines, fit(c.At.Format(time.TimeOnly)+" "+printable(c.Text), width))
+		}
+	}
 	return lines
+}
+
+// tree returns who blocks whom, and an empty line; nothing if nobody is blocked.
+func (d *doctorScreen) tree(b doctor.Blocking, width int) []string {
+	lines := b.Lines()
+	if len(lines) == 0 {
+		return nil
+	}
+	if more := len(lines) - treeHeight; more > 0 {
+		lines = append(lines[:treeHeight], fmt.Sprintf("and %d lines more", more))
+	}
+	for i, line := range lines {
+		lines[i] = fit(printable(line), width)
+	}
+	return append(append([]string{"who waits for whom, " + plural(b.Waiting, "session") + " in all:"}, lines...), "")
 }
 
 // chart draws the columns, scaled to the highest.

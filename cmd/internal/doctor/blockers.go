@@ -36,7 +36,7 @@ func (l *inspection) blockers(ctx context.Context, waiting []uint32) ([]blocker,
 		Waits, PID               int32
 		Application, State, Wait string
 		Age, Idle                float64
-		Query                    string
+		Query                    string `text:"statement"`
 	}
 	pids := make([]int32, 0, maxBlocked)
 	for _, pid := range waiting[:min(len(waiting), maxBlocked)] {

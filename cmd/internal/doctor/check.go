@@ -86,6 +86,9 @@ type inspection struct {
 // span returns the time between the counters.
 func (l *inspection) span() time.Duration { return l.last.At.Sub(l.first.At) }
 
+// since returns how long ago a time was.
+func (l *inspection) since(t *time.Time) time.Duration { return l.session.now().Sub(*t) }
+
 // rate returns the growth of a counter per second. A counter that was reset in between counts from zero.
 func (l *inspection) rate(get func(*counters) int64) float64 {
 	grown := get(l.last) - get(l.first)
@@ -139,10 +142,8 @@ func (l *inspection) fresh(ctx context.Context) []Sample {
 	const pause = 50 * time.Millisecond
 	var fresh []Sample
 	for range rounds {
-		select {
-		case <-ctx.Done():
+		if l.session.pause(ctx, pause) != nil {
 			return fresh
-		case <-time.After(pause):
 		}
 		s, err := takeSample(ctx, l.session, nil)
 		if err != nil {

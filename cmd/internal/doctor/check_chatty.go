@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,7 +45,9 @@ func chattyCounted(ctx context.Context, l *inspection) (result, error) {
 			all = append(all, g)
 		}
 	}
-	slices.SortFunc(all, func(a, b grown) int { return cmp.Compare(b.time, a.time) })
+	slices.SortFunc(all, func(a, b grown) int {
+		return cmp.Or(cmp.Compare(b.time, a.time), cmp.Compare(a.key.Query, b.key.Query), cmp.Compare(a.key.User, b.key.User))
+	})
 	const limit = 50 // includes BEGIN and COMMIT
 	ids := []int64{}
 	for _, g := range all[:min(len(all), limit)] {
@@ -54,7 +57,7 @@ func chattyCounted(ctx context.Context, l *inspection) (result, error) {
 	if len(ids) > 0 {
 		type row struct {
 			ID   int64
-			Text string
+			Text string `text:"statement"`
 		}
 		rows, err := list[row](ctx, l.session, "SELECT s.queryid, min(left(s.query, 1000)) FROM "+l.server.statementsSchema+
 			".pg_stat_statements s WHERE s.queryid = ANY ($1) AND s.dbid = $2 GROUP BY 1", ids, l.server.databaseOID)
@@ -102,7 +105,7 @@ GROUP BY 1 ORDER BY 2 DESC LIMIT 100`
 
 func chattySampled(ctx context.Context, l *inspection) (result, error) {
 	type row struct {
-		Query    string
+		Query    string `text:"statement"`
 		Sessions int64
 	}
 	const length = 1000
@@ -123,7 +126,8 @@ func chattySampled(ctx context.Context, l *inspection) (result, error) {
 		}
 	})
 	var f Finding
-	for _, last := range l.last.Tables {
+	for _, oid := range slices.Sorted(maps.Keys(l.last.Tables)) {
+		last := l.last.Tables[oid]
 		text, found := texts[last.Schema+"."+last.Name]
 		seconds := weight[last.Schema+"."+last.Name]
 		if !found {

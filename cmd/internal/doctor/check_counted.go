@@ -158,7 +158,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 		PID        int32
 		Count      int64
 		Overflowed bool
-		Query      string
+		Query      string `text:"statement"`
 	}
 	if l.server.VersionNum >= subtransactionView {
 		rows, err := list[row](ctx, l.session, overflowedSQL, queryLength)

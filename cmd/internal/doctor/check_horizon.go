@@ -74,7 +74,7 @@ func checkHorizon(ctx context.Context, l *inspection) (result, error) {
 	}
 	l.primary = view
 	pins := pinsOf(view)
-	now := time.Now()
+	now := l.session.now()
 	old := l.lasting(pins, now)
 	if len(old) == 0 {
 		oldest := "nothing holds it back"

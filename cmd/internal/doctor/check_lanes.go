@@ -45,7 +45,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		waiting += q.Available
 		was, known := first[q.Name]
 		if known && q.PausedAt == nil && q.Workers == 0 && was.Workers == 0 && q.Available > 0 {
-			if !suspect(q) || pages == 0 {
+			if !l.suspect(q) || pages == 0 {
 				continue
 			}
 			f, all, err := unworked(ctx, l, q, &pages)
@@ -78,7 +78,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 			continue // as it was asked for
 		case isLimited:
 			severity, why = Warning, "it is at its limit"
-		case claims == 0 && (q.LastClaim == nil || time.Since(*q.LastClaim) > claimsStopped):
+		case claims == 0 && (q.LastClaim == nil || l.since(q.LastClaim) > claimsStopped):
 			severity, why = Critical, fmt.Sprintf("%s claim nothing", many(q.Workers, "worker"))
 		case float64(q.Available) < claims/2:
 			continue // half a second of work: jobs in transit
@@ -92,7 +92,7 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		f.Samples = 2 // readings of the queues, which are not sampled
 		f.Summary = fmt.Sprintf("The queue %s has %s jobs waiting, and %s.", q.Name, about(q), why)
 		f.add("SELECT * FROM weir.queues() -- twice", "%s: %s waiting, %s/s more; %s claimed per second, last %s",
-			q.Name, about(q), signed(growth), figure(claims), ago(q.LastClaim))
+			q.Name, about(q), signed(growth), figure(claims), l.ago(q.LastClaim))
 		if growth < 0 && claims > 0 {
 			f.add("", "empty in %s at this rate", span(seconds(float64(q.Available)/-growth)))
 		}
@@ -154,9 +154,9 @@ func about(q queueCount) string {
 	return figure(float64(q.Available))
 }
 
-func ago(t *time.Time) string {
+func (l *inspection) ago(t *time.Time) string {
 	if t == nil {
 		return "never"
 	}
-	return span(max(0, time.Since(*t))) + " ago"
+	return span(max(0, l.since(t))) + " ago"
 }

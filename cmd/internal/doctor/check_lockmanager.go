@@ -135,10 +135,8 @@ func mostLocks(ctx context.Context, l *inspection) (worst []locksOf, heavy float
 				most[r.Root] = r
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil, 0, ctx.Err()
-		case <-time.After(pause):
+		if err := l.session.pause(ctx, pause); err != nil {
+			return nil, 0, err
 		}
 	}
 	worst = slices.SortedFunc(maps.Values(most), func(a, b locksOf) int { return cmp.Or(cmp.Compare(b.Locks, a.Locks), cmp.Compare(a.Root, b.Root)) })

@@ -27,7 +27,7 @@ type tailSuspect struct {
 	PID                                int32
 	Database, Application, State, Wait string
 	Age                                float64
-	Query                              string
+	Query                              string `text:"statement"`
 	Sure                               bool
 }
 

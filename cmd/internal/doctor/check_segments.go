@@ -102,7 +102,7 @@ func segmentHolders(ctx context.Context, l *inspection, log string, segment int3
 		PID                int32
 		Application, State string
 		Age                float64
-		Query              string
+		Query              string `text:"statement"`
 		Wrote              bool
 	}
 	name := func(table string) string { return fmt.Sprintf("weir.%s_%d", table, segment) }

@@ -122,5 +122,6 @@ func diskFree(ctx context.Context, l *inspection) (float64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return freeSpace(dirs[0])
+	free := recall(l.session.tape, "free space", func() float64 { free, _ := freeSpace(dirs[0]); return free })
+	return free, free > 0
 }

@@ -53,9 +53,9 @@ func checkSlow(ctx context.Context, l *inspection) (result, error) {
 	}
 	took, err := time.Duration(0), error(nil)
 	for range slowSeen {
-		begin := time.Now()
+		begin := l.session.now()
 		_, err = readQueues(ctx, l.session)
-		if took = time.Since(begin); took < slowQueues {
+		if took = l.session.now().Sub(begin); took < slowQueues {
 			break
 		}
 	}

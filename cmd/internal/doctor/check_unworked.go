@@ -55,8 +55,8 @@ func readWaiting(ctx context.Context, s *session, queue string, pages *int) (w w
 }
 
 // suspect reports whether the jobs of a queue without workers need to be looked at.
-func suspect(q queueCount) bool {
-	return q.Available >= backlogNotable || q.ReadySince != nil && time.Since(*q.ReadySince) >= unworkedFor
+func (l *inspection) suspect(q queueCount) bool {
+	return q.Available >= backlogNotable || q.ReadySince != nil && l.since(q.ReadySince) >= unworkedFor
 }
 
 // unworked detects that jobs wait in a queue without workers: many, or some for long. It also returns how many wait.
@@ -65,7 +65,7 @@ func unworked(ctx context.Context, l *inspection, q queueCount, pages *int) (*Fi
 	if err != nil || waiting.jobs == 0 {
 		return nil, 0, err
 	}
-	isLong := time.Since(*waiting.since) >= unworkedFor && (q.LastClaim == nil || time.Since(*q.LastClaim) >= unworkedFor)
+	isLong := l.since(waiting.since) >= unworkedFor && (q.LastClaim == nil || l.since(q.LastClaim) >= unworkedFor)
 	if waiting.jobs < backlogNotable && !isLong {
 		return nil, waiting.jobs, nil
 	}
@@ -85,7 +85,7 @@ func unworked(ctx context.Context, l *inspection, q queueCount, pages *int) (*Fi
 	f := l.finding(LaneBacklog, Warning, 0, 2)
 	f.Samples, f.queues = 2, []string{q.Name}
 	f.Summary = fmt.Sprintf("The queue %s has %s waiting, and no worker works it.", q.Name, jobs)
-	f.add("SELECT * FROM weir.queues()", "%s: %s waiting, the first for %s; no worker; last claim %s", q.Name, jobs, span(time.Since(*waiting.since)), ago(q.LastClaim))
+	f.add("SELECT * FROM weir.queues()", "%s: %s waiting, the first for %s; no worker; last claim %s", q.Name, jobs, span(l.since(waiting.since)), l.ago(q.LastClaim))
 	f.Now = "Start a worker for the queue: weir work --queue " + q.Name + ". If its name is misspelled where its jobs are enqueued, move them: weir jobs move --queue " + q.Name + " --to-queue NAME."
 	f.ForGood = "Have a supervisor run workers for each queue, and take the names of queues from one place in your programs."
 	return &f, waiting.jobs, nil

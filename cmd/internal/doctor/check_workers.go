@@ -20,11 +20,9 @@ func checkWorkers(ctx context.Context, l *inspection) (result, error) {
 		return r, err
 	}
 	silent, alive := silentOf(workers)
-	for until := time.Now().Add(silentLong); len(silent) > 0 && time.Now().Before(until); {
-		select {
-		case <-time.After(silentLong / 10):
-		case <-ctx.Done():
-			return result{}, ctx.Err()
+	for until := l.session.now().Add(silentLong); len(silent) > 0 && l.session.now().Before(until); {
+		if err := l.session.pause(ctx, silentLong/10); err != nil {
+			return result{}, err
 		}
 		if workers, err = readWorkers(ctx, l.session); err != nil {
 			return result{}, err

@@ -94,7 +94,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 		NotifyPages, MultiXactReads            int64
 	}
 	var errs []error
-	c := &counters{At: time.Now(), Own: s.meter.statements.Load(), Tables: map[uint32]tableCount{}, Statements: map[statementKey]statementCount{}}
+	c := &counters{At: s.now(), Own: recall(s.tape, "own statements", s.meter.statements.Load), Tables: map[uint32]tableCount{}, Statements: map[statementKey]statementCount{}}
 	if r, err := one[row](ctx, s, countersSQL); err != nil {
 		errs = append(errs, fmt.Errorf("the server's counters: %w", err))
 	} else {

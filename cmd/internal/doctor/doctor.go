@@ -25,6 +25,11 @@ type Config struct {
 	Window time.Duration
 	// Every is how often Watch runs the checks. Default: 5 seconds.
 	Every time.Duration
+	// Record keeps what Run sees, for Doctor.Recording.
+	Record bool
+	// WithoutStatements leaves the texts of statements and the keys of rows out of samples, recordings and reports. Of a statement only the command and the tables
+	// that it names stay.
+	WithoutStatements bool
 	// Logger receives failures to read the server. Default: slog.Default().
 	Logger *slog.Logger
 	// Progress, if set, is called by Run once a second with the elapsed time and the newest sample.
@@ -41,6 +46,10 @@ type Doctor struct {
 	local   *local
 	hot     *hotRows
 	meter   *meter
+	clock   *clock
+	tape    *tape // nil unless Config.Record is set, or this is a replay
+
+	recording *Recording
 
 	standbys []standby
 }
@@ -60,13 +69,24 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Doctor{config: c, meter: new(meter)}
-	d.session = &session{config: config, meter: d.meter}
+	d := &Doctor{config: c, meter: new(meter), clock: newClock()}
+	if c.Record {
+		d.tape = &tape{}
+	}
+	d.session = &session{config: config, meter: d.meter, clock: d.clock, tape: d.tape}
 	if d.server, err = readServer(ctx, d.session); err != nil {
 		d.session.close()
 		return nil, err
 	}
-	samples := &session{config: config.Copy(), meter: d.meter}
+	var redact *redactor
+	if c.WithoutStatements {
+		if redact, err = newRedactor(ctx, &session{config: config, meter: d.meter, conn: d.session.conn}); err != nil {
+			d.session.close()
+			return nil, err
+		}
+	}
+	d.session.redact = redact
+	samples := &session{config: config.Copy(), meter: d.meter, clock: d.clock, redact: redact}
 	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger, blind: !d.server.sees()}
 	d.sampler.defaults()
 	if _, err := scalars[int32](ctx, samples, "SELECT 1"); err != nil {
@@ -74,11 +94,13 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 		return nil, err
 	}
 	d.hot = newHotRows(d.server.databaseOID)
-	d.sampler.hot = d.hot.find
+	if !c.WithoutStatements { // keys of rows are values in statements
+		d.sampler.hot = d.hot.find
+	}
 	d.sampler.Ignore(d.session.pid(), samples.pid())
-	d.prober = &prober{window: d.sampler.window}
+	d.prober = &prober{window: d.sampler.window, clock: d.clock}
 	d.prober.network, d.prober.address = d.session.endpoint()
-	d.local = findLocal(d.server)
+	d.local = findLocal(d.server, d.tape)
 	for _, url := range c.Standbys {
 		config, err := sessionConfig(url)
 		if err != nil {
@@ -86,7 +108,7 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 			return nil, fmt.Errorf("a standby: %w", err)
 		}
 		at := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
-		d.standbys = append(d.standbys, standby{at, &session{config: config, meter: d.meter}})
+		d.standbys = append(d.standbys, standby{at, &session{config: config, name: at, meter: d.meter, clock: d.clock, tape: d.tape, redact: redact}})
 	}
 	return d, nil
 }
@@ -111,7 +133,7 @@ func (d *Doctor) Run(ctx context.Context, duration time.Duration) (Report, error
 	var report Report
 	d.sampler.window.reach(duration + connectTimeout)
 	err := d.while(ctx, func(ctx context.Context) error {
-		begin := time.Now()
+		begin := d.clock.now()
 		first := d.read(ctx)
 		if err := d.wait(ctx, begin, duration); err != nil {
 			return err
@@ -133,6 +155,10 @@ type Snapshot struct {
 	Clients int
 	Idle    int
 	Report  *Report // the newest; nil at first
+
+	Blocking Blocking
+	Changes  []Change      // since the previous snapshot
+	Answer   time.Duration // of the postmaster, the slowest within Config.Window; 0 if it was not asked yet
 }
 
 // Watch examines the server until ctx ends, and calls f once a second. Config.Every sets how often the report is renewed.
@@ -142,9 +168,12 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 		var report *Report
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		last := time.Now()
+		last := d.clock.now()
 		begin, judged := last, last
 		every := d.config.Every
+		var blocking Blocking
+		var changed changes
+		var nextTree time.Time
 		readings = append(readings, d.read(ctx))
 		for {
 			select {
@@ -152,7 +181,7 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 				return ctx.Err()
 			case <-tick.C:
 			}
-			now := time.Now()
+			now := d.clock.now()
 			if now.Sub(judged) >= every {
 				judged = now
 				readings = append(readings, d.read(ctx))
@@ -166,11 +195,29 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 				r := d.judge(ctx, from, readings[0], readings[len(readings)-1])
 				d.hot.reset()
 				report = &r
-				every = max(d.config.Every, dutyCycle*time.Since(now))
+				changed.report(now, r)
+				every = max(d.config.Every, dutyCycle*d.clock.now().Sub(now))
 			}
 			snapshot := Snapshot{At: now, Waits: d.sampler.Waits(last, now), Report: report}
 			if s, ok := d.sampler.Last(); ok {
 				snapshot.Clients, snapshot.Idle = s.Clients, s.Idle
+			}
+			// Reading who blocks whom takes at most a twentieth of the time.
+			if s, ok := d.sampler.Last(); !ok || !s.anyLock() {
+				blocking = Blocking{}
+			} else if begin := d.clock.now(); !begin.Before(nextTree) {
+				if read, err := readBlocking(ctx, d.session); err == nil {
+					blocking = read
+				} else if ctx.Err() == nil {
+					d.config.Logger.Debug("weir doctor: reading who blocks whom failed", "error", err)
+				}
+				end := d.clock.now()
+				nextTree = end.Add(dutyCycle * end.Sub(begin))
+			}
+			changed.blocking(now, blocking)
+			snapshot.Blocking, snapshot.Changes = blocking, changed.take()
+			for _, p := range d.sampler.window.between(now.Add(-d.config.Window), now).probes {
+				snapshot.Answer = max(snapshot.Answer, p.Took)
 			}
 			last = now
 			f(snapshot)
@@ -191,7 +238,7 @@ func (d *Doctor) while(ctx context.Context, f func(context.Context) error) error
 
 // wait waits for a time, and reports progress.
 func (d *Doctor) wait(ctx context.Context, begin time.Time, duration time.Duration) error {
-	end := time.NewTimer(duration - time.Since(begin))
+	end := time.NewTimer(duration - d.clock.now().Sub(begin))
 	defer end.Stop()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -203,7 +250,8 @@ func (d *Doctor) wait(ctx context.Context, begin time.Time, duration time.Durati
 			return nil
 		case <-tick.C:
 			if d.config.Progress != nil {
-				d.config.Progress(time.Since(begin), len(d.sampler.window.between(begin, time.Now()).samples))
+				now := d.clock.now()
+				d.config.Progress(now.Sub(begin), len(d.sampler.window.between(begin, now).samples))
 			}
 		}
 	}
@@ -243,7 +291,16 @@ const hiddenSQL = `SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.que
 
 // judge runs the checks on the period between two readings.
 func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading) Report {
-	view := d.sampler.window.between(from, time.Now())
+	view := d.sampler.window.between(from, d.clock.now())
+	report := d.examine(ctx, view, first, last)
+	if d.tape != nil {
+		d.record(view)
+	}
+	return report
+}
+
+// examine runs the checks on what was seen between two readings.
+func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) Report {
 	l := &inspection{
 		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
 		session: d.session, local: d.local,
@@ -251,7 +308,7 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 	var standbyErrs []error
 	l.standbys, standbyErrs = readStandbys(ctx, d.standbys)
 	report := Report{
-		Version: ReportVersion, At: time.Now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
+		Version: ReportVersion, At: d.session.now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
 	hidden := max(first.hidden, last.hidden)
@@ -288,7 +345,7 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 		report.Findings[i].Lost = round(report.Findings[i].Lost)
 	}
 	report.Unseen = unique(report.Unseen)
-	report.Cost = d.meter.cost()
+	report.Cost = recall(d.tape, "cost", d.meter.cost)
 	return report
 }
 
@@ -304,8 +361,15 @@ func (d *Doctor) unseen() []string {
 	if d.server.Standby {
 		list = append(list, "the primary: this is a standby")
 	}
-	if n, err := d.sampler.failures(); n > 0 {
-		list = append(list, fmt.Sprintf("%s: %v", many(n, "sample"), err))
+	failed := recall(d.tape, "failed samples", func() string {
+		n, err := d.sampler.failures()
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%s: %v", many(n, "sample"), err)
+	})
+	if failed != "" {
+		list = append(list, failed)
 	}
 	return list
 }

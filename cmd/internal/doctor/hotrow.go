@@ -179,6 +179,17 @@ func (h *hotRows) known(relation uint32) (keys []string, denied bool) {
 	return keys, h.denied[relation]
 }
 
+// found returns all keys that were found, and the tables that the role may not read.
+func (h *hotRows) found() (keys map[uint32]map[string]int, denied map[uint32]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keys = map[uint32]map[string]int{}
+	for relation, counts := range h.keys {
+		keys[relation] = maps.Clone(counts)
+	}
+	return keys, maps.Clone(h.denied)
+}
+
 // reset forgets keys and attempts, for the next report of Watch.
 func (h *hotRows) reset() {
 	h.mu.Lock()

@@ -12,25 +12,30 @@ import (
 // nothing, which is not an error.
 type local struct {
 	postmaster int // its pid; 0 if not on this machine
+	tape       *tape
 }
 
 // findLocal takes a backend's parent for the postmaster, after checking that the backend's pid belongs to this machine.
-func findLocal(server Server) *local {
+func findLocal(server Server, t *tape) *local {
+	return &local{recall(t, "postmaster", func() int { return findPostmaster(server) }), t}
+}
+
+func findPostmaster(server Server) int {
 	if server.address != nil {
 		at, err := netip.ParseAddr(*server.address)
 		if err != nil || !at.IsLoopback() {
-			return &local{}
+			return 0
 		}
 	}
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(int(server.backend)) + "/cmdline")
 	if err != nil || !strings.HasPrefix(string(name), "postgres: ") || !strings.Contains(string(name), server.User) {
-		return &local{}
+		return 0
 	}
 	stat, ok := processStat(int(server.backend))
 	if !ok || stat.parent <= 1 {
-		return &local{}
+		return 0
 	}
-	return &local{postmaster: stat.parent}
+	return stat.parent
 }
 
 // clockTicks is the kernel's unit of CPU time, the same on every Linux that Go runs on.
@@ -63,15 +68,26 @@ func processStat(pid int) (procStat, bool) {
 
 // cpu returns the postmaster's CPU time so far; false if it is not on this machine.
 func (l *local) cpu() (time.Duration, bool) {
-	if l.postmaster == 0 {
+	cpu := recall(l.tape, "CPU time of the postmaster", func() *time.Duration {
+		stat, ok := processStat(l.postmaster)
+		if l.postmaster == 0 || !ok {
+			return nil
+		}
+		return &stat.cpu
+	})
+	if cpu == nil {
 		return 0, false
 	}
-	stat, ok := processStat(l.postmaster)
-	return stat.cpu, ok
+	return *cpu, true
 }
 
 // pageTables returns the size of the postmaster's page tables, which every fork copies, in bytes.
 func (l *local) pageTables() (int64, bool) {
+	size := recall(l.tape, "page tables of the postmaster", func() int64 { size, _ := l.readPageTables(); return size })
+	return size, size > 0
+}
+
+func (l *local) readPageTables() (int64, bool) {
 	if l.postmaster == 0 {
 		return 0, false
 	}

@@ -56,18 +56,19 @@ LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s) a ON k.granted
 
 func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	type row struct {
-		Type                         string
-		Database, Relation           uint32
-		Page                         int32
-		Tuple                        int16
-		Transaction                  int64
-		Class, Object                uint32
-		Sub                          int16
-		PID                          int32
-		Mode                         string
-		Granted                      bool
-		WaitType, Wait, State, Query string
-		Age, Idle                    float64
+		Type                  string
+		Database, Relation    uint32
+		Page                  int32
+		Tuple                 int16
+		Transaction           int64
+		Class, Object         uint32
+		Sub                   int16
+		PID                   int32
+		Mode                  string
+		Granted               bool
+		WaitType, Wait, State string
+		Query                 string `text:"statement"`
+		Age, Idle             float64
 	}
 	if of == nil {
 		of = []int32{}

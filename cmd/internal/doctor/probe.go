@@ -27,6 +27,7 @@ const (
 type prober struct {
 	network, address string
 	window           *window
+	clock            *clock
 	// roundTrip is the shortest time to connect, taken as the network's latency. An answer takes two round trips.
 	roundTrip time.Duration
 }
@@ -57,11 +58,11 @@ func (p *prober) run(ctx context.Context) {
 
 // probe sends one request; false if ctx ended before the answer.
 func (p *prober) probe(ctx context.Context) (Probe, bool) {
-	begin := time.Now()
+	begin := p.clock.now()
 	bounded, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	dialled, err := askSSL(bounded, p.network, p.address)
-	now := time.Now()
+	now := p.clock.now()
 	if dialled > 0 && (p.roundTrip == 0 || dialled < p.roundTrip) {
 		p.roundTrip = dialled
 	}

@@ -23,6 +23,7 @@ type Report struct {
 	// Incomplete says that checks could not see what they judge, so that no finding does not mean that all is well.
 	Incomplete bool `json:"incomplete,omitempty"`
 	Cost       Cost `json:"cost"`
+	Replay     bool `json:"replay,omitempty"` // of a recording
 }
 
 // Cost is the cost of the examination.

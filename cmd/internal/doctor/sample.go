@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -76,7 +77,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 		Kind, State, WaitType, Wait string
 		HasXID                      bool
 		Age, Running, Quiet         float64
-		Query                       string
+		Query                       string `text:"statement"`
 	}
 	if own == nil {
 		own = []int32{}
@@ -85,7 +86,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	sample := Sample{At: time.Now(), Sessions: make([]Session, 0, len(rows))}
+	sample := Sample{At: s.now(), Sessions: make([]Session, 0, len(rows))}
 	for _, r := range rows {
 		sample.Clients, sample.Idle, sample.NewestPID = int(r.Clients), int(r.Idle), uint32(r.NewestPID)
 		if r.Newest != nil {
@@ -128,6 +129,11 @@ func (s *Sample) addWaiting() {
 
 // hiddenQuery is what PostgreSQL shows instead of the statement of a session that the role may not see.
 const hiddenQuery = "<insufficient privilege>"
+
+// anyLock reports whether a session waits for a lock.
+func (s Sample) anyLock() bool {
+	return slices.ContainsFunc(s.Sessions, func(session Session) bool { return session.WaitType == "Lock" })
+}
 
 // suspicious reports whether closer sampling is worthwhile. A few commits and reads in progress are normal.
 func (s Sample) suspicious() bool {

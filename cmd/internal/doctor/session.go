@@ -26,7 +26,11 @@ const (
 // session is one read-only connection, reopened when it is lost. It serves one caller at a time.
 type session struct {
 	config *pgx.ConnConfig
+	name   string // of a standby, to tell its answers from others; "" for the examined server
 	meter  *meter
+	clock  *clock
+	tape   *tape
+	redact *redactor // nil: statements are read as they are
 
 	mu   sync.Mutex
 	conn *pgx.Conn
@@ -96,9 +100,27 @@ func (s *session) close() {
 
 // connected returns how long it took to connect.
 func (s *session) connected() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.took
+	return recall(s.tape, "connected", func() time.Duration {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.took
+	})
+}
+
+// now returns the time.
+func (s *session) now() time.Time { return recall(s.tape, "now", s.clock.now) }
+
+// pause waits for a time, but not in a replay.
+func (s *session) pause(ctx context.Context, d time.Duration) error {
+	if s.tape != nil && s.tape.replays {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // pid returns the backend's pid; 0 while not connected.
@@ -135,6 +157,10 @@ func one[T any](ctx context.Context, s *session, sql string, args ...any) (T, er
 }
 
 func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	return asked(s.tape, s.name+sql, func() ([]T, error) { return query(ctx, s, to, sql, args...) })
+}
+
+func query[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// The server's timeout has no effect if the network or the server has stopped.
@@ -152,7 +178,9 @@ func collect[T any](ctx context.Context, s *session, to pgx.RowToFunc[T], sql st
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, to)
+	found, err := pgx.CollectRows(rows, to)
+	s.redact.rows(found)
+	return found, err
 }
 
 // endpoint returns the address of the connected server, because a URL may name several.

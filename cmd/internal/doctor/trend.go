@@ -105,7 +105,7 @@ func slower(ctx context.Context, l *inspection, sick []sufferer) string {
 	}
 	type row struct {
 		ID   int64
-		Text string
+		Text string `text:"statement"`
 	}
 	rows, err := list[row](ctx, l.session, "SELECT s.queryid, min(left(s.query, 300)) FROM "+l.server.statementsSchema+
 		".pg_stat_statements s WHERE s.dbid = $1 AND s.query ~* $2 GROUP BY 1 LIMIT 100", l.server.databaseOID, `\m(`+strings.Join(names, "|")+`)\M`)

@@ -43,7 +43,7 @@ func (w Waits) Rate(c Class) float64 {
 // Lost returns the average number of waiting sessions.
 func (w Waits) Lost() float64 {
 	lost := 0.0
-	for class := range w.Classes {
+	for _, class := range Classes() { // in a fixed order, so that sums are equal
 		if class.lost() {
 			lost += w.Rate(class)
 		}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -24,6 +25,15 @@ WHERE a.state = 'idle' AND a.backend_type = 'client backend' AND a.state_change 
 // findWoken adds idle sessions that something wakes although their last statement is no LISTEN. On the server's own machine the kernel counts how
 // often each process has gone to sleep. From elsewhere only those are found that happen to be awake when they are looked at.
 func findWoken(ctx context.Context, l *inspection, into map[uint32]bool) error {
+	woken, err := asked(l.session.tape, "woken sessions", func() (map[uint32]bool, error) {
+		woken := map[uint32]bool{}
+		return woken, lookForWoken(ctx, l, woken)
+	})
+	maps.Copy(into, woken)
+	return err
+}
+
+func lookForWoken(ctx context.Context, l *inspection, into map[uint32]bool) error {
 	type row struct {
 		PID   int32
 		Awake bool
@@ -49,10 +59,8 @@ func findWoken(ctx context.Context, l *inspection, into map[uint32]bool) error {
 		if slept == nil {
 			slept = now
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wokenPause):
+		if err := l.session.pause(ctx, wokenPause); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ type Row struct {
 	Backend, Database, Role             string
 	Superuser                           bool
 	Application, Client, State, Wait    string
-	Query                               string
+	Query                               string `text:"statement"`
 	Active                              bool
 	Running, Snapshot, CatalogsSnapshot *int64
 }

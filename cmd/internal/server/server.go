@@ -325,7 +325,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 	registry.MustRegister(collector{s}, &queues{store: s.primary, log: s.log})
 	if s.config.Doctor {
 		s.examiner = &examiner{}
-		registry.MustRegister(s.examiner)
+		registry.MustRegister(&s.examiner.metrics)
 	}
 	if s.pgListener != nil {
 		auth, err := s.auth(ctx)

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+)
+
+// serve runs until ctx ends and serves metrics. With --watch it also shows what it sees; without, it logs what comes and goes.
+func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) error {
+	log := newLogger(s.err, slog.LevelInfo)
+	var metrics doctor.Metrics
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&metrics)
+	address := c.ListenMetrics
+	if strings.HasPrefix(address, ":") { // without a host: loopback only
+		address = "127.0.0.1" + address
+	}
+	mux := probes(metrics.Stuck, metrics.Ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	stop, err := serveHTTP("--listen-metrics", address, mux, "metrics and probes", "/metrics", log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if c.Watch {
+		return watchDoctor(ctx, s, d, metrics.Show)
+	}
+	var unseen []string // as last logged
+	err = d.Watch(ctx, func(now doctor.Snapshot) {
+		metrics.Show(now)
+		for _, change := range now.Changes {
+			log.Info(change.Text)
+		}
+		if now.Report != nil && len(now.Report.Unseen) > 0 && !slices.Equal(unseen, now.Report.Unseen) {
+			unseen = now.Report.Unseen
+			log.Warn("what can't be examined", "unchecked", strings.Join(unseen, "; "))
+		}
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil // interrupting is how it ends
+}

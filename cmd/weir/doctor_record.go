@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/weir-pg/weir/cmd/internal/doctor"
+)
+
+// check refuses flags that have no meaning together, other than those that exclude each other by their tags.
+func (c *doctorCmd) check() error {
+	switch {
+	case c.Replay != "" && c.WithoutStatements:
+		return usagef("--without-statements applies to recording: a replay shows what the recording has")
+	case c.Replay != "" && len(c.Standby) > 0:
+		return usagef("--standby applies to recording: a replay asks no server")
+	case c.ListenMetrics != "" && (c.For != 0 || c.Once || c.Record != "" || c.Replay != "" || c.JSON):
+		return usagef("--listen-metrics runs until Ctrl-C: use it alone or with --watch")
+	}
+	return nil
+}
+
+// replay reports on a recording.
+func (c *doctorCmd) replay(ctx context.Context, s *streams) error {
+	file, err := os.Open(c.Replay)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	recording, err := doctor.ReadRecording(file)
+	if err != nil {
+		return usagef("--replay %s: %w", c.Replay, err)
+	}
+	report, err := recording.Replay(ctx)
+	if err != nil {
+		return err
+	}
+	return c.print(s, report)
+}
+
+// recordingFile is a file that gets its name once it is complete. It is created before the run, so that one that can't be written is no surprise at its end.
+type recordingFile struct {
+	file *os.File // only its owner may read it: it may contain what is confidential
+	name string
+}
+
+func createRecording(name string) (*recordingFile, error) {
+	file, err := os.CreateTemp(filepath.Dir(name), ".weir-recording-*")
+	if err != nil {
+		return nil, usagef("--record %s: %w", name, err)
+	}
+	return &recordingFile{file, name}, nil
+}
+
+func (f *recordingFile) keep(r *doctor.Recording) error {
+	err := r.Write(f.file)
+	if closeErr := f.file.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.file.Name(), f.name)
+	}
+	if err != nil {
+		return fmt.Errorf("--record %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// discard removes the file unless it was kept.
+func (f *recordingFile) discard() {
+	_ = f.file.Close()
+	_ = os.Remove(f.file.Name()) // not found, if it has its name by now
+}
