@@ -4,7 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -48,11 +48,18 @@ func TestEveryStatementThatIsReadIsRedacted(t *testing.T) {
 	filled := map[string]bool{"Change": true, "Session": true, "Lock": true, "blocker": true, "Evidence": true, "Holder": true}
 	rows := 0
 	for _, dir := range []string{".", "../horizon"} {
-		packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range packages {
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			p, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
 			ast.Inspect(p, func(n ast.Node) bool {
 				spec, ok := n.(*ast.TypeSpec)
 				if !ok || filled[spec.Name.Name] {
