@@ -49,6 +49,22 @@ def look(app: weir.Weir) -> Any:
     app.sync.close()
 
 
+@pytest.fixture
+def is_direct(db: Any) -> bool:
+    """Whether no pooler is between the tests and the server."""
+    return bool(db.execute("SELECT pg_backend_pid()").fetchone()[0] == db.info.backend_pid)
+
+
+def attends(db: Any, queue: str) -> list[int]:
+    """The sessions that stand for the workers of a queue."""
+    found = db.execute(
+        """SELECT DISTINCT l.pid FROM pg_locks l JOIN weir.workers() w ON w.id = l.objid::bigint
+           WHERE l.locktype = 'advisory' AND l.classid = 1464158554 AND l.granted AND %s = ANY (w.queues)""",
+        [queue],
+    )
+    return [pid for (pid,) in found]
+
+
 async def until(holds: Callable[[], Any], what: str = "the effect") -> Any:
     """Waits for an effect in the database, for which there is no event."""
     end = time.monotonic() + PATIENCE

@@ -33,3 +33,8 @@ def in_thread(job: weir.Job, n: int) -> None:
 async def plain(n: int) -> str:
     await asyncio.sleep(0.01)
     return str(n)
+
+
+@app.task(queue=QUEUE)
+async def hang() -> None:
+    await asyncio.Event().wait()

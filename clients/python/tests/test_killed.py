@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import until
+import pytest
+from conftest import attends, until
 
 JOBS = 300
 
 
-def start(queue: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "weir.cli", "work", "killed:app", "-q", f"{queue}=20", "--lease", "2", "--stop-timeout", "5"]
+def start(queue: str, lease: int = 2) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "weir.cli", "work", "killed:app", "-q", f"{queue}=20", "--lease", str(lease), "--stop-timeout", "5"]
     return subprocess.Popen(command, cwd=Path(__file__).parent, env={**os.environ, "QUEUE": queue})
 
 
@@ -63,3 +64,27 @@ async def test_a_killed_worker_loses_no_job_and_does_nothing_twice(queue: str, d
     assert all(code in (0, 75, -signal.SIGTERM) for code in codes)  # 75: it has lost its lease; the last: it was still importing
     effects = db.execute("SELECT count(*), count(DISTINCT n) FROM killed_effect").fetchone()
     assert effects == (JOBS * 2 // 3, JOBS * 2 // 3)
+
+
+async def test_jobs_of_a_killed_worker_need_not_wait_for_its_lease(queue: str, db: Any, is_direct: bool) -> None:
+    if not is_direct:
+        pytest.skip("through a pooler, only the lease shows that a worker is dead")
+    job = db.execute("SELECT weir.enqueue(%s, 'hang')", [queue]).fetchone()[0]
+
+    def attempt() -> int:
+        found = db.execute("SELECT attempt FROM weir.job_info(%s) WHERE state = 'running'", [job]).fetchone()
+        return 0 if found is None else int(found[0])
+
+    first = start(queue, lease=300)
+    try:
+        await until(lambda: attempt() == 1, "the first attempt")
+        await until(lambda: attends(db, queue), "the worker's session")
+        first.kill()
+        first.wait()
+        second = start(queue, lease=300)
+        try:
+            await until(lambda: attempt() == 2, "the second attempt, long before the lease is over")
+        finally:
+            second.kill()
+    finally:
+        first.kill()

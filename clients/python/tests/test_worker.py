@@ -13,10 +13,12 @@ import psycopg
 import pytest
 import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
-from conftest import state, until
+from conftest import attends, state, until
 from test_enqueue import async_engine, libpq_url
 
 import weir
+import weir.guard
+import weir.line
 import weir.testing
 from weir.text import message_of
 
@@ -151,6 +153,80 @@ async def test_a_worker_that_stops_lets_jobs_end_and_releases_the_others(app: we
         assert (await state(app, short, "completed")).attempt == 1
         for other in (long, waiting):
             assert (await state(app, other, "available")).attempt == 1
+
+
+async def test_an_idle_worker_has_a_session_that_stands_for_it_and_writes_nothing(app: weir.Weir, queue: str, db: Any, is_direct: bool) -> None:
+    if not is_direct:
+        pytest.skip("through a pooler, a worker renews its lease")
+
+    @app.task(queue=queue)
+    async def idle() -> None: ...
+
+    async with app.working({queue: 1}, lease=1, chores=False) as worker:
+        (session,) = await until(lambda: attends(db, queue))
+        seen = set()
+
+        def beats() -> bool:
+            look = "SELECT query_start FROM pg_stat_activity WHERE pid = %s AND query LIKE '%%heartbeat%%'"
+            seen.update(db.execute(look, [session]).fetchall())
+            return len(seen) >= 6
+
+        await until(beats, "six heartbeats, one in a quarter of the lease")
+        words = db.execute("SELECT says FROM weir.last_word WHERE worker = %s ORDER BY no", [worker.number]).fetchall()
+        assert words == [("beats",), ("attends",)]  # those of its beginning
+
+
+async def test_a_session_that_stood_for_a_worker_is_made_again_and_its_jobs_run_on(app: weir.Weir, queue: str, db: Any, is_direct: bool) -> None:
+    if not is_direct:
+        pytest.skip("through a pooler, no session stands for a worker")
+    goes_on = asyncio.Event()
+
+    @app.task(queue=queue)
+    async def waits() -> None:
+        await goes_on.wait()
+
+    async with app.working({queue: 1}):
+        job = await waits.enqueue(app)
+        await state(app, job.id, "running")
+        (first,) = await until(lambda: attends(db, queue))
+        db.execute("SELECT pg_terminate_backend(%s)", [first])
+        (second,) = await until(lambda: [pid for pid in attends(db, queue) if pid != first])
+        assert second != first
+        goes_on.set()
+        assert (await state(app, job.id, "completed")).attempt == 1
+
+
+async def test_jobs_are_interrupted_if_nothing_can_replace_the_session_that_stood_for_their_worker(
+    app: weir.Weir, queue: str, db: Any, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_direct:
+        pytest.skip("through a pooler, no session stands for a worker")
+    reasons, begun = [], []
+
+    @app.task(queue=queue)
+    async def waits(job: weir.Job) -> None:
+        begun.append(job.attempt)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append(job.interrupted.reason)
+
+    async def silence(*_: Any) -> None:
+        raise weir.line.Unanswered(TimeoutError("no answer"))
+
+    def no_connection(*_: Any) -> None:
+        raise psycopg.errors.ConnectionTimeout("no answer")
+
+    async with app.working({queue: 1}, lease=300, stop_timeout=1):
+        job = await waits.enqueue(app)
+        await state(app, job.id, "running")
+        sessions = await until(lambda: attends(db, queue))
+        with monkeypatch.context() as m:  # the network between this worker and the server is silent
+            m.setattr(weir.line.Line, "fetch", silence)
+            m.setattr(weir.guard.Guard, "_connected", no_connection)
+            db.execute("SELECT pg_terminate_backend(%s)", sessions)
+            await until(lambda: reasons == ["lost"], "the interruption, long before the lease is over")
+        await until(lambda: len(begun) == 2, "another beginning")
 
 
 async def test_a_function_that_blocks_the_loop_does_not_cost_the_lease(app: weir.Weir, queue: str, caplog: Any) -> None:

@@ -388,5 +388,5 @@ class Runner:
             if self.stopping and now > self._stop_at:
                 self.interrupt_all("stopping")
             if self.running and self.source.lapsed():
-                log.error("nothing was heard for most of the lease: %d running jobs are interrupted, others may get them", len(self.running))
+                log.error("nothing was heard for so long that others may get the jobs: %d that run are interrupted", len(self.running))
                 self.interrupt_running()

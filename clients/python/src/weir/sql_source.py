@@ -1,7 +1,7 @@
 """Works jobs over a connection to the database: docs/sql.md, "Work", describes the functions and what they ask of a worker.
 
-Three connections: one takes, one records, and one does chores. Calls of take follow one another, so it never happens
-that two are under way.
+Three connections: one takes, one records, and one does chores; a fourth, of guard.py, stands for the worker. Calls of take follow one another,
+so it never happens that two are under way.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class SqlSource:
             for task in done:
                 task.result()
         finally:
-            self.guard.end()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._stop()
+            self.guard.end()
             for line in (self._taker, self._recorder, self._chorer):
                 await line.close()
 
