@@ -62,13 +62,14 @@ def test_wrong_calls_say_what_to_do(tmp_path: Path, queue: str) -> None:
         (["enqueue", "greeting:app", "greet", '{"nam": "Ada"}'], "which task greet does not take"),
         (["enqueue", "greeting:app", "greet", '{"name": 7}'], "task greet: "),
         (["enqueue", "greeting:app", "great"], "has no task great, but greet: "),
+        (["enqueue", "greeting:app", "greet", '{"name": "Ada"}', "--priority", "9"], "priority is 9: pass 1 to 4"),
     ):
         done = run(tmp_path, queue, *args)
         assert done.returncode == 2, done.stderr
         assert said in done.stderr
-    done = run(tmp_path, queue, "enqueue", "greeting:app", "greet", "--priority", "9")
+    done = run(tmp_path, queue, "enqueue", "greeting:app", "other", "-q", "q" * 300)  # which the database refuses
     assert done.returncode == 1
-    assert "priority" in done.stderr
+    assert "queue" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -199,8 +202,8 @@ def test_what_the_database_cannot_store_is_refused_before_it_is_sent(app: weir.W
         remind.enqueue(object(), 1)  # type: ignore[call-overload]
     escaped = remind.enqueue(db, 1, text="\\u0000 is a text")
     assert db.execute("SELECT args ->> 'text' FROM weir.job_info(%s)", [escaped.id]).fetchone() == ("\\u0000 is a text",)
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="priority"):
-        remind.using(priority=9).enqueue(db, 1)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="queue"):
+        remind.using(queue="q" * 300).enqueue(db, 1)
 
 
 def test_a_time_replaces_the_delay_of_a_task(app: weir.Weir, queue: str) -> None:
@@ -209,3 +212,35 @@ def test_a_time_replaces_the_delay_of_a_task(app: weir.Weir, queue: str) -> None
     assert remind.using(run_at=at).options.after is None
     assert remind.using(run_at=at).using(delay=7).options.at is None
     assert remind.using(priority=1).options.after == 5
+
+
+def test_numbers_out_of_range_are_refused_with_the_range(app: weir.Weir, queue: str) -> None:
+    @app.task(queue=queue)
+    async def noop() -> None: ...
+
+    for makes in (
+        lambda: noop.using(priority=9),
+        lambda: app.new("noop", queue=queue, priority=9),
+        lambda: app.task(priority=9)(len),
+    ):
+        with pytest.raises(weir.Invalid, match="priority is 9: pass 1 to 4"):
+            makes()
+    with pytest.raises(weir.Invalid, match="max_attempts is 0: a job has 1 to 1000"):
+        app.task(retry=0)(len)
+
+
+def test_a_text_that_names_no_database_of_django_is_refused() -> None:
+    program = """import weir
+app = weir.Weir("postgresql://localhost/x")
+@app.task
+def f(): ...
+for place in ("default", "postgresql://ada:secret@localhost/x"):
+    try:
+        f.enqueue(place)
+    except weir.Invalid as e:
+        print(e)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.count("Django is not configured") == 2, done.stderr
+    assert "secret" not in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -453,6 +454,33 @@ async def test_a_worker_that_the_database_refuses_says_so(url: str, queue: str) 
         app.worker({queue: 0})
     with pytest.raises(weir.Invalid, match="lease"):
         app.worker({queue: 1}, lease=0.1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of errors")
+async def test_a_group_of_errors_is_kept_like_any_other_and_one_alone_decides(app: weir.Weir, queue: str) -> None:
+    async def fails(error: Exception) -> None:
+        raise error
+
+    @app.task(queue=queue)
+    async def several() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails(weir.Fail("no\n  such account")))
+            group.create_task(fails(ValueError("later")))
+
+    @app.task(queue=queue, retry=1)
+    async def single() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails(weir.Snooze(3600)))
+
+    async with app.working({queue: 2}):
+        ids = [(await task.enqueue(app)).id for task in (several, single)]
+        failed = await state(app, ids[0], "scheduled")  # Fail was not alone
+        await state(app, ids[1], "scheduled")
+    error = failed.errors[-1]["error"]
+    assert message_of(error) == "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): weir.errors.Fail: no"
+    assert error.startswith("Traceback (most recent call last):\n  File ")
+    assert "\n    1 of 2:\n    Traceback" in error
+    assert "\n    ValueError: later" in error
 
 
 def test_the_message_of_a_traceback_is_found() -> None:

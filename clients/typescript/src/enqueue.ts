@@ -53,16 +53,21 @@ export function request(kind: string, args: unknown, options: EnqueueOptions, qu
   if (options.unique && (options.flow !== undefined || options.once !== undefined)) throw new TypeError("weir: a unique job can't be a member of a flow: there, use once");
   const job: JobRequest = { queue: options.queue ?? queue, kind, args };
   const { priority, runAt, key, maxAttempts, meta, flow, once, unique } = options;
-  if (priority !== undefined) job.priority = priority;
+  if (priority !== undefined) job.priority = whole(priority, 1, 4, "priority");
   if (runAt !== undefined) job.run_at = time(runAt);
   if (key !== undefined) job.key = key;
-  if (maxAttempts !== undefined) job.max_attempts = maxAttempts;
+  if (maxAttempts !== undefined) job.max_attempts = whole(maxAttempts, 1, 1000, "maxAttempts");
   if (meta !== undefined) job.meta = meta;
   if (flow !== undefined) job.flow = String(flow);
   if (once !== undefined) job.once = once;
   if (unique === true) job.unique = true;
   else if (unique) job.unique = unique.within === undefined ? unique : { ...unique, within: `${unique.within} seconds` };
   return job;
+}
+
+function whole(n: number, least: number, most: number, what: string): number {
+  if (!Number.isInteger(n) || n < least || n > most) throw new RangeError(`weir: ${what} is ${n}: pass a whole number from ${least} to ${most}`);
+  return n;
 }
 
 function time(at: Date): string {

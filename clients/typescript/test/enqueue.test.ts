@@ -127,8 +127,8 @@ for (const [name, way] of Object.entries(ways)) {
     });
 
     test("the database's refusals are errors with code and hint", async () => {
-      const refused = way((tx) => weir.enqueue("welcome", { account: 1 }, { tx, maxAttempts: 0 }).then(() => {}));
-      await assert.rejects(refused, (error) => error instanceof WeirError && error.code === "22023" && /max_attempts/.test(error.message));
+      const refused = way((tx) => weir.enqueue("welcome", { account: 1 }, { tx, queue: "q".repeat(300) }).then(() => {}));
+      await assert.rejects(refused, (error) => error instanceof WeirError && error.code === "22023" && /queue/.test(error.message));
     });
   });
 }
@@ -179,6 +179,16 @@ test("what PostgreSQL can't store is refused without costing the transaction", a
   await client.query("COMMIT");
   client.release();
   assert.deepEqual((await weir.job(id))?.args, { account: 1, note: "\\u0000" });
+});
+
+test("numbers out of range are refused with the range before anything is sent", async () => {
+  const untyped = weir as unknown as { enqueue(...args: unknown[]): Promise<unknown>; enqueueMany(jobs: unknown[]): Promise<unknown> };
+  const wrong = { name: "RangeError", message: "weir: priority is 9: pass a whole number from 1 to 4" };
+  await assert.rejects(untyped.enqueue("welcome", { account: 7 }, { priority: 9 }), wrong);
+  await assert.rejects(untyped.enqueueMany([{ kind: "welcome", payload: { account: 7 }, priority: 9 }]), wrong);
+  const defined = new Weir({ sql: pool, jobs: { welcome: { schema: payload<object>(), priority: 9 as 1 } } });
+  await assert.rejects(defined.enqueue("welcome", {}), wrong);
+  await assert.rejects(weir.enqueue("welcome", { account: 7 }, { maxAttempts: 1.5 }), { message: /maxAttempts is 1\.5: pass a whole number from 1 to 1000/ });
 });
 
 test("a connection that can't run SQL is refused by name", async () => {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import textwrap
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from .task import Handler
 
 MAX_ERROR = 32768  # characters that are kept of a traceback
+MAX_INNER = 15  # errors of a group
+GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 
 
 class Attempt:
@@ -91,16 +95,17 @@ class Attempt:
 
 def end_of(attempt: Attempt, error: BaseException, timeout: float | None) -> dict[str, Any] | None:
     """How an attempt ended whose function has raised this; None: it is released when the worker stops."""
+    raised, error = error, alone(error)
     reason = attempt.reason
     if isinstance(error, Snooze) and reason != "cancelled":
         return {"outcome": "snoozed", "delay": error.seconds}
     if reason == "cancelled":
-        return {"outcome": "cancelled", "error": described(error)}
+        return {"outcome": "cancelled", "error": described(raised)}
     if reason == "stopping":
         return None
     if reason == "timeout" and isinstance(error, asyncio.CancelledError):
-        error = TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s").with_traceback(error.__traceback__)
-    end: dict[str, Any] = {"outcome": "failed", "error": described(error)}
+        raised = error = TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s").with_traceback(error.__traceback__)
+    end: dict[str, Any] = {"outcome": "failed", "error": described(raised)}
     retry = attempt.handler.retry if attempt.handler is not None else None
     if isinstance(error, Fail) or (retry is not None and isinstance(error, retry.give_up)):
         end["final"] = True
@@ -117,15 +122,43 @@ def end_of(attempt: Attempt, error: BaseException, timeout: float | None) -> dic
     return end
 
 
+def alone(error: BaseException) -> BaseException:
+    """The error that decides what follows: of a group with one error, such as that of an asyncio.TaskGroup in which one task has failed, the one."""
+    inner = error
+    while isinstance(inner, GROUP) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return error if isinstance(inner, GROUP) else inner
+
+
 def described(error: BaseException) -> str:
     """The traceback, without this package's own first frames; of a long one, both ends."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("weir.") and trace.tb_next is not None:
         trace = trace.tb_next
     try:
-        lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+        lines = "".join(_formatted(traceback.TracebackException(type(error), error, trace))).rstrip()
     except Exception as e:  # a __str__ that raises
         lines = f"{type(error).__qualname__}, which can't be shown: {type(e).__qualname__}"
     if len(lines) > MAX_ERROR:
         lines = f"{lines[: MAX_ERROR // 4]}\n…\n{lines[-MAX_ERROR * 3 // 4 :]}"
+    return lines
+
+
+def _formatted(error: traceback.TracebackException) -> list[str]:
+    """As Python does it, but a group like any other error, with those in it indented below: lists of failures look for a message that is not."""
+    lines: list[str] = []
+    if error.__cause__ is not None:
+        lines += [*_formatted(error.__cause__), "\nThe above exception was the direct cause of the following exception:\n\n"]
+    elif error.__context__ is not None and not error.__suppress_context__:
+        lines += [*_formatted(error.__context__), "\nDuring handling of the above exception, another exception occurred:\n\n"]
+    inner = getattr(error, "exceptions", None)
+    if not inner:
+        return [*lines, *error.format(chain=False)]
+    first = error
+    while deeper := getattr(first, "exceptions", None):
+        first = deeper[0]
+    message = " ".join("".join(error.format_exception_only()).splitlines())
+    lines += ["Traceback (most recent call last):\n", *error.stack.format(), f"{message}: {next(first.format_exception_only())}"]
+    for i, each in enumerate(inner[:MAX_INNER], 1):
+        lines += textwrap.indent(f"{i} of {len(inner)}:\n" + "".join(_formatted(each)), "    ").splitlines(keepends=True)
     return lines

@@ -204,6 +204,24 @@ def _django(conn: Any, call: Call[T]) -> T:
 
 
 def _django_alias(alias: Any, call: Call[T]) -> T:
-    from django.db import connections
+    return _django(django_connection(alias), call)
 
-    return _django(connections[alias], call)
+
+def django_connection(alias: str) -> Any:
+    """The connection of a database of Django's."""
+    which = repr(alias) if len(alias) < 50 and alias.replace("-", "_").isidentifier() else "a connection string"  # with its password
+    otherwise = "pass a connection or a session, or the app itself for a transaction of its own"
+    try:
+        from django.core.exceptions import ImproperlyConfigured
+        from django.db import connections
+    except ImportError as e:
+        raise Invalid(f"a text names a database of Django, and {which} can't, because Django is not installed: {otherwise}") from e
+    try:
+        if alias in connections:
+            return connections[alias]
+        raise Invalid(f"Django has no database named by {which}, but {', '.join(connections)}: pass one of these; or {otherwise}")
+    except ImproperlyConfigured as e:
+        raise Invalid(
+            f"a text names a database of Django, and {which} can't, because Django is not configured: "
+            f"set DJANGO_SETTINGS_MODULE and call django.setup(); or {otherwise}"
+        ) from e

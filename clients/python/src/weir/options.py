@@ -86,6 +86,10 @@ class JobOptions:
     once: str | None = None
 
     def __post_init__(self) -> None:
+        if self.priority is not None and self.priority not in (1, 2, 3, 4):
+            raise Invalid(f"priority is {self.priority!r}: pass 1 to 4")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= 1000:
+            raise Invalid(f"max_attempts is {self.max_attempts!r}: a job has 1 to 1000 attempts")
         if self.run_at is not None and self.delay is not None:
             raise Invalid("a job has a run_at or a delay, not both")
         if self.run_at is not None and self.run_at.utcoffset() is None:

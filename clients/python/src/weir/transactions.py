@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from .calls import _asyncpg, _django, _django_alias, _psycopg, _psycopg_async, _runner, _sqlalchemy, _sqlalchemy_async
+from .calls import _asyncpg, _django, _django_alias, _psycopg, _psycopg_async, _runner, _sqlalchemy, _sqlalchemy_async, django_connection
 from .errors import Unsupported
 
 
@@ -19,9 +19,11 @@ def begin(place: Any) -> Any:
     if runner is _sqlalchemy_async:
         return _with_sqlalchemy_async(place)
     if runner in (_django, _django_alias):
+        if isinstance(place, str):
+            place = django_connection(place)
         from django.db import transaction
 
-        return transaction.atomic(using=place if isinstance(place, str) else place.alias)
+        return transaction.atomic(using=place.alias)
     raise Unsupported("pass a connection or a session that a transaction can be begun on")
 
 
