@@ -64,8 +64,10 @@ func (c *labNotifyCmd) Run(ctx context.Context, s *streams, d *database, k *kong
 
 type labListenersCmd struct {
 	labFlags
-	Idle    []int `default:"0,10,100,1000" help:"Numbers of idle listeners next to the ping-pong."`
-	Clients []int `default:"1,2,4,8,16,32" help:"Numbers of clients that LISTEN and UNLISTEN."`
+	Idle      []int `default:"0,10,100,1000" help:"Numbers of idle listeners next to the ping-pong."`
+	Groups    []int `default:"2,4,8,16" help:"Numbers of listeners that share a channel."`
+	Notifiers []int `placeholder:"1,2,4,…" help:"Numbers of sessions that notify one listener. Default: 1 to 128, fewer on machines with few cores."`
+	Clients   []int `placeholder:"1,2,4,…" help:"Numbers of clients that LISTEN and UNLISTEN. Default: 1 to 1000, fewer on machines with few cores."`
 }
 
 func (labListenersCmd) Help() string {
@@ -73,8 +75,16 @@ func (labListenersCmd) Help() string {
 }
 
 func (c *labListenersCmd) config() (lab.Config, string) {
-	return lab.Config{Scenario: "listeners", Listeners: lab.ListenersSize{Idle: c.Idle, Clients: c.Clients}},
-		fmt.Sprintf("--idle %s --clients %s", commas(c.Idle), commas(c.Clients))
+	flags := fmt.Sprintf("--idle %s --groups %s", commas(c.Idle), commas(c.Groups))
+	for _, f := range []struct {
+		name    string
+		numbers []int
+	}{{"notifiers", c.Notifiers}, {"clients", c.Clients}} {
+		if len(f.numbers) > 0 { // otherwise the machine decides
+			flags += " --" + f.name + " " + commas(f.numbers)
+		}
+	}
+	return lab.Config{Scenario: "listeners", Listeners: lab.ListenersSize{Idle: c.Idle, Groups: c.Groups, Notifiers: c.Notifiers, Clients: c.Clients}}, flags
 }
 
 func (c *labListenersCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {

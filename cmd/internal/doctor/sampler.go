@@ -26,6 +26,8 @@ type SamplerConfig struct {
 	URL string
 	// Window is how long samples are kept for Waits. Default: 2 minutes.
 	Window time.Duration
+	// Every is the time from one sample to the next, whatever sessions do and samples cost. Default: about once a second, and more often while sessions wait.
+	Every time.Duration
 	// Logger receives failed samples. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -41,6 +43,7 @@ type SamplerConfig struct {
 type Sampler struct {
 	session *session
 	window  *window
+	every   time.Duration // 0: as sessions wait
 	log     *slog.Logger
 
 	blind bool // the role sees no other role's sessions: those that wait for locks are read from the locks
@@ -61,7 +64,7 @@ func NewSampler(ctx context.Context, c SamplerConfig) (*Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sampler{session: &session{config: config, meter: new(meter)}, window: &window{span: c.Window}, log: c.Logger}
+	s := &Sampler{session: &session{config: config, meter: new(meter)}, window: &window{span: c.Window}, every: c.Every, log: c.Logger}
 	s.defaults()
 	if _, err := scalars[int32](ctx, s.session, "SELECT 1"); err != nil {
 		return nil, fmt.Errorf("sample the database: %w", err)
@@ -125,6 +128,10 @@ func (s *Sampler) Run(ctx context.Context) {
 		}
 		s.texts.sample(&sample)
 		s.window.add(sample)
+		if s.every > 0 {
+			next.Reset(max(sleep.Jitter(s.every)-time.Since(begin), 0))
+			continue
+		}
 		every := interval(begin.Sub(lastBusy) < calmAfter)
 		next.Reset(max(every-time.Since(begin), min(dutyCycle*sampleCost, calmEvery), 0))
 	}

@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
-	"github.com/weir-pg/weir/internal/bouncer"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -24,7 +22,7 @@ func tiny(scenario, url string) Config {
 	return Config{
 		Scenario: scenario, Database: url, Duration: 400 * time.Millisecond, Command: "weir lab " + scenario,
 		Notify:    NotifySize{Clients: 6, Rounds: 2},
-		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}},
+		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}, Groups: []int{2, 3}, Grouped: 6, Notifiers: []int{1, 3}},
 		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2, Pool: 3, Rates: []int{20, 60}, NoReserve: true},
 		Tree:      TreeSize{Workers: 4, Parents: 2, Children: 10},
 		Pinned:    PinnedSize{Rate: 300, Workers: 2},
@@ -117,114 +115,6 @@ func nothingLeft(t *testing.T, url string) {
 	}
 	if schemas != 0 || sessions != 0 {
 		t.Errorf("%d schemas and %d sessions were left behind", schemas, sessions)
-	}
-}
-
-// Storms over several servers need private ones.
-func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
-	t.Parallel()
-	c := tiny("storm", "")
-	r, err := Run(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plausible(t, r, time.Hour)
-	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 3 servers", "from a standing pool", "to PgBouncer"} {
-		if _, err := bouncer.Find(); name == "to PgBouncer" && err != nil {
-			if r.Way(name) != nil || !strings.Contains(strings.Join(r.Notes, " "), "PgBouncer was not measured") {
-				t.Errorf("PgBouncer is not installed, and the result does not say so: %v", r.Notes)
-			}
-			continue
-		}
-		w := r.Way(name)
-		if w == nil {
-			t.Fatalf("%s was not measured", name)
-		}
-		if int(w.Done) != c.Storm.Clients*c.Storm.Rounds {
-			t.Errorf("%s: %d of %d clients were answered", name, w.Done, c.Storm.Clients)
-		}
-	}
-	if !r.Server.Private {
-		t.Error("the result does not say that the server was private")
-	}
-	if r.Way("20 connections per second") == nil {
-		t.Error("no rate of the sweep was measured")
-	}
-	if _, told := effortOf(os.Getpid()); !told {
-		return
-	}
-	if _, ok := r.Way("at once").Figure(postmasterReady); !ok {
-		t.Error("the result does not say what the postmaster did")
-	}
-	one, notes := r.Way(budgetName("1 postmaster")), strings.Join(r.Notes, " ")
-	if one == nil && !strings.Contains(notes, "fixed CPU budget were not measured") {
-		t.Errorf("postmasters at a budget were not measured, and no note says why: %s", notes)
-	}
-	if one != nil && r.Way(budgetName("3 postmasters")) == nil {
-		t.Error("three postmasters at a budget were not measured")
-	}
-}
-
-func TestTheSaturatedPostmasterIsToldFromTheSaturatedMachine(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		ran, ready, machine float64
-		says                string
-	}{
-		{97, 1, 40, "its one thread is saturated"},
-		{30, 65, 99, "the machine is saturated"},
-		{20, 30, 99, "wait for their own turn on a CPU"},
-		{20, 10, 50, "neither is saturated"},
-	} {
-		w := &Way{Figures: []Figure{{postmasterCPU, c.ran, ""}, {postmasterReady, c.ready, ""}, {machineCPU, c.machine, ""}}}
-		if got := judgePostmaster(w); !strings.Contains(got, c.says) {
-			t.Errorf("%+v: %s", c, got)
-		}
-	}
-	if got := judgePostmaster(&Way{}); got != "" {
-		t.Errorf("without figures: %s", got)
-	}
-}
-
-func TestTheSweepSaysHowFarTheServerKeptUp(t *testing.T) {
-	t.Parallel()
-	at := func(rate int, answered, median float64) sweep {
-		return sweep{rate: rate, way: &Way{Rate: answered, Latency: &Latency{P50: median}, Figures: []Figure{{acceptedAfter, 0.2, "ms"}, {postmasterCPU, 96, "%"}}}}
-	}
-	for _, c := range []struct {
-		all  []sweep
-		says []string
-	}{
-		{[]sweep{at(100, 100, 2), at(200, 199, 3)}, []string{"kept up with every rate", "200 connections"}},
-		{[]sweep{at(100, 100, 2), at(200, 150, 900)}, []string{"At 100 connections per second the server kept up", "Of 200 per second it answered 150", "900 ms", "0.2 ms", "saturated"}},
-	} {
-		got := sweepText(c.all)
-		for _, part := range c.says {
-			if !strings.Contains(got, part) {
-				t.Errorf("%q is not in: %s", part, got)
-			}
-		}
-	}
-}
-
-func TestHugePagesAreReservedAndPutBack(t *testing.T) {
-	pgtest.Alone(t, "it reserves memory of the whole machine")
-	before, err := readHuge()
-	if err != nil || os.Getuid() != 0 {
-		t.Skip("only root on Linux can reserve huge pages")
-	}
-	c := tiny("storm", "")
-	c.Storm.NoReserve = false
-	r, err := Run(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	notes := strings.Join(r.Notes, " ")
-	if r.Way("at once, huge pages") == nil && !strings.Contains(notes, "Huge pages were not measured") {
-		t.Errorf("huge pages were not measured, and no note says why: %s", notes)
-	}
-	if after, err := readHuge(); err != nil || after != before {
-		t.Errorf("%d huge pages are reserved, and %d were before: %v", after, before, err)
 	}
 }
 
@@ -324,88 +214,6 @@ func TestInterruptedRunCleansUp(t *testing.T) {
 		t.Errorf("an interrupted run returns %v", err)
 	}
 	nothingLeft(t, url)
-}
-
-// The log and the CPU can be read of a private server only.
-func TestNotifyQuotesTheServersLogAndChartsWhatFalls(t *testing.T) {
-	t.Parallel()
-	r, err := Run(t.Context(), tiny("notify", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	plausible(t, r, time.Hour)
-	notes := strings.Join(r.Notes, "\n")
-	if len(r.Quotes) == 0 && !strings.Contains(notes, "log_lock_waits") {
-		t.Errorf("no line of the log is quoted, and no note says why: %s", notes)
-	}
-	for _, q := range r.Quotes {
-		for _, part := range []string{"still waiting for " + notifyInLog, "Process holding the lock", "STATEMENT:  COMMIT"} {
-			if !strings.Contains(q.Text, part) {
-				t.Errorf("the quote lacks %q: %s", part, q.Text)
-			}
-		}
-	}
-	titles := map[string]bool{}
-	for _, c := range r.Charts {
-		titles[c.Title] = true
-	}
-	if !titles["Active sessions, with the disk as it is"] { // the rates need longer than a tiny round
-		t.Errorf("no chart of the active sessions: %v", titles)
-	}
-	if b := r.Way("a burst of insert + pg_notify" + slowSuffix); b == nil && !strings.Contains(notes, "A burst was not measured") {
-		t.Errorf("no burst was measured, and no note says why: %s", notes)
-	} else if b != nil {
-		_, recovered := b.Figure(recoveredIn)
-		_, not := b.Figure(notRecovered)
-		if recovered == not {
-			t.Errorf("the burst says neither when it recovered nor that it did not, or both: %+v", b.Figures)
-		}
-	}
-}
-
-func TestTheLongestQueueOfTheLogIsQuoted(t *testing.T) {
-	t.Parallel()
-	entry, waits := lockWaits("12:00 [7] LOG:  process 7 still waiting for " + notifyInLog + " after 5 ms\n" +
-		"12:00 [8] LOG:  process 8 still waiting for ShareLock on transaction 5 after 5 ms\n" +
-		"12:00 [7] DETAIL:  Process holding the lock: 9. Wait queue: 7.\n12:00 [7] STATEMENT:  COMMIT\n" +
-		"12:00 [7] LOG:  process 7 acquired " + notifyInLog + " after 6 ms\n" +
-		"12:01 [6] LOG:  process 6 still waiting for " + notifyInLog + " after 5 ms\n12:01 [6] DETAIL:  Process holding the lock: 9. Wait queue: 5, 6.\n" +
-		"12:01 [6] STATEMENT:  COMMIT\n")
-	if want := 3; waits != 2 || strings.Count(entry, "[6]") != want || strings.Contains(entry, "[7]") || !strings.Contains(entry, "queue: 5, 6.") {
-		t.Errorf("quoted of %d waits: %s", waits, entry)
-	}
-}
-
-func TestRequestsArriveAtTheRateOfTheirPhase(t *testing.T) {
-	t.Parallel()
-	p := pace{{time.Second, 10}, {2 * time.Second, 100}, {time.Second, 0}, {time.Second, 10}}
-	for after, due := range map[time.Duration]int{0: 0, time.Second: 10, 2 * time.Second: 110, 3 * time.Second: 210, 4 * time.Second: 210, 5 * time.Second: 220, time.Hour: 220} {
-		if got := p.due(after); got != due {
-			t.Errorf("%d requests are due after %s, want %d", got, after, due)
-		}
-	}
-	for i, at := range map[int]time.Duration{0: 0, 5: 500 * time.Millisecond, 10: time.Second, 110: 2 * time.Second, 210: 4 * time.Second, 219: 4900 * time.Millisecond} {
-		if got := p.at(i); got.Round(time.Microsecond) != at {
-			t.Errorf("request %d arrives after %s, want %s", i, got, at)
-		}
-	}
-	if last := p.at(220); last < time.Hour {
-		t.Errorf("a request that never arrives is due after %s", last)
-	}
-}
-
-func TestABurstIsPlannedOnlyWhereItCanShowSomething(t *testing.T) {
-	t.Parallel()
-	for notify, planned := range map[float64]bool{100: true, 300: true, 400: false, 900: false} {
-		r := &run{Config: Config{Duration: time.Second}, result: &Result{Ways: []*Way{{Name: "insert", Rate: 1000}, {Name: "insert + pg_notify", Rate: notify}}}}
-		b := planBurst(r, "", normalFlush)
-		if (b != nil) != planned || (len(r.result.Notes) > 0) == planned {
-			t.Errorf("pg_notify at %g of 1000: planned %v, notes %v", notify, b != nil, r.result.Notes)
-		}
-		if b != nil && (b.more < notify || b.steady+b.more > 600) {
-			t.Errorf("pg_notify at %g of 1000: %g and %g more per second", notify, b.steady, b.more)
-		}
-	}
 }
 
 func TestVerdictIsComputed(t *testing.T) {

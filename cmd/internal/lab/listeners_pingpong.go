@@ -15,7 +15,7 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 	x := Axis{Label: "idle listeners", Steps: true}
 	trips := Chart{Title: "Round trips against idle listeners", Kind: Lines, X: x, Y: Axis{Label: "round trips per second", Log: true}}
 	slow := Chart{Title: "Latency of a round trip against idle listeners", Kind: Lines, X: x, Y: Axis{Label: "ms, median", Log: true}}
-	var waits []Chart
+	var lasts []*track
 	sampler, _, err := r.watchers(ctx)
 	if err != nil {
 		return err
@@ -36,14 +36,12 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 			}
 		}
 		trips.Lines, slow.Lines = append(trips.Lines, rates), append(slow.Lines, medians)
-		last := tracks[len(tracks)-1]
-		if lines := last.waits.lines(last.at); len(lines) > 0 {
-			waits = append(waits, Chart{Title: "What sessions wait for: " + last.way.Name, Kind: Stack, Lines: lines,
-				X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
-		}
+		lasts = append(lasts, tracks[len(tracks)-1])
 	}
-	for _, c := range append([]Chart{trips, slow}, waits...) {
-		r.chart(c)
+	r.chart(trips)
+	r.chart(slow)
+	for _, t := range lasts {
+		r.chartWaits(t, Chart{Title: "What sessions wait for: " + t.way.Name})
 	}
 	return nil
 }
@@ -81,16 +79,11 @@ func pingPongName(post string, idle int) string {
 // them.
 func grow(ctx context.Context, idle *sessions, url string, n int) error {
 	from := len(idle.conns)
-	if n <= from {
-		return nil
-	}
-	more, err := openSessions(ctx, url, n-from, nil)
-	if err != nil {
+	if err := idle.add(ctx, url, n); err != nil {
 		return err
 	}
-	idle.conns = append(idle.conns, more.conns...)
-	return eachOf(len(more.conns), 8, func(i int) error {
-		_, err := more.conns[i].Exec(ctx, `LISTEN `+idleChannel(from+i))
+	return eachOf(len(idle.conns)-from, 8, func(i int) error {
+		_, err := idle.conns[from+i].Exec(ctx, `LISTEN `+idleChannel(from+i))
 		return err
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -220,13 +221,18 @@ func (r *run) chartTracks(tracks []*track, about string) {
 	r.chart(rates)
 	r.chart(slow)
 	for _, t := range tracks {
-		if lines := t.waits.lines(t.at); len(lines) > 0 {
-			r.chart(Chart{
-				Title: "What sessions wait for: " + t.way.Name, Kind: Stack, Lines: lines,
-				X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"},
-			}, t.way.Settings...)
-		}
+		r.chartWaits(t, Chart{Title: "What sessions wait for: " + t.way.Name})
 	}
+}
+
+// chartWaits adds a chart of what a way's sessions wait for, if there are enough samples for one.
+func (r *run) chartWaits(t *track, c Chart) {
+	if c.Lines = t.waits.lines(t.at); len(c.Lines) == 0 {
+		return
+	}
+	c.Kind, c.X, c.Y = Stack, Axis{Label: "seconds"}, Axis{Label: "sessions, stacked"}
+	c.Note = strings.TrimPrefix(fmt.Sprintf("%s; %d samples", c.Note, t.waits.taken), "; ")
+	r.chart(c, t.way.Settings...)
 }
 
 // chartGauge adds a chart of one gauge of all tracks that have it.

@@ -44,6 +44,19 @@ func openSessions(ctx context.Context, url string, n int, settings map[string]st
 	return c, nil
 }
 
+// add opens sessions until there are n.
+func (c *sessions) add(ctx context.Context, url string, n int) error {
+	if n <= len(c.conns) {
+		return nil
+	}
+	more, err := openSessions(ctx, url, n-len(c.conns), nil)
+	if err != nil {
+		return err
+	}
+	c.conns = append(c.conns, more.conns...)
+	return nil
+}
+
 // eachOf calls f for 0 to n-1 from several goroutines, and returns their errors.
 func eachOf(n, goroutines int, f func(i int) error) error {
 	var all sync.WaitGroup

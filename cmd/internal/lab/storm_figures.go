@@ -99,11 +99,8 @@ func chartStorm(r *run, ways []*stormWay) {
 	r.chart(waited)
 	r.chartGauge(tracks, postmasterCPU, Chart{Title: "CPU of the postmaster over time", Note: "of the first server; 100 is one core; all rounds, one after the " +
 		"other", Y: Axis{Label: "percent of a core"}})
-	if lines := tracks[0].waits.lines(tracks[0].at); len(lines) > 0 {
-		r.chart(Chart{Title: "What pg_stat_activity shows: " + tracks[0].way.Name, Note: "almost nothing: a client that waits for the " +
-			"postmaster has no session yet",
-			Kind: Stack, Lines: lines, X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}})
-	}
+	r.chartWaits(tracks[0], Chart{Title: "What pg_stat_activity shows: " + tracks[0].way.Name, Note: "almost nothing: a client that waits for the " +
+		"postmaster has no session yet"})
 }
 
 func stormVerdict(r *Result, size StormSize, swept []sweep) Verdict {

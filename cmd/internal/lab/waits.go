@@ -30,7 +30,8 @@ type sampler interface {
 }
 
 const (
-	lookEvery = 100 * time.Millisecond
+	sampleEvery = 100 * time.Millisecond
+	lookEvery   = sampleEvery / 3
 
 	onCPU = string(doctor.CPU)
 	// A session that waits for its client in an open transaction, holding its locks.
@@ -57,6 +58,8 @@ type waitTrack struct {
 	samples int
 	found   busy
 	total   busy
+	taken   int                  // samples of all intervals
+	without int                  // intervals without one
 	series  map[string][]float64 // by class: average number of sessions
 }
 
@@ -80,12 +83,16 @@ func (w *waitTrack) watch(ctx context.Context, s sampler) {
 	}
 }
 
-// cut ends an interval. An interval without a sample repeats the last one, because a calm server is sampled less often.
+// cut ends an interval. An interval without a sample, on a machine that is too busy for it, repeats the last one.
 func (w *waitTrack) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.series == nil {
 		w.series, w.total = map[string][]float64{}, busy{}
+	}
+	w.taken += w.samples
+	if w.samples == 0 {
+		w.without++
 	}
 	sums := map[string]float64{}
 	for what, n := range w.found {
@@ -164,8 +171,13 @@ func (w *waitTrack) share(events ...string) float64 {
 	return ratio(float64(some), float64(all))
 }
 
-// lines returns the series of the classes that were seen.
+const fewSamples = 20
+
+// lines returns the series of the classes that were seen; none if too few samples stand behind them for a chart to mean something.
 func (w *waitTrack) lines(at []float64) []Line {
+	if w.taken < fewSamples || 3*w.without > len(at) {
+		return nil
+	}
 	var lines []Line
 	for _, c := range waitClasses() {
 		points := w.series[c]
@@ -187,7 +199,7 @@ type activity struct {
 
 // newActivity starts sampling the database of the connection string, until close. Sessions with the given pids do not count.
 func newActivity(ctx context.Context, url string, ignore ...*pgx.Conn) (*activity, error) {
-	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url, Window: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	s, err := doctor.NewSampler(ctx, doctor.SamplerConfig{URL: url, Window: 10 * time.Second, Every: sampleEvery, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
