@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/weir-pg/weir/cmd/internal/engine"
 	"github.com/weir-pg/weir/cmd/internal/lab"
 )
 
@@ -126,13 +128,16 @@ type labTreeCmd struct {
 	Workers  int `default:"32" help:"Number of sessions that process items."`
 	Parents  int `default:"4" help:"Number of parent rows that they share."`
 	Children int `default:"20" help:"Number of child rows per item; one in ten is new."`
+	Crowd    int `default:"256" help:"Number of sessions of the variant with many, which make more MultiXacts."`
 }
 
 func (labTreeCmd) Help() string { return labExample("weir lab tree --workers 64 --report tree.html") }
 
 func (c *labTreeCmd) config() (lab.Config, string) {
-	return lab.Config{Scenario: "tree", Tree: lab.TreeSize{Workers: c.Workers, Parents: c.Parents, Children: c.Children}},
-		fmt.Sprintf("--workers %d --parents %d --children %d", c.Workers, c.Parents, c.Children)
+	return lab.Config{Scenario: "tree", Tree: lab.TreeSize{
+			Workers: c.Workers, Parents: c.Parents, Children: c.Children, Crowd: c.Crowd, Flows: &lab.TreeFlows{Engine: engine.Engine{Log: io.Discard}, Work: engine.WorkTree},
+		}},
+		fmt.Sprintf("--workers %d --parents %d --children %d --crowd %d", c.Workers, c.Parents, c.Children, c.Crowd)
 }
 
 func (c *labTreeCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {

@@ -77,6 +77,7 @@ const (
 	Baseline Kind = "baseline" // the collapse is compared with it
 	Collapse Kind = "collapse"
 	Fix      Kind = "fix"
+	Symptom  Kind = "symptom" // often tried, though it treats only a symptom
 )
 
 // Way is one way to do the work, with its figures. Only fields that apply are set.

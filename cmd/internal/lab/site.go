@@ -166,7 +166,7 @@ func (s *site) refuseForeign(ctx context.Context, mark string) error {
 	own := []string{"public", "information_schema"}
 	switch mark {
 	case markWeir:
-		own = append(own, "weir_lab", "weir")
+		own = append(own, "weir_lab", "weir", treeFlowsSchema)
 	case markAlone:
 		own = append(own, "weir_lab")
 	}
@@ -213,6 +213,9 @@ func (s *site) clear(ctx context.Context) error {
 	if mark == markWeir {
 		if err := schema.Down(ctx, s.guard, 0); err != nil {
 			return fmt.Errorf("lab: remove Weir: %w", err)
+		}
+		if _, err := s.guard.Exec(ctx, `SET client_min_messages = warning; DROP SCHEMA IF EXISTS `+treeFlowsSchema+` CASCADE`); err != nil {
+			return fmt.Errorf("lab: drop schema %s: %w", treeFlowsSchema, err)
 		}
 	}
 	if _, err := s.guard.Exec(ctx, `SET client_min_messages = warning; DROP SCHEMA weir_lab CASCADE`); err != nil {

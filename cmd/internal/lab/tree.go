@@ -20,16 +20,21 @@ type TreeSize struct {
 	Parents  int // shared by the workers; default 4
 	Children int // per item; default 20
 	New      int // of these; the others were written by earlier items; default one in ten
+	Seldom   int // only one item in so many has new children; default 1
+	Crowd    int // sessions that make MultiXacts, where the machine has so many; default 8 times the workers
+
+	Flows *TreeFlows // builds a tree in Weir's flows, beside the others; nil: it is not measured
 }
 
 var treeScenario = &scenario{
 	title: "Foreign keys, one row per statement, and hot counters",
 	about: "A fleet of workers builds a tree. An item has children under one of a few shared parents, most of which earlier items have already " +
-		"written. Each child is upserted in its own transaction, with foreign keys to its parent, its source and the one job, and counted on " +
-		"the parent. Then one fix after another is added, and after each the lab measures what sessions wait for.",
+		"written. Each child is upserted in its own transaction, with foreign keys to its parent and its source in the same table, and to the one job, and counted on " +
+		"the parent. What is often tried first is measured as well: a pooler, more vacuum, and what a bigger machine would bring. Then one fix after another is added, and after each the lab " +
+		"measures what sessions wait for.",
 	needs: func(c *Config) needs {
 		c.Tree = c.Tree.withDefaults()
-		return needs{connections: c.Tree.Workers + 10}
+		return needs{connections: max(2*c.Tree.Workers, c.Tree.Crowd) + treeFlowsConnections + 10, weir: c.Tree.Flows != nil}
 	},
 	run:  runTree,
 	load: loadTree,
@@ -38,26 +43,36 @@ var treeScenario = &scenario{
 func (s TreeSize) withDefaults() TreeSize {
 	s.Workers, s.Parents, s.Children = cmp.Or(s.Workers, 32), cmp.Or(s.Parents, 4), cmp.Or(s.Children, 20)
 	s.New = cmp.Or(s.New, max(s.Children/10, 1))
+	s.Crowd = cmp.Or(s.Crowd, 8*s.Workers)
 	return s
 }
+
+func (s TreeSize) every() int { return max(s.Seldom, 1) }
 
 // fixes are the fixes of the tree. Each step includes those of the steps before it.
 type fixes struct {
 	noForeignKeys, remember, onePerItem, coalesce bool
+	uncounted                                     bool // for comparison: without counters on the parents
 }
 
-var treeSteps = []struct {
+// treeStep is one way to build the tree.
+type treeStep struct {
 	name, what string
 	kind       Kind
 	fixes      fixes
-}{
-	{"as it was", "three foreign keys, one commit per child, counters on the parent", Collapse, fixes{}},
+}
+
+var treeSteps = []treeStep{
+	{"as it was", "three foreign keys, two of them to the table itself; one commit per child; counters on the parent", Collapse, fixes{}},
 	{"no foreign keys", "the children's foreign keys to parent, source and job are dropped: the transaction that writes a child has just read all three", Fix, fixes{noForeignKeys: true}},
 	{"+ keys remembered", "keys already written are remembered in memory, instead of being tried again with ON CONFLICT DO NOTHING", Fix, fixes{noForeignKeys: true, remember: true}},
 	{"+ one transaction per item", "all new children of an item in one statement and one commit", Fix, fixes{noForeignKeys: true, remember: true, onePerItem: true}},
 	{"+ deltas, coalesced", "increments of a parent's counters are inserted as rows, and one session adds these up five times a " +
-		"second", Fix, fixes{true, true, true, true}},
+		"second", Fix, fixes{noForeignKeys: true, remember: true, onePerItem: true, coalesce: true}},
 }
+
+// seldomNew is the share of the story's fleet in its steady state: 1,439 calls for 2.78 rows.
+const seldomNew = 1439 / 2.78
 
 func runTree(ctx context.Context, r *run) error {
 	size := r.Tree
@@ -65,60 +80,31 @@ func runTree(ctx context.Context, r *run) error {
 	r.set("parents", size.Parents)
 	r.set("children of an item", size.Children)
 	r.set("duration of each step", r.Duration)
-	workers, err := openSessions(ctx, r.site.url, size.Workers, nil)
-	if err != nil {
-		return err
-	}
-	defer workers.close()
 	sampler, conn, err := r.watchers(ctx)
 	if err != nil {
 		return err
 	}
-	dead := deadTuples(conn, "weir_lab")
-	r.steps = len(treeSteps)
-	var tracks []*track
-	for _, step := range treeSteps {
-		t := newTrack(&Way{Name: step.name, Kind: step.kind, What: step.what, Unit: "items"}, r.Duration)
-		tree, err := plantTree(ctx, r.site, size, step.fixes)
-		if err != nil {
-			return err
-		}
-		err = r.measure(ctx, t, r.Duration, sampler, []gauge{dead}, func(until context.Context, m *load.Tally) error {
-			return tree.grow(ctx, until, workers, m)
-		})
-		if err != nil {
-			return err
-		}
-		if err := tree.check(ctx, r.site.guard); err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
-		}
-		w := t.sum()
-		multixacts, err := nextMultiXact(ctx, r.site.guard)
-		if err != nil {
-			return err
-		}
-		w.Figures = tree.figures(w, multixacts)
-		if y := t.gauges[dead.name]; len(y) > 0 {
-			w.Figures = append(w.Figures, Figure{"dead tuples at the end", y[len(y)-1], "rows"})
-		}
-		r.result.Ways = append(r.result.Ways, w)
-		tracks = append(tracks, t)
+	p := &treePlan{run: r, sampler: sampler, dead: deadTuples(conn, "weir_lab")}
+	ways := p.ways()
+	r.steps = len(ways) + 2 // and the paced ones
+	if size.Flows != nil && r.site.weir {
+		r.steps++
 	}
-	r.chartTracks(tracks, "Items")
-	r.chartGauge(tracks, dead.name, Chart{Title: "Dead tuples", Y: Axis{Label: "rows"}})
+	for _, w := range ways {
+		if err := p.measure(ctx, w); err != nil {
+			return err
+		}
+	}
+	if err := p.connections(ctx); err != nil {
+		return err
+	}
+	if err := p.flows(ctx, conn); err != nil {
+		return err
+	}
+	r.chartTracks(p.tracks, "Items")
+	r.chartGauge(p.tracks, p.dead.name, Chart{Title: "Dead tuples", Note: "as autovacuum leaves them", Y: Axis{Label: "rows"}})
 	r.result.Verdict = treeVerdict(r.result)
 	return nil
-}
-
-func treeVerdict(r *Result) Verdict {
-	first, last := r.Ways[0], r.Ways[len(r.Ways)-1]
-	times := ratio(last.Rate, first.Rate)
-	what := fmt.Sprintf("as it was, the fleet processes %s items per second, and %s with all fixes: %s times more", Number(first.Rate), Number(last.Rate), Number(times))
-	var steps []string
-	for _, w := range r.Ways {
-		steps = append(steps, fmt.Sprintf("%s: %s items per second. Dominant wait: %s.", capital(w.Name), Number(w.Rate), dominantWords(w)))
-	}
-	return verdict(times, what, steps)
 }
 
 // dominantWords describes the dominant class of waits with its share and its largest event.
@@ -160,18 +146,8 @@ type tree struct {
 	known *keySet
 
 	calls, rows, commits, deadlocks atomic.Int64
-	multixacts                      int64 // created by the server before the tree
-}
-
-// figures returns the work of the database per item.
-func (t *tree) figures(w *Way, multixacts int64) []Figure {
-	per := func(n int64) float64 { return round(ratio(float64(n), float64(w.Done))) }
-	return []Figure{
-		{"statements per row written", round(ratio(float64(t.calls.Load()), float64(t.rows.Load()))), "statements"},
-		{"commits per item", per(t.commits.Load()), "commits"},
-		{"MultiXacts per item", per(multixacts - t.multixacts), "MultiXacts"},
-		{"deadlocks", float64(t.deadlocks.Load()), "transactions"},
-	}
+	dead                            atomic.Int64 // rows that an update or a delete has left
+	multixacts                      int64        // created by the server before the tree
 }
 
 // item is one unit of work, with children under one parent.
@@ -184,15 +160,17 @@ type item struct {
 // then appears ten times. None of these is being processed at the moment, so that workers do not wait for each other's new keys.
 func (t *tree) next(random func(n int64) int64) item {
 	n := t.items.Add(1) - 1
-	fresh := int64(t.New)
-	place := n/int64(t.Parents) + span // position among the parent's items
-	it := item{parent: int(n%int64(t.Parents)) + 1, source: int(random(sources)) + 1}
+	fresh, every := int64(t.New), int64(t.every())
+	place := n / int64(t.Parents)    // among the parent's items
+	generation := place/every + span // of new children
+	isNew := place%every == every-1  // the last item of its generation
+	it := item{parent: int(n%int64(t.Parents)) + 1, source: t.Parents + int(random(sources)) + 1}
 	seen := make(map[int64]bool, t.Children)
 	for i := range int64(t.Children) {
-		if i < fresh {
-			seen[place*fresh+i] = true
+		if i < fresh && isNew {
+			seen[generation*fresh+i] = true
 		} else {
-			seen[(place-span+random(span-recent))*fresh+random(fresh)] = true
+			seen[(generation-span+random(span-recent))*fresh+random(fresh)] = true
 		}
 	}
 	for key := range seen {
@@ -206,17 +184,21 @@ const span, recent = 200, 100
 
 // grow makes all workers process items until the time is over.
 func (t *tree) grow(ctx, until context.Context, workers *sessions, m *load.Tally) error {
-	folded := make(chan error, 1)
-	folding, stop := context.WithCancel(ctx) // not until, because the last items leave deltas too
-	defer stop()
-	if t.coalesce {
-		go func() { folded <- t.fold(ctx, folding) }() // ends with folding; waited for below
-	} else {
-		folded <- nil
-	}
-	err := workers.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, i int) error {
-		return t.work(ctx, conn)
+	return t.growOn(ctx, func() error {
+		return workers.work(ctx, until, m, func(ctx context.Context, conn *pgx.Conn, _ int) error { return t.work(ctx, conn) })
 	})
+}
+
+// growOn adds up the deltas while work runs, and once more when it has returned, because the last items leave deltas too.
+func (t *tree) growOn(ctx context.Context, work func() error) error {
+	if !t.coalesce {
+		return work()
+	}
+	folding, stop := context.WithCancel(ctx)
+	defer stop()
+	folded := make(chan error, 1)
+	go func() { folded <- t.fold(ctx, folding) }() // ends with folding; waited for below
+	err := work()
 	stop()
 	return errors.Join(err, <-folded)
 }
@@ -224,9 +206,12 @@ func (t *tree) grow(ctx, until context.Context, workers *sessions, m *load.Tally
 // check checks that all children are counted, with the fixes too.
 func (t *tree) check(ctx context.Context, conn *pgx.Conn) error {
 	var children, counted int64
-	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM weir_lab.child), (SELECT sum(children_total)::bigint FROM weir_lab.parent)`).Scan(&children, &counted)
+	err := conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE parent IS NOT NULL), coalesce(sum(children_total), 0)::bigint FROM weir_lab.node`).Scan(&children, &counted)
 	if err != nil {
 		return err
+	}
+	if t.uncounted {
+		counted += children
 	}
 	if children != counted {
 		return fmt.Errorf("the parents count %d children, but there are %d", counted, children)
@@ -242,10 +227,10 @@ func nextMultiXact(ctx context.Context, conn *pgx.Conn) (next int64, err error) 
 
 const deadRows = "dead tuples"
 
-// deadTuples reads the number of dead rows in a schema's tables from the statistics, which sessions update about once a second.
-func deadTuples(conn *pgx.Conn, schema string) gauge {
+// deadTuples reads the number of dead rows in the tables of schemas from the statistics, which sessions update about once a second.
+func deadTuples(conn *pgx.Conn, schemas ...string) gauge {
 	return gauge{deadRows, func(ctx context.Context) (dead float64, err error) {
-		err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_all_tables WHERE schemaname = $1`, schema).Scan(&dead)
+		err = conn.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_all_tables WHERE schemaname = ANY ($1)`, schemas).Scan(&dead)
 		return dead, err
 	}}
 }

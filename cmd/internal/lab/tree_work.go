@@ -12,51 +12,82 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// sources is the number of rows of which each child references one.
+// sources is the number of nodes from one of which each child is derived.
 const sources = 20
+
+// A child's id is its parent's id and its key.
+const keyBits = 32
+
+func nodeID(parent int, key int64) int64 { return int64(parent)<<keyBits + key }
 
 const (
 	makeTree = `
-		DROP TABLE IF EXISTS weir_lab.child, weir_lab.delta, weir_lab.parent, weir_lab.source, weir_lab.job;
+		DROP TABLE IF EXISTS weir_lab.node, weir_lab.delta, weir_lab.job;
 		CREATE TABLE weir_lab.job (id int PRIMARY KEY);
-		CREATE TABLE weir_lab.source (id int PRIMARY KEY);
-		CREATE TABLE weir_lab.parent (id int PRIMARY KEY, children_total bigint NOT NULL DEFAULT 0, children_processed bigint NOT NULL DEFAULT 0);
-		CREATE TABLE weir_lab.child (parent int NOT NULL, key bigint NOT NULL, source int NOT NULL, job int NOT NULL, PRIMARY KEY (parent, key));
-		CREATE TABLE weir_lab.delta (parent int NOT NULL, total bigint NOT NULL, processed bigint NOT NULL);
+		CREATE TABLE weir_lab.node (id bigint PRIMARY KEY, parent bigint, source bigint, job int NOT NULL,
+			children_total bigint NOT NULL DEFAULT 0, children_processed bigint NOT NULL DEFAULT 0);
+		CREATE INDEX ON weir_lab.node (parent);
+		CREATE TABLE weir_lab.delta (parent bigint NOT NULL, total bigint NOT NULL, processed bigint NOT NULL);
 		INSERT INTO weir_lab.job VALUES (1);`
+	makeRoots       = `INSERT INTO weir_lab.node (id, job) SELECT n, 1 FROM generate_series(1, $1::int) n`
 	makeForeignKeys = `
-		ALTER TABLE weir_lab.child ADD FOREIGN KEY (parent) REFERENCES weir_lab.parent, ADD FOREIGN KEY (source) REFERENCES weir_lab.source,
+		ALTER TABLE weir_lab.node ADD FOREIGN KEY (parent) REFERENCES weir_lab.node, ADD FOREIGN KEY (source) REFERENCES weir_lab.node,
 			ADD FOREIGN KEY (job) REFERENCES weir_lab.job`
 
-	insertChild   = `INSERT INTO weir_lab.child (parent, key, source, job) VALUES ($1, $2, $3, 1) ON CONFLICT DO NOTHING`
-	insertAll     = `INSERT INTO weir_lab.child (parent, key, source, job) SELECT $1, unnest($2::bigint[]), $3, 1 ON CONFLICT DO NOTHING`
-	countChildren = `UPDATE weir_lab.parent SET children_total = children_total + $2, children_processed = children_processed + $3 WHERE id = $1`
+	insertChild   = `INSERT INTO weir_lab.node (id, parent, source, job) VALUES ($1, $2, $3, 1) ON CONFLICT DO NOTHING`
+	insertAll     = `INSERT INTO weir_lab.node (id, parent, source, job) SELECT unnest($1::bigint[]), $2, $3, 1 ON CONFLICT DO NOTHING`
+	countChildren = `UPDATE weir_lab.node SET children_total = children_total + $2, children_processed = children_processed + $3 WHERE id = $1`
 	insertDelta   = `INSERT INTO weir_lab.delta (parent, total, processed) VALUES ($1, $2, $3)`
-	foldDeltas    = `
-		WITH gone AS (DELETE FROM weir_lab.delta RETURNING *), sums AS (SELECT parent, sum(total) AS total, sum(processed) AS processed FROM gone GROUP BY parent)
-		UPDATE weir_lab.parent p SET children_total = children_total + s.total, children_processed = children_processed + s.processed FROM sums s WHERE p.id = s.parent`
+	// foldDeltas returns the number of rows that it leaves dead: the deltas, and a version of each parent.
+	foldDeltas = `
+		WITH gone AS (DELETE FROM weir_lab.delta RETURNING *), sums AS (SELECT parent, sum(total) AS total, sum(processed) AS processed FROM gone GROUP BY parent),
+		changed AS (UPDATE weir_lab.node p SET children_total = children_total + s.total, children_processed = children_processed + s.processed
+			FROM sums s WHERE p.id = s.parent RETURNING 1)
+		SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM changed)`
 )
 
 // plantTree creates the tables from scratch.
 func plantTree(ctx context.Context, s *site, size TreeSize, c fixes) (*tree, error) {
+	t := &tree{TreeSize: size, fixes: c, site: s, known: newKeySet()}
 	if _, err := s.guard.Exec(ctx, makeTree); err != nil {
 		return nil, err
 	}
-	for table, rows := range map[string]int{"source": sources, "parent": size.Parents} {
-		if _, err := s.guard.Exec(ctx, `INSERT INTO weir_lab.`+table+` (id) SELECT generate_series(1, $1::int)`, rows); err != nil {
-			return nil, err
-		}
+	// The parents come first, then the sources.
+	if _, err := s.guard.Exec(ctx, makeRoots, size.Parents+sources); err != nil {
+		return nil, err
+	}
+	if err := t.plantKnown(ctx); err != nil {
+		return nil, err
 	}
 	if !c.noForeignKeys {
 		if _, err := s.guard.Exec(ctx, makeForeignKeys); err != nil {
 			return nil, err
 		}
 	}
-	multixacts, err := nextMultiXact(ctx, s.guard)
-	if err != nil {
-		return nil, err
+	var err error
+	t.multixacts, err = nextMultiXact(ctx, s.guard)
+	return t, err
+}
+
+// plantKnown writes, if children are seldom new, those that the first items will take for old. The fleet has written them itself, and remembers them.
+func (t *tree) plantKnown(ctx context.Context) error {
+	if t.every() == 1 {
+		return nil
 	}
-	return &tree{TreeSize: size, fixes: c, site: s, known: newKeySet(), multixacts: multixacts}, nil
+	for parent := range t.Parents {
+		var ids []int64
+		for key := range int64(span * t.New) {
+			ids = append(ids, nodeID(parent+1, key))
+			t.known.add(parent+1, key)
+		}
+		if _, err := t.site.guard.Exec(ctx, insertAll, ids, parent+1, t.Parents+1); err != nil {
+			return err
+		}
+		if _, err := t.site.guard.Exec(ctx, countChildren, parent+1, len(ids), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // work processes one item.
@@ -81,14 +112,25 @@ func (t *tree) work(ctx context.Context, conn *pgx.Conn) error {
 			t.known.add(it.parent, key)
 		}
 	}
-	return t.commit(ctx, conn, func(b *pgx.Batch) { b.Queue(countChildren, it.parent, 0, 1) })
+	if t.uncounted {
+		return nil
+	}
+	return t.commit(ctx, conn, func(b *pgx.Batch) { t.count(b, countChildren, it.parent, 0, 1) })
+}
+
+// count counts children on their parent.
+func (t *tree) count(b *pgx.Batch, sql string, parent int, total, processed int64) {
+	b.Queue(sql, parent, total, processed)
+	if sql == countChildren {
+		t.dead.Add(1) // the version before
+	}
 }
 
 // addChild upserts one child in its own transaction, like a program that checks the result of the first statement.
 func (t *tree) addChild(ctx context.Context, conn *pgx.Conn, it item, key int64) error {
-	return t.twoSteps(ctx, conn, insertChild, []any{it.parent, key, it.source}, func(added int64, b *pgx.Batch) {
-		if added > 0 {
-			b.Queue(countChildren, it.parent, added, 0)
+	return t.twoSteps(ctx, conn, insertChild, []any{nodeID(it.parent, key), it.parent, it.source}, func(added int64, b *pgx.Batch) {
+		if added > 0 && !t.uncounted {
+			t.count(b, countChildren, it.parent, added, 0)
 		}
 	})
 }
@@ -100,10 +142,14 @@ func (t *tree) workWhole(ctx context.Context, conn *pgx.Conn, it item) error {
 		count = insertDelta
 	}
 	if len(it.keys) == 0 {
-		return t.commit(ctx, conn, func(b *pgx.Batch) { b.Queue(count, it.parent, 0, 1) })
+		return t.commit(ctx, conn, func(b *pgx.Batch) { t.count(b, count, it.parent, 0, 1) })
 	}
-	return t.twoSteps(ctx, conn, insertAll, []any{it.parent, it.keys, it.source}, func(added int64, b *pgx.Batch) {
-		b.Queue(count, it.parent, added, 1)
+	ids := make([]int64, len(it.keys))
+	for i, key := range it.keys {
+		ids[i] = nodeID(it.parent, key)
+	}
+	return t.twoSteps(ctx, conn, insertAll, []any{ids, it.parent, it.source}, func(added int64, b *pgx.Batch) {
+		t.count(b, count, it.parent, added, 1)
 	})
 }
 
@@ -163,11 +209,17 @@ func (t *tree) fold(ctx, until context.Context) error {
 	}
 	defer closeConn(conn)
 	for sleep.For(until, foldEvery) {
-		if _, err := conn.Exec(ctx, foldDeltas); err != nil {
+		if err := t.foldOnce(ctx, conn); err != nil {
 			return err
 		}
 	}
-	_, err = conn.Exec(ctx, foldDeltas)
+	return t.foldOnce(ctx, conn)
+}
+
+func (t *tree) foldOnce(ctx context.Context, conn *pgx.Conn) error {
+	var dead int64
+	err := conn.QueryRow(ctx, foldDeltas).Scan(&dead)
+	t.dead.Add(dead)
 	return err
 }
 
