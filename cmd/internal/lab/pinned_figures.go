@@ -136,7 +136,7 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		after, gone := w.Figure(goneAfter)
 		switch {
 		case !gone:
-			return fmt.Sprintf("; when the pin had ended, %s of it were still there at the end", figure(w, backlogAtEnd))
+			return fmt.Sprintf(", and of %s still at the end of the run", figure(w, backlogAtEnd))
 		case after > 0:
 			return fmt.Sprintf(", which was gone %s s after the pin had ended", Number(after))
 		}

@@ -13,8 +13,8 @@ import (
 
 // guardQueue is a queue beside which the guard runs.
 func guardQueue(q queueKind) queueKind {
-	q.name, q.kind, q.guard = q.name+", with the guard", Fix, true
-	q.what = "the same as without it, but weir guard ends the transaction, by a policy: one that has been open for a tenth of the time and holds back a table with dead rows"
+	q.name, q.kind, q.guard, q.what = "with the guard", Fix, true, q.name+": "+q.what
+	q.what += "; and weir guard ends the transaction, by a policy: one that has been open for a tenth of the time and holds back a table with dead rows"
 	return q
 }
 

@@ -285,22 +285,27 @@ func dropPinSlot(ctx context.Context, t *trial) error {
 	return err
 }
 
-// oldestTransaction reads for how many seconds the horizon has not moved: the age of the oldest transaction, wherever it is.
+// oldestTransaction reads for how many seconds that has been open what holds the horizon: the age of the oldest transaction, wherever it is.
 func oldestTransaction(conn *pgx.Conn) gauge {
-	var last string
-	var since time.Time
+	since := map[string]time.Time{} // by the xid that is held: first seen
 	return gauge{oldest, func(ctx context.Context) (float64, error) {
-		var xid string
-		err := conn.QueryRow(ctx, `SELECT coalesce((SELECT x::text FROM (
+		rows, _ := conn.Query(ctx, `SELECT x::text FROM (
 				SELECT backend_xmin FROM pg_stat_activity WHERE pid <> pg_backend_pid() UNION ALL SELECT backend_xid FROM pg_stat_activity
 				UNION ALL SELECT xmin FROM pg_replication_slots UNION ALL SELECT transaction FROM pg_prepared_xacts) h (x)
-			WHERE x IS NOT NULL ORDER BY age(x) DESC LIMIT 1), '')`).Scan(&xid)
-		if err != nil {
+			WHERE x IS NOT NULL ORDER BY age(x) DESC`) // rows report the error
+		held, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(held) == 0 {
 			return 0, err
 		}
-		if xid == "" || xid != last {
-			last, since = xid, time.Now()
+		seen := make(map[string]time.Time, len(held))
+		for _, xid := range held {
+			if at, ok := since[xid]; ok {
+				seen[xid] = at
+			} else {
+				seen[xid] = time.Now()
+			}
 		}
-		return round(time.Since(since).Seconds()), nil
+		since = seen
+		return round(time.Since(since[held[0]]).Seconds()), nil
 	}}
 }

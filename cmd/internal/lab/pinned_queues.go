@@ -84,25 +84,25 @@ var sqlQueues = []queueKind{
 		work: workers(newDeleteClaim),
 	},
 	{
-		name: "advisory locks, recursive CTE", kind: Collapse, what: "as in Que: a recursive query walks along the jobs, in the order of priority, time and id, until it gets the " +
+		name: "recursive CTE", kind: Collapse, what: "as in Que: a recursive query walks along the jobs, in the order of priority, time and id, until it gets the " +
 			"advisory lock of one; the job is deleted when it ends",
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryPlain) }),
 	},
 	{
-		name: "advisory locks, last id", kind: Fix, what: "the same query with one condition more: the job's id is above that of the worker's last one. The order is the same, so " +
+		name: "recursive CTE, last id", kind: Fix, what: "the same query with one condition more: the job's id is above that of the worker's last one. The order is the same, so " +
 			"the scan still meets the dead rows in the index, but skips them without a look at the table. A job that commits late is never found",
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryLast) }),
 	},
 	{
-		name: "advisory locks, last id, lock jitter", kind: Fix, what: fmt.Sprintf("the same, but every %s a worker forgets its last id, and finds what was committed late", forgetEvery),
+		name: "recursive CTE, lock jitter", kind: Fix, what: fmt.Sprintf("the same, but every %s a worker forgets its last id, and finds what was committed late", forgetEvery),
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryJitter) }),
 	},
 	{
-		name: "advisory locks, ordered by id", kind: Fix, what: "another queue: without priorities, so that the last id is where the scan of the index starts; with lock jitter",
+		name: "recursive CTE, by id", kind: Fix, what: "another queue: without priorities, so that the last id is where the scan of the index starts; with lock jitter",
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryByID) }),
 	},
 	{
-		name: "SKIP LOCKED, 100 at once", kind: Fix, what: "a claim takes up to a hundred jobs, does one after another, and deletes them, so that one walk through the " +
+		name: "100 at once", kind: Fix, what: "a claim takes up to a hundred jobs with SKIP LOCKED, does one after another, and deletes them, so that one walk through the " +
 			"dead rows serves all of them; a job waits for those before it in its batch",
 		work: workers(newBulkClaim),
 	},

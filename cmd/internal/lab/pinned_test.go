@@ -152,8 +152,8 @@ func TestPinnedSaysHowTheBacklogEnds(t *testing.T) {
 	}
 	v := pinnedVerdict(&Result{Ways: []*Way{
 		way("SKIP LOCKED, DELETE, read pin", Collapse, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 2, ""}, Figure{backlogAtRelease, 5000, ""}, Figure{goneAfter, 1.5, ""}, Figure{waitBefore, 4, ""}),
-		way("SKIP LOCKED, 100 at once, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 0.5, ""}, Figure{goneAfter, 0, ""}, Figure{waitBefore, 290, ""}),
-		way("advisory locks, last id, read pin", Fix, Figure{goneAfter, 0, ""}, Figure{leftBehind, 7, ""}),
+		way("100 at once, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 0.5, ""}, Figure{goneAfter, 0, ""}, Figure{waitBefore, 290, ""}),
+		way("recursive CTE, last id, read pin", Fix, Figure{goneAfter, 0, ""}, Figure{leftBehind, 7, ""}),
 	}}, PinnedSize{Rate: 1000})
 	if !v.Shown || v.Times != 20 || !strings.Contains(v.Text, "backlog of 5,000, which was gone 1.5 s after the pin had ended") || len(v.Fixes) != 2 ||
 		!strings.Contains(v.Fixes[0], "a job waited for 290 ms") || !strings.Contains(v.Fixes[1], "7 jobs that committed late were never found") {
