@@ -2673,6 +2673,24 @@ AS $$
     queue text, kinds text[], meta jsonb, priority integer, enqueued_after timestamptz, enqueued_before timestamptz, key text,
     error text, shape text, finished_after timestamptz, finished_before timestamptz, states text[])
 $$;
+CREATE FUNCTION weir._copies_of(job_ids bigint[]) RETURNS weir.failure[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  copies weir.failure[];
+BEGIN
+  PERFORM weir._lock_log();
+  copies := ARRAY(
+    SELECT f::weir.failure
+    FROM unnest(_copies_of.job_ids) i(id)
+    CROSS JOIN LATERAL (SELECT k.* FROM weir.failure k WHERE k.id = i.id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1) f
+    WHERE f.finished_at IS NOT NULL AND f.unique_key IS NULL AND f.flow IS NULL
+      AND NOT EXISTS (SELECT FROM weir.job j WHERE j.id = i.id AND j.attempt > f.attempt));
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN copies;
+END
+$$;
 CREATE FUNCTION weir._count_minutes(at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
@@ -5472,6 +5490,26 @@ EXCEPTION WHEN insufficient_privilege THEN
     USING ERRCODE = '42501', HINT = 'Pass hubs a users file; or have a superuser run: GRANT SELECT ON pg_catalog.pg_authid TO ' || quote_ident(current_user) || '.';
 END
 $$;
+CREATE FUNCTION weir._look_at_copy(job_id bigint) RETURNS SETOF weir.job_info LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  f    weir.failure;
+  look weir.job_info;
+BEGIN
+  SELECT k.* INTO f FROM weir.failure k WHERE k.id = _look_at_copy.job_id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1;
+  IF f.finished_at IS NULL OR EXISTS (SELECT FROM weir.job j WHERE j.id = _look_at_copy.job_id AND j.attempt > f.attempt) THEN
+    RETURN;
+  ELSIF length(f.error) >= 65536 THEN
+    RETURN QUERY SELECT k.* FROM weir._read_job(_look_at_copy.job_id, 1) k;  -- the copy has the beginning of its error
+    RETURN;
+  END IF;
+  look.id := f.id; look.state := 'failed'; look.kind := f.kind; look.enqueued_at := f.enqueued_at; look.attempt := f.attempt; look.max_attempts := f.max_attempts;
+  look.priority := (f.lane & 3)::integer + 1; look.queue := (SELECT q.name FROM weir.queue q WHERE q.id = (f.lane >> 39)::integer); look.key := f.key; look.flow := f.flow;
+  look.claimed_at := f.claimed_at; look.finished_at := f.finished_at; look.worker := f.worker; look.error := f.error;
+  RETURN NEXT look;
+END
+$$;
 CREATE FUNCTION weir._mark_due(name text, generation integer, due timestamp with time zone, run_at timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -6969,7 +7007,7 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL::bigint, args_text text DEFAULT NULL::text, enqueued_after timestamp with time zone DEFAULT NULL::timestamp with time zone, enqueued_before timestamp with time zone DEFAULT NULL::timestamp with time zone, shape text DEFAULT NULL::text, finished_after timestamp with time zone DEFAULT NULL::timestamp with time zone, finished_before timestamp with time zone DEFAULT NULL::timestamp with time zone, from_copies boolean DEFAULT false, OUT jobs weir.job_info[], OUT next text) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -7090,7 +7128,11 @@ BEGIN
           r.id := NULL;
         END IF;
         IF r.id IS NOT NULL THEN
-          SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
+          IF from_copies AND states[nr] = 'failed' THEN
+            SELECT k.* INTO look FROM weir._look_at_copy(r.id) k;
+          ELSE
+            SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
+          END IF;
           -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
              -- A job that was cancelled, and that no worker has passed, has no end yet.
@@ -8081,6 +8123,38 @@ BEGIN
   RETURN NULL;
 END
 $$;
+CREATE FUNCTION weir._retry_failed(job_ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  failures weir.failure[];
+  retried  bigint[];
+BEGIN
+  -- Which of these cancellations mean a job, weir._retry finds out for each.
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_retry_failed.job_ids) i(id))) THEN
+    RETURN '{}';
+  END IF;
+  failures := weir._copies_of(_retry_failed.job_ids);
+  retried := ARRAY(SELECT f.id FROM unnest(failures) f);
+  IF retried = '{}' THEN
+    RETURN retried;
+  END IF;
+  DELETE FROM weir.cancellation c WHERE c.id = ANY (retried);
+  INSERT INTO weir.failure (id, segment, lane, attempt) SELECT f.id, f.segment, f.lane, f.attempt + 1 FROM unnest(failures) f;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
+  WITH place AS MATERIALIZED (
+    SELECT d.lane AS from_lane, weir._lane_of(q.name, (d.lane & 3)::integer + 1, d.key) AS lane, d.key
+    FROM (SELECT DISTINCT f.lane, f.key FROM unnest(failures) f) d JOIN weir.queue q ON q.id = (d.lane >> 39)::integer
+  )
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, errors, key)
+  SELECT f.id, pg_current_xact_id(), f.enqueued_at, now(), p.lane, f.attempt + 1, greatest(f.max_attempts, f.attempt + 1), pg_sequence_last_value('weir.active_job'),
+         row_number() OVER (PARTITION BY p.lane ORDER BY f.id) = 1, f.kind, f.args, f.meta, weir._with_error(f.errors, f.attempt, f.finished_at, 'failed', f.error), f.key
+  FROM unnest(failures) f JOIN place p ON p.from_lane = f.lane AND p.key IS NOT DISTINCT FROM f.key
+  ORDER BY f.id;
+  RETURN retried;
+END
+$$;
 CREATE FUNCTION weir._retry(job_id bigint, states text[], OUT state text, OUT is_retried boolean) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
@@ -8499,7 +8573,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page), flow) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page), flow, from_copies => true) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -11475,7 +11549,8 @@ CREATE FUNCTION weir.retry_where(queue text DEFAULT NULL::text, kinds text[] DEF
 AS $$
 #variable_conflict use_variable
 DECLARE
-  ids bigint[];
+  ids  bigint[];
+  done bigint[];
 BEGIN
   PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0),
           weir._check_states('retry_where', states);
@@ -11484,9 +11559,10 @@ BEGIN
   FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
                           shape => shape, finished_after => finished_after, finished_before => finished_before) s;
   PERFORM weir._lock_to_retry(ids);
+  done := CASE WHEN 'failed' = ANY (states) THEN weir._retry_failed(ids) ELSE '{}' END;
   -- Those that are retried first are claimed first: the oldest.
-  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
-  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+  SELECT cardinality(done) + count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) WHERE u.id <> ALL (done) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
 END
 $$;
 CREATE FUNCTION weir.retry(job_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
@@ -12442,6 +12518,7 @@ COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and we
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._conditions(jsonb) IS 'The conditions of an operation''s filter; NULL: it has no such condition. Errors: 22P02, 22007 and the like (a value has another type). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._copies_of(bigint[]) IS 'The copies of those among some jobs that have failed, and are neither unique nor in a flow. A copy in the array holds its values itself, so nothing is read of the tables later. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._count_minutes(timestamp with time zone) IS 'Once in each minute, notes how many jobs wait, and counts what has ended in the minutes before the last one: in a row for each of the hundred queues with most, and one for all. It reads up to 20,000 results, which the next calls continue, and looks at up to 500 of them for how long their attempts waited and ran. Ends that are committed more than a minute later are not counted. Truncates the next table of minutes ahead of its turn. at: as if it were that time. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 8 (tried); ACCESS SHARE on the log; ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._covered_cancellations(bigint[]) IS 'The cancellations by filter that are not needed, because a later one means all their jobs: one with another number than others. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where) IS 'Reports whether a later cancellation by filter means every job that an earlier one means, so that the earlier one is not needed. Errors: none. Locks: none. Isolation: any.';
@@ -12556,6 +12633,7 @@ COMMENT ON ROUTINE weir._log_member(bigint,bigint,jsonb,jsonb) IS 'Logs a job th
 COMMENT ON ROUTINE weir._log_time(text) IS 'The time of a line of a log, in the form of RFC 3339, also if it was given with a space in place of the T, as languages print it; NULL: it is no time with a time zone. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._logins() IS 'The roles that may log in at hubs: they have a SCRAM password and the right to connect to this database, and can''t become a superuser or replicate. Hubs check passwords against the stored verifiers, as poolers do, and never see a password. listens and notifies are the channels and patterns that the role may LISTEN on and NOTIFY: NULL for all, none if it may not call weir.read or weir.publish here (see the roles weir_subscribe and weir_publish, and weir.restrict). For the role weir_hub alone. Errors: 42501. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._look_at_copy(bigint) IS 'A failed job as its copy shows it, without args, meta, output and earlier errors, in a tenth of the time of weir._read_job. No row: it has not failed, or has been retried since. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._mark_due(text,integer,timestamp with time zone,timestamp with time zone) IS 'Inserts the row of weir.later by which promotion will find that a schedule is due: enqueued_at is the due time, and run_at that time with its jitter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_keys(text) IS 'Notes that a queue has jobs with keys, before the first is logged. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._mark_operations() IS 'Notes up to which operation all have ended, if that are fifty more than were noted. Returns its number, or NULL. The caller has locked the tables. Errors: none. Locks: advisory: the beginning of operations (exclusive, tried). Isolation: READ COMMITTED.';
@@ -12599,7 +12677,7 @@ COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'Fo
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
-COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,boolean) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. from_copies: of failed jobs, what their copies say is enough. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
@@ -12618,6 +12696,7 @@ COMMENT ON ROUTINE weir._results_of(bigint,bigint,bigint,integer) IS 'Completed 
 COMMENT ON ROUTINE weir._resurvey() IS 'If there are more than a hundred queues, writes a survey for inspections: in which lanes jobs wait, and how many were claimed of each. It checks the lanes that are new or were waiting in the last survey, and 500 further queues, once enough has changed. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), claims (shared, tried); ACCESS EXCLUSIVE NOWAIT on weir.survey when it has grown and is truncated. Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._retire_cancellations() IS 'Takes the next step to retire cancellations by filter, of one of them, chosen at random; merges those with the same filter, and those that one of the newest covers; and empties weir.reprieve when none is left. Returns what it did, or NULL. The caller is weir._tidy. Errors: WR003, 55P03 (a lock is held: try again later). Locks: claims (exclusive, for a moment, waiting as long as lock_timeout); ACCESS SHARE on the log; to merge, SHARE NOWAIT on weir.reprieve, for which retries of jobs wait that cancellations concern.';
 COMMENT ON ROUTINE weir._retry(bigint,text[]) IS 'Retries a job if it is in one of these final states, and returns its state then, and whether it was. The caller has called weir._lock_to_retry.';
+COMMENT ON ROUTINE weir._retry_failed(bigint[]) IS 'Retries the failed ones among some jobs together, from their copies, as weir._retry does one by one in ten times as long, and returns which. It leaves out those that are unique or in a flow, and all if some may be cancelled by a filter. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._revoke(text,interval) IS 'Logs that a user is disconnected and, unless lasts is NULL, that the tokens issued to the user until now are refused. Errors: 22023; 54000 (100000 users); WR004. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_lanes(bigint) IS 'In which lanes the batches and results of a job are: its own or, if it has a key, the ring lanes of its queue and of that queue''s twins. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._ring_of(text) IS 'The state of a queue''s ring, which nobody may have written yet. Its due is in the past, also if the clock was set back; then all keys that a limit has stopped are looked at again. The queue has had jobs with keys. Errors: none. Locks: none. Isolation: any.';

@@ -20,7 +20,7 @@ BEGIN
   next := after;
   PERFORM weir._lock_log();
   FOR page IN 1..greatest(max_rows / on_page, 1) LOOP
-    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page), flow) k;
+    SELECT k.* INTO p FROM weir._read_page(states, queue, kinds, meta, key, next, least(max_rows, on_page), flow, from_copies => true) k;
     ids := ids || ARRAY(
       SELECT j.id FROM unnest(p.jobs) j
       WHERE (priority IS NULL OR j.priority = priority) AND (enqueued_after IS NULL OR j.enqueued_at >= enqueued_after) AND (enqueued_before IS NULL OR j.enqueued_at < enqueued_before)
@@ -95,7 +95,8 @@ SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-  ids bigint[];
+  ids  bigint[];
+  done bigint[];
 BEGIN
   PERFORM weir._check_step('retry_where', queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, max_rows, shape, num_nonnulls(finished_after, finished_before) > 0),
           weir._check_states('retry_where', states);
@@ -104,9 +105,10 @@ BEGIN
   FROM weir._select_where(states, queue, kinds, meta, priority, enqueued_after, enqueued_before, key, error, after, coalesce(max_rows, 500),
                           shape => shape, finished_after => finished_after, finished_before => finished_before) s;
   PERFORM weir._lock_to_retry(ids);
+  done := CASE WHEN 'failed' = ANY (states) THEN weir._retry_failed(ids) ELSE '{}' END;
   -- Those that are retried first are claimed first: the oldest.
-  SELECT count(*) FILTER (WHERE k.is_retried) INTO retried
-  FROM (SELECT u.id FROM unnest(ids) u(id) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
+  SELECT cardinality(done) + count(*) FILTER (WHERE k.is_retried) INTO retried
+  FROM (SELECT u.id FROM unnest(ids) u(id) WHERE u.id <> ALL (done) ORDER BY u.id OFFSET 0) i CROSS JOIN LATERAL weir._retry(i.id, states) k;
 END
 $$;
 COMMENT ON FUNCTION weir.retry_where IS
@@ -153,6 +155,78 @@ END
 $$;
 COMMENT ON FUNCTION weir.delete IS
   'Deletes a failed job, as weir.delete_where does, and returns deleted. A job in another state is left as it is, and its state returned; NULL for an unknown id. Errors: WR004 (not in READ COMMITTED). Locks: as for weir.retry. Isolation: READ COMMITTED.';
+
+CREATE OR REPLACE FUNCTION weir._retry_failed(job_ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  failures weir.failure[];
+  retried  bigint[];
+BEGIN
+  -- Which of these cancellations mean a job, weir._retry finds out for each.
+  IF EXISTS (SELECT FROM weir.cancellation_where w WHERE w.upto >= (SELECT min(i.id) FROM unnest(_retry_failed.job_ids) i(id))) THEN
+    RETURN '{}';
+  END IF;
+  failures := weir._copies_of(_retry_failed.job_ids);
+  retried := ARRAY(SELECT f.id FROM unnest(failures) f);
+  IF retried = '{}' THEN
+    RETURN retried;
+  END IF;
+  DELETE FROM weir.cancellation c WHERE c.id = ANY (retried);
+  INSERT INTO weir.failure (id, segment, lane, attempt) SELECT f.id, f.segment, f.lane, f.attempt + 1 FROM unnest(failures) f;
+  PERFORM pg_current_xact_id();
+  PERFORM nextval('weir.job_id');  -- wakes idle workers
+  WITH place AS MATERIALIZED (
+    SELECT d.lane AS from_lane, weir._lane_of(q.name, (d.lane & 3)::integer + 1, d.key) AS lane, d.key
+    FROM (SELECT DISTINCT f.lane, f.key FROM unnest(failures) f) d JOIN weir.queue q ON q.id = (d.lane >> 39)::integer
+  )
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, segment, leads, kind, args, meta, errors, key)
+  SELECT f.id, pg_current_xact_id(), f.enqueued_at, now(), p.lane, f.attempt + 1, greatest(f.max_attempts, f.attempt + 1), pg_sequence_last_value('weir.active_job'),
+         row_number() OVER (PARTITION BY p.lane ORDER BY f.id) = 1, f.kind, f.args, f.meta, weir._with_error(f.errors, f.attempt, f.finished_at, 'failed', f.error), f.key
+  FROM unnest(failures) f JOIN place p ON p.from_lane = f.lane AND p.key IS NOT DISTINCT FROM f.key
+  ORDER BY f.id;
+  RETURN retried;
+END
+$$;
+COMMENT ON FUNCTION weir._retry_failed IS
+  'Retries the failed ones among some jobs together, from their copies, as weir._retry does one by one in ten times as long, and returns which. It leaves out those that are unique or in a flow, and all if some may be cancelled by a filter. The caller has called weir._lock_to_retry.';
+
+CREATE OR REPLACE FUNCTION weir._copies_of(job_ids bigint[]) RETURNS weir.failure[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  copies weir.failure[];
+BEGIN
+  PERFORM weir._lock_log();
+  copies := ARRAY(
+    SELECT f::weir.failure
+    FROM unnest(_copies_of.job_ids) i(id)
+    CROSS JOIN LATERAL (SELECT k.* FROM weir.failure k WHERE k.id = i.id ORDER BY k.attempt DESC, k.finished_at IS NULL LIMIT 1) f
+    WHERE f.finished_at IS NOT NULL AND f.unique_key IS NULL AND f.flow IS NULL
+      AND NOT EXISTS (SELECT FROM weir.job j WHERE j.id = i.id AND j.attempt > f.attempt));
+  RAISE SQLSTATE 'WR099';  -- releases the tables
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN copies;
+END
+$$;
+COMMENT ON FUNCTION weir._copies_of IS
+  'The copies of those among some jobs that have failed, and are neither unique nor in a flow. A copy in the array holds its values itself, so nothing is read of the tables later. Locks: none that outlast the call; waits while a segment is being emptied.';
 
 CREATE OR REPLACE FUNCTION weir._forget_failures(job_ids bigint[]) RETURNS integer
 LANGUAGE plpgsql VOLATILE

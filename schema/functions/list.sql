@@ -40,7 +40,7 @@ COMMENT ON FUNCTION weir._next IS
 
 CREATE OR REPLACE FUNCTION weir._read_page(states text[], queue text, kinds text[], meta jsonb, key text, after text, most integer, flow bigint DEFAULT NULL,
                                            args_text text DEFAULT NULL, enqueued_after timestamptz DEFAULT NULL, enqueued_before timestamptz DEFAULT NULL,
-                                           shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, OUT jobs weir.job_info[], OUT next text)
+                                           shape text DEFAULT NULL, finished_after timestamptz DEFAULT NULL, finished_before timestamptz DEFAULT NULL, from_copies boolean DEFAULT false, OUT jobs weir.job_info[], OUT next text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -167,7 +167,11 @@ BEGIN
           r.id := NULL;
         END IF;
         IF r.id IS NOT NULL THEN
-          SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
+          IF from_copies AND states[nr] = 'failed' THEN
+            SELECT k.* INTO look FROM weir._look_at_copy(r.id) k;
+          ELSE
+            SELECT k.* INTO look FROM weir._read_job(r.id, 1) k;
+          END IF;
           -- A job that was retried by hand is in another state now, or has ended again since.
           IF look.state IS DISTINCT FROM states[nr] OR look.queue <> _read_page.queue OR look.finished_at IS DISTINCT FROM coalesce(r.ended_at, look.finished_at)
              -- A job that was cancelled, and that no worker has passed, has no end yet.
@@ -203,7 +207,7 @@ BEGIN
   END IF;
 END
 $$;
-COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. The caller has called weir._lock_log.';
+COMMENT ON FUNCTION weir._read_page IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. from_copies: of failed jobs, what their copies say is enough. The caller has called weir._lock_log.';
 
 CREATE OR REPLACE FUNCTION weir._seal(conditions jsonb, at jsonb) RETURNS text
 LANGUAGE sql STABLE

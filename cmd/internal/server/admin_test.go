@@ -29,7 +29,7 @@ func TestOperatorsDisconnectUsersOverHTTP(t *testing.T) {
 	const old, young = "the first token of operators", "the second token of operators"
 	write(old + "\n")
 	config := Config{Database: database, ListenAdmin: "127.0.0.1:0", Web: web.Config{Authorizer: authorizer(t)}}
-	open2 := start(t, config)
+	free := start(t, config)
 	config.AdminTokenFile = path
 	guarded := start(t, config)
 	ask := func(s *Server, method, path, token, body string) (int, string) {
@@ -41,14 +41,14 @@ func TestOperatorsDisconnectUsersOverHTTP(t *testing.T) {
 		return tokenFor(t, user, []string{">"}, nil, jwt.MapClaims{"iat": time.Now().Add(-time.Minute).Unix()})
 	}
 
-	ada, bob := open(t, open2, token("ada")), open(t, open2, token("bob"))
+	ada, bob := open(t, free, token("ada")), open(t, free, token("bob"))
 	if status, text := ask(guarded, "POST", "/users/disconnect", old, `{"user":"ada"}`); status != http.StatusOK || strings.TrimSpace(text) != `{"disconnected":"ada"}` {
 		t.Errorf("disconnecting: %d %s", status, text)
 	}
 	if code := ada.end(); code != 1008 {
 		t.Errorf("ada's WebSocket ended with code %d", code)
 	}
-	ada = open(t, open2, token("ada"))
+	ada = open(t, free, token("ada"))
 	status, text := ask(guarded, "POST", "/users/revoke", old, `{"user":"ada","for":3600}`)
 	var revoked struct {
 		Revoked      string
@@ -60,7 +60,7 @@ func TestOperatorsDisconnectUsersOverHTTP(t *testing.T) {
 	if code := ada.end(); code != 4401 {
 		t.Errorf("ada's WebSocket ended with code %d", code)
 	}
-	for _, s := range []*Server{open2, guarded} {
+	for _, s := range []*Server{free, guarded} {
 		pgtest.Until(t, "ada's token is refused", func() bool {
 			_, err := dial(t, s, token("ada"))
 			return err != nil && strings.Contains(err.Error(), "401")
@@ -78,8 +78,8 @@ func TestOperatorsDisconnectUsersOverHTTP(t *testing.T) {
 		want                      int
 		says                      string
 	}{
-		{open2, "POST", "/users/revoke", old, `{"user":"bob"}`, http.StatusForbidden, "no tokens for operators"},
-		{open2, "GET", "/clients", "", "", http.StatusOK, `"user":"bob"`},
+		{free, "POST", "/users/revoke", old, `{"user":"bob"}`, http.StatusForbidden, "no tokens for operators"},
+		{free, "GET", "/clients", "", "", http.StatusOK, `"user":"bob"`},
 		{guarded, "POST", "/users/revoke", "", `{"user":"bob"}`, http.StatusUnauthorized, "no token"},
 		{guarded, "POST", "/users/disconnect", "a guess", `{"user":"bob"}`, http.StatusUnauthorized, "not the token"},
 		{guarded, "GET", "/clients", "", "", http.StatusUnauthorized, "no token"},
