@@ -68,7 +68,7 @@ func TestChannelsAndClientsOfTheHubAreListed(t *testing.T) {
 		t.Errorf("lists %d channels up to %q, and %d clients, without %d", len(list.Channels), list.Next, len(list.Clients), list.More)
 	}
 	text := r.page("channels")
-	for _, want := range []string{"12.3", "5678", "sse 1", "Disconnect everywhere", "Revoke tokens", "a/b ?&amp;&lt;&#34;", "channels/tail?channel=a%2Fb", "&lt;eve&gt;", "192.0.2.1:99", "Disconnect"} {
+	for _, want := range []string{"12.3", "5678", "1 sse", "Disconnect everywhere", "Revoke tokens", "a/b ?&amp;&lt;&#34;", "channels/tail?channel=a%2Fb", "&lt;eve&gt;", "192.0.2.1:99", "Disconnect"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q: %s", want, text)
 		}

@@ -67,7 +67,7 @@
       const lines = charts[part.dataset.chart];
       const axis = (scale, side) => ({
         scale, side, size: 64, stroke: colour("--soft"), ticks: { stroke: colour("--line") },
-        grid: { stroke: colour("--line"), show: side !== 1 }, incrs: steps[scale], values: (_, all) => all.map(scale === "time" ? time : count),
+        grid: { stroke: colour("--line"), width: 1, show: side !== 1 }, incrs: steps[scale], values: (_, all) => all.map(scale === "time" ? time : count),
       });
       const scales = [...new Set(lines.map((l) => l.scale))];
       const options = {
