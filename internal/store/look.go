@@ -10,8 +10,10 @@ import (
 const (
 	jobColumns = `id, state, queue, priority, coalesce(key, ''), coalesce(flow, 0), kind, args, meta, attempt, max_attempts, enqueued_at, run_at, claimed_at, finished_at,
 		worker, cancel_requested, output, error, errors, percent, message, log`
-	sqlJob      = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
-	sqlJobJSON  = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
+	sqlJob     = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
+	sqlJobJSON = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
+	sqlGlances = `SELECT j.id, j.queue, j.state, coalesce(j.worker, 0), j.cancel_requested, CASE WHEN $2 THEN j.error END, CASE WHEN $2 THEN j.output END
+		FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
 	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0),
 		nullif($9, ''), $10::timestamptz, $11::timestamptz, nullif($12, ''), $13::timestamptz, $14::timestamptz)`
@@ -53,6 +55,22 @@ func (s *Store) LookUpJSON(ctx context.Context, id int64) (text string, err erro
 		text = *found
 	}
 	return text, err
+}
+
+// Glance is what matters of a job to those who hold an attempt of it.
+type Glance struct {
+	ID        int64
+	Queue     string
+	State     string
+	Worker    int32 // that has claimed it last; 0: none since it became available
+	Cancelled bool
+	Error     *string // of the last attempt that has ended
+	Output    *string
+}
+
+// Glances returns the jobs that are known among ids; with how their last attempts have ended, if texts is true.
+func (s *Store) Glances(ctx context.Context, ids []int64, texts bool) ([]Glance, error) {
+	return rows(ctx, s, sqlGlances, []any{ids, texts}, pgx.RowToStructByPos[Glance])
 }
 
 // EnqueuedTx lists up to limit jobs that the caller's transaction has enqueued, as a JSON array.

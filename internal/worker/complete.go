@@ -43,6 +43,7 @@ type ending struct {
 	why         error // why the outcome is not the handler's; nil: it is
 	sealed      bool  // err is encrypted
 	told        func(store.Outcome, error)
+	found       func()
 }
 
 // plain reports whether a task ended like nearly all do: with success, and nothing else to record.
@@ -121,7 +122,7 @@ func (c *completer) signal() {
 }
 
 func newEnding(r Result) *ending {
-	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told}
+	e := &ending{outcome: r.Outcome, after: r.After, inTx: r.InTx, told: r.Told, found: r.Found}
 	if r.InTx && r.Outcome == store.Completed {
 		// The transaction recorded the end. This one takes effect only if the transaction was not committed.
 		e.outcome, e.after, e.why = store.Retried, new(store.ByQueue), errNotCommitted

@@ -64,6 +64,9 @@ func asFound(t *Task) (store.Outcome, error) {
 	if t.ending.inTx {
 		return store.Completed, nil
 	}
+	if t.ending.found != nil {
+		t.ending.found()
+	}
 	return asRecorded(t)
 }
 

@@ -63,6 +63,9 @@ type Result struct {
 	// why. Outcome Lost means that this worker no longer holds the attempt. Calls are made one at a time; Told must be quick and must not
 	// panic.
 	Told func(recorded store.Outcome, why error)
+	// Found, if set, is called before Told if the attempt had ended already when its end was to be recorded: somebody else has recorded one, or it was this one,
+	// in a call whose answer was lost.
+	Found func()
 	// InTx means that the handler completed the job in a transaction of its own. Outcome Completed then says that it was committed, which
 	// the worker checks. With another outcome it may have been: then the job has completed, and Told says so.
 	InTx bool

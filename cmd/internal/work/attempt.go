@@ -20,13 +20,21 @@ type attempt struct {
 	task    *worker.Task
 	token   string
 	queue   *queue
-	session *Session                     // nil: nobody was free for it yet
-	since   time.Time                    // when it was given to the session, or last named by it
-	point   json.RawMessage              // the checkpoint of earlier attempts
-	reason  string                       // why it is to be interrupted; "": it is not
-	ended   chan worker.Result           // receives its end, once
-	over    bool                         // its end was sent
-	told    []func(store.Outcome, error) // who wants to know how its end was recorded
+	session *Session           // nil: nobody was free for it yet
+	since   time.Time          // when it was given to the session, or last named by it
+	point   json.RawMessage    // the checkpoint of earlier attempts
+	reason  string             // why it is to be interrupted; "": it is not
+	ended   chan worker.Result // receives its end, once
+	over    bool               // its end was sent
+	found   bool               // it had ended before, in the database; written before told is called
+	told    []func(settlement) // who wants to know how its end was recorded
+}
+
+// settlement is how an attempt has ended in the database.
+type settlement struct {
+	outcome store.Outcome // Lost: it is another worker's
+	why     error         // why it is not that of its end here; nil: it may be
+	found   bool          // it had ended before: here, in a call whose answer was lost, or at another hub
 }
 
 // finish ends the attempt for its handler; false: it has ended before. The caller holds mu.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -34,7 +34,7 @@ type Call struct {
 	Lost     []Interrupted // of what it said it holds
 	over     chan struct{}
 	why      error
-	away     map[key]bool // attempts of other hubs that it said it holds, and whose ends it has not reported since; Dispatcher.mu guards it
+	away     map[key]string // attempts of other hubs that it said it holds, and that may not have ended, with their queues ("": not known yet), whose slots they take; Dispatcher.mu guards it
 
 	anonymous bool // the client did not name its worker
 }
@@ -46,6 +46,10 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		return nil, err
 	}
 	anonymous := o.Worker == ""
+	var seen looks
+	if standing { // their queues must be known, because they take its slots
+		seen = d.look(ctx, d.elsewhere(o.Held))
+	}
 	d.mu.Lock()
 	s := d.sessions[o.Worker]
 	if s == nil {
@@ -75,20 +79,14 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	s.want(names, o.Kinds)
 	lost, elsewhere := s.hold(o.Held)
 	if standing {
-		c.away = make(map[key]bool, len(elsewhere))
-		for _, k := range elsewhere {
-			c.away[k] = true
-		}
+		c.hasAway(elsewhere, seen)
 	}
+	room := c.room(&o, names)
+	s.repeat(room)
 	first := false
 	for _, name := range names {
-		n := o.Queues[name]
-		w := s.wants[name]
-		w.slots = n
-		if standing {
-			n -= s.has(name)
-		}
-		if s.credit(name, n) {
+		s.wants[name].slots = o.Queues[name]
+		if s.credit(name, room[name]) {
 			first = true
 		}
 	}
@@ -103,37 +101,46 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	}
 	d.mu.Unlock()
 	c.Lost = lost
-	if len(elsewhere) > 0 {
-		c.Lost = append(c.Lost, d.renew(ctx, elsewhere)...)
+	due := d.remind(elsewhere)
+	if standing {
+		c.Lost = append(c.Lost, d.interruptions(elsewhere, seen)...)
+		return c, nil
+	}
+	c.Lost = append(c.Lost, d.cancelledAmong(ctx, elsewhere)...)
+	due = slices.DeleteFunc(due, func(key) bool { return rand.IntN(lookAtSome) > 0 })
+	for _, i := range d.interruptions(due, d.look(ctx, due)) {
+		if i.Reason == Lost {
+			c.Lost = append(c.Lost, i)
+		}
 	}
 	return c, nil
 }
 
-// Renew tells other hubs that the attempts are alive that they have given to the worker of a standing call. It returns those whose jobs were cancelled.
-func (c *Call) Renew(ctx context.Context) []Interrupted {
-	d := c.Session.d
-	d.mu.Lock()
-	keys := slices.Collect(maps.Keys(c.away))
-	d.mu.Unlock()
-	if len(keys) == 0 {
-		return nil
+// room returns how many attempts of each queue the session may be told now, at most: those that it was given, but has not got, and further ones. The caller holds mu.
+func (c *Call) room(o *Opening, names []string) map[string]int {
+	room := make(map[string]int, len(names))
+	if !c.Standing { // it says how many more it wants
+		left := max(maxAtOnce-len(o.Held), 0) // with more it could not name all in its next call
+		for _, name := range names {
+			room[name] = min(o.Queues[name], left)
+			left -= room[name]
+		}
+		return room
 	}
-	return d.renew(ctx, keys)
-}
-
-// Ended forgets attempts of other hubs that have ended.
-func (c *Call) Ended(results []Result) {
-	d := c.Session.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(c.away) == 0 {
-		return
-	}
-	for _, r := range results {
-		if k, err := d.tokens.parse(r.Token); err == nil && (r.Recorded || r.Refusal == string(store.HasEnded) || r.Refusal == string(store.NotHeld)) {
-			delete(c.away, k)
+	for _, name := range names { // it says how many it may have
+		room[name] = o.Queues[name] - c.Session.has(name)
+		for _, queue := range c.away {
+			if queue == name || queue == "" {
+				room[name]--
+			}
 		}
 	}
+	for _, a := range c.Session.outbox {
+		if _, wants := room[a.queue.name]; wants {
+			room[a.queue.name]++
+		}
+	}
+	return room
 }
 
 // has returns how many attempts of a queue the session has; the caller holds mu.
@@ -144,6 +151,20 @@ func (s *Session) has(queue string) (n int) {
 		}
 	}
 	return n
+}
+
+// repeat keeps those attempts to be told again for which there is room, and releases the others: the worker has not got them, and would be given too many. The caller holds mu.
+func (s *Session) repeat(room map[string]int) {
+	s.outbox = slices.DeleteFunc(s.outbox, func(a *attempt) bool {
+		if room[a.queue.name] > 0 && s.takes(a.task.Kind) {
+			room[a.queue.name]--
+			return false
+		}
+		if a.finish(worker.Result{Outcome: store.Released}) {
+			delete(s.held, a.key) // without freed, which would give it another
+		}
+		return true
+	})
 }
 
 // end ends the call, whose credit it takes back; the caller holds mu.

@@ -38,6 +38,123 @@ func TestASessionAtAnotherHubKeepsWhatItHolds(t *testing.T) {
 	}
 }
 
+// TestSlotsCountWhatIsHeldElsewhere: attempts that a session brings from another hub take its slots, until they have ended, wherever that is recorded, or their hub has died.
+func TestSlotsCountWhatIsHeldElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, shortLease)
+	first := startChild(t, s.database)
+	old := *s
+	old.url = first.url
+	for range 3 {
+		s.enqueue("mail", "welcome", "{}")
+	}
+	k, f := old.dial(m{"queues": m{"mail": 3, "files": 1}})
+	held := []string{}
+	for len(held) < 3 {
+		for _, j := range k.next().Jobs {
+			held = append(held, j.Token)
+		}
+	}
+	_ = k.conn.CloseNow()
+	ids := map[int64]bool{}
+	for range 6 {
+		ids[s.enqueue("mail", "welcome", "{}")] = true
+	}
+	k, _ = s.dial(m{"queues": m{"mail": 3, "files": 1}, "worker": f.Worker, "held": held})
+	files := s.enqueue("files", "file", "{}")
+	if j := k.next().Jobs; len(j) != 1 || j[0].ID != files {
+		t.Fatalf("with all slots taken but one, it gets %+v", j)
+	}
+	gets := func(n int, when string) {
+		t.Helper()
+		for got := 0; got < n; {
+			switch f := k.next(); f.Type {
+			case "jobs":
+				for _, j := range f.Jobs {
+					if got++; !ids[j.ID] {
+						t.Fatalf("%s, it gets %+v", when, j)
+					}
+					delete(ids, j.ID)
+				}
+			case "recorded", "cancel":
+			default:
+				t.Fatalf("%s: %+v", when, f)
+			}
+		}
+		k.send(m{"type": "ping", "id": when})
+		for {
+			f := k.next()
+			if f.Type == "jobs" {
+				t.Fatalf("%s, it gets %d jobs more", when, len(f.Jobs))
+			}
+			if f.Type == "pong" {
+				return
+			}
+		}
+	}
+	k.send(m{"type": "record", "ends": []m{{"token": held[0]}}})
+	gets(1, "when it has recorded one")
+	if r := old.record(m{"token": held[1]}); r[0] != "" {
+		t.Fatal(r)
+	}
+	gets(1, "when one was recorded elsewhere")
+	_ = first.cmd.Process.Kill()
+	_ = first.cmd.Wait()
+	for lost := false; !lost; {
+		f := k.next()
+		for _, i := range f.Attempts {
+			lost = lost || i == interrupted{held[2], "lost"}
+		}
+		if f.Type == "jobs" {
+			t.Fatalf("its slots are full, and it gets %+v", f.Jobs)
+		}
+	}
+	f = k.next()
+	if f.Type != "jobs" || len(f.Jobs) != 1 {
+		t.Errorf("when its attempt is lost, it gets %+v", f)
+	}
+}
+
+// TestAnAnswerHasNoMoreThanWasAskedFor: what was in an answer that got lost is in the next one, instead of further jobs; what is not wanted any more is for others, at once.
+func TestAnAnswerHasNoMoreThanWasAskedFor(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	for range 8 {
+		s.enqueue("mail", "welcome", "{}")
+	}
+	var a answer
+	for len(a.Jobs) < 4 { // released, if they did not come together
+		if a.Worker != "" {
+			s.call("DELETE", "/v1/work/"+a.Worker, nil)
+		}
+		a = s.take(m{"queues": m{"mail": 4}})
+	}
+	given := map[string]bool{}
+	for _, j := range a.Jobs {
+		given[j.Token] = true
+	}
+	again := s.take(m{"queues": m{"mail": 4}, "worker": a.Worker})
+	for _, j := range again.Jobs {
+		if len(again.Jobs) != 4 || !given[j.Token] {
+			t.Fatalf("%+v, then %+v", a.Jobs, again.Jobs)
+		}
+	}
+	fewer := s.take(m{"queues": m{"mail": 1}, "worker": a.Worker})
+	if len(fewer.Jobs) != 1 || !given[fewer.Jobs[0].Token] {
+		t.Fatalf("%+v, then %+v", a.Jobs, fewer.Jobs)
+	}
+	got := map[int64]bool{fewer.Jobs[0].ID: true}
+	k, _ := s.dial(m{"queues": m{"mail": 8}})
+	for len(got) < 8 {
+		for _, j := range k.next().Jobs {
+			if got[j.ID] || j.Attempt != 1 {
+				t.Fatalf("%+v", j)
+			}
+			got[j.ID] = true
+		}
+	}
+}
+
 // TestAClientThatIsGoneTakesNoJobs: one whose connection is reset as soon as it has opened a session keeps none from others.
 func TestAClientThatIsGoneTakesNoJobs(t *testing.T) {
 	t.Parallel()

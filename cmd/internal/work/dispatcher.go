@@ -195,7 +195,7 @@ func (d *Dispatcher) End(ctx context.Context, id string) bool {
 	place := 0
 	for _, a := range s.held {
 		i := place
-		a.told = append(a.told, func(store.Outcome, error) { w.settle(i, "", "") })
+		a.told = append(a.told, func(settlement) { w.settle(i, "", "") })
 		place++
 	}
 	s.leave()

@@ -164,6 +164,7 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 			delete(g.running, t.Queue)
 		}
 		d.mu.Unlock()
+		r.Found = func() { a.found = true }
 		r.Told = func(recorded store.Outcome, why error) { d.settled(a, recorded, why) }
 	}()
 	select {
@@ -215,6 +216,6 @@ func (d *Dispatcher) settled(a *attempt, recorded store.Outcome, why error) {
 	d.checkIdle()
 	d.mu.Unlock()
 	for _, f := range told {
-		f(recorded, why)
+		f(settlement{recorded, why, a.found})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -182,36 +183,45 @@ func (p *peers) hear(worker int32, payload []byte) {
 	}
 }
 
-// renew tells the hubs that have given out attempts that they are alive, a few times in each lease. It returns those whose jobs were cancelled.
-func (d *Dispatcher) renew(ctx context.Context, keys []key) (cancelled []Interrupted) {
+// remind tells the hubs that have given out attempts that they are alive, a few times in each lease, and returns those of which it was time to do so.
+func (d *Dispatcher) remind(keys []key) (due []key) {
 	p, now := &d.peers, d.clock()
-	due := map[int32][]key{}
-	var ids []int64
 	p.mu.Lock()
 	if len(p.renewed) > maxRemembered {
 		clear(p.renewed)
 	}
 	for _, k := range keys {
-		ids = append(ids, k.id)
 		if now.Sub(p.renewed[k]) > d.Lease/6 {
 			p.renewed[k] = now
-			due[k.worker] = append(due[k.worker], k)
+			due = append(due, k)
 		}
 	}
 	p.mu.Unlock()
-	for worker, some := range due {
+	byWorker := map[int32][]key{}
+	for _, k := range due {
+		byWorker[k.worker] = append(byWorker[k.worker], k)
+	}
+	for worker, some := range byWorker {
 		p.tell(worker, some, opRenew)
+	}
+	return due
+}
+
+// cancelledAmong returns the attempts whose jobs were cancelled.
+func (d *Dispatcher) cancelledAmong(ctx context.Context, keys []key) (cancelled []Interrupted) {
+	if len(keys) == 0 {
+		return nil
+	}
+	ids := make([]int64, len(keys))
+	for i, k := range keys {
+		ids[i] = k.id
 	}
 	found, err := d.Calls.CancelledAmong(ctx, ids)
 	if err != nil {
 		return nil // the next call is soon enough
 	}
-	is := make(map[int64]bool, len(found))
-	for _, id := range found {
-		is[id] = true
-	}
 	for _, k := range keys {
-		if is[k.id] {
+		if slices.Contains(found, k.id) {
 			cancelled = append(cancelled, Interrupted{d.tokens.token(k), Cancelled})
 		}
 	}

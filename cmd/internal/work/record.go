@@ -119,6 +119,7 @@ const unavailable = "unavailable"
 // Record records ends, and returns what became of each once it is known, or ctx ends.
 func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 	w := newWaiting(len(ends))
+	all := make([]remote, len(ends))
 	elsewhere := map[int32][]remote{}
 	d.mu.Lock()
 	for i := range ends {
@@ -133,22 +134,21 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 			w.settle(i, "invalid", invalid)
 			continue
 		}
+		all[i] = remote{i, k, r}
 		a := d.attempts[k]
 		if a == nil {
-			elsewhere[k.worker] = append(elsewhere[k.worker], remote{i, k, r})
+			elsewhere[k.worker] = append(elsewhere[k.worker], all[i])
 			continue
 		}
 		first := a.finish(r)
-		a.told = append(a.told, func(recorded store.Outcome, why error) {
+		a.told = append(a.told, func(s settlement) {
 			switch {
-			case recorded == store.Lost:
+			case s.outcome == store.Lost:
 				w.settle(i, "lost", "")
-			case errors.Is(why, worker.ErrEnded):
-				w.settle(i, "ended", "")
-			case first && why != nil: // it was recorded in another way, for this reason
-				w.settle(i, "", why.Error())
-			case !first || (recorded == store.Completed) != (r.Outcome == store.Completed): // another hub has recorded another end
-				w.settle(i, "ended", "")
+			case !first || s.found: // it has an end, which may be this one
+				w.ended(i, s.outcome, "")
+			case s.why != nil: // it was recorded in another way, for this reason
+				w.settle(i, "", s.why.Error())
 			default:
 				w.settle(i, "", "")
 			}
@@ -162,18 +162,23 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 	for worker, some := range elsewhere {
 		d.recordRemote(ctx, worker, some, w)
 	}
-	return w.wait(ctx)
+	results, known := w.wait(ctx)
+	if known {
+		d.repeated(ctx, all, w)
+	}
+	return results
 }
 
 // waiting collects the results of a call.
 type waiting struct {
-	results []Result
-	left    atomic.Int32
-	done    chan struct{}
+	results  []Result
+	outcomes []store.Outcome // in the database, of attempts that had ended; "": of others
+	left     atomic.Int32
+	done     chan struct{}
 }
 
 func newWaiting(n int) *waiting {
-	w := &waiting{results: make([]Result, n), done: make(chan struct{})}
+	w := &waiting{results: make([]Result, n), outcomes: make([]store.Outcome, n), done: make(chan struct{})}
 	if w.left.Store(int32(n)); n == 0 {
 		close(w.done)
 	}
@@ -188,10 +193,17 @@ func (w *waiting) settle(i int, refusal, detail string) {
 	}
 }
 
-func (w *waiting) wait(ctx context.Context) []Result {
+// ended sets the result of an end whose attempt has one already.
+func (w *waiting) ended(i int, outcome store.Outcome, detail string) {
+	w.outcomes[i] = outcome
+	w.settle(i, string(store.HasEnded), detail)
+}
+
+// wait returns the results, and whether all are known.
+func (w *waiting) wait(ctx context.Context) ([]Result, bool) {
 	select {
 	case <-w.done:
-		return w.results
+		return w.results, true
 	case <-ctx.Done():
 	}
 	// Results may still be written: say of all that they are not known. It is safe to record an end twice.
@@ -199,7 +211,7 @@ func (w *waiting) wait(ctx context.Context) []Result {
 	for i := range all {
 		all[i] = Result{Token: w.results[i].Token, Refusal: unavailable, Detail: "the database does not answer in time: record it again"}
 	}
-	return all
+	return all, false
 }
 
 // remote is an end of an attempt that this hub does not hold.
@@ -247,6 +259,9 @@ func (d *Dispatcher) recordRemote(ctx context.Context, id int32, some []remote, 
 			switch f := why[i]; f.Why {
 			case store.Busy:
 				busy = append(busy, r)
+			case store.HasEnded:
+				ended = append(ended, r.key)
+				w.ended(r.i, f.Outcome, f.Detail)
 			default:
 				ended = append(ended, r.key)
 				w.settle(r.i, string(f.Why), f.Detail)
