@@ -20,6 +20,7 @@ type attempt struct {
 	task    *worker.Task
 	token   string
 	queue   *queue
+	place   int64              // in the order of those that wait for a session
 	session *Session           // nil: nobody was free for it yet
 	since   time.Time          // when it was given to the session, or last named by it
 	point   json.RawMessage    // the checkpoint of earlier attempts

@@ -99,10 +99,11 @@ func (d *Dispatcher) Stop(ctx context.Context) {
 	d.mu.Lock()
 	d.quiet = true
 	for _, q := range d.queues {
-		for _, a := range q.waiting {
+		for q.here > 0 {
+			a := q.oldest(nil)
+			q.drop(a)
 			a.finish(worker.Result{Outcome: store.Released})
 		}
-		q.waiting = nil
 	}
 	for _, s := range d.sessions {
 		s.signal()
@@ -262,9 +263,12 @@ func (d *Dispatcher) sweep(all bool) {
 	defer d.mu.Unlock()
 	now := d.clock()
 	for _, q := range d.queues {
-		for len(q.waiting) > 0 && (now.Sub(q.waiting[0].since) > waitHere || len(q.waiting) > maxHere) {
-			a := q.waiting[0]
-			q.waiting = q.waiting[1:]
+		for q.here > 0 {
+			a := q.oldest(nil)
+			if now.Sub(a.since) <= waitHere && q.here <= maxHere {
+				break
+			}
+			q.drop(a)
 			if q.wanted(a.task.Kind) {
 				a.finish(nobodyFree(a))
 			} else {

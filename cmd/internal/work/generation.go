@@ -3,7 +3,6 @@ package work
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -132,7 +131,7 @@ func (g *generation) slots(name string) int {
 	defer d.mu.Unlock()
 	n := g.running[name]
 	q := d.queues[name]
-	if g == d.now && !d.quiet && q != nil && len(q.waiting) < maxHere {
+	if g == d.now && !d.quiet && q != nil && q.here < maxHere {
 		n += min(max(q.credit, 0), d.affords())
 	}
 	return n
@@ -175,7 +174,7 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 	cause := context.Cause(ctx)
 	d.mu.Lock()
 	if a.session == nil {
-		d.drop(a)
+		a.queue.drop(a)
 	}
 	if cause != worker.ErrCancelled {
 		d.interrupt(a, Lost)
@@ -189,13 +188,6 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 	}
 	d.mu.Unlock()
 	*r = worker.Settle(<-a.ended, cause) // its session says so, or is not heard of
-}
-
-// drop takes an attempt from those that wait for a session; the caller holds mu.
-func (d *Dispatcher) drop(a *attempt) {
-	if i := slices.Index(a.queue.waiting, a); i >= 0 {
-		a.queue.waiting = slices.Delete(a.queue.waiting, i, i+1)
-	}
 }
 
 // settled is called when it is known how an attempt has ended in the database.

@@ -177,7 +177,7 @@ func (p *peers) hear(worker int32, payload []byte) {
 		case n.op == opRenew:
 			a.since = d.clock()
 		case n.op == opEnded && a.finish(endedElsewhere()):
-			d.drop(a)
+			a.queue.drop(a)
 			d.freed(a)
 		}
 	}

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"container/heap"
 	"slices"
 	"time"
 
@@ -12,13 +13,14 @@ import (
 // queue is one queue: who wants jobs of it, and the jobs for which nobody is free.
 type queue struct {
 	name    string
-	asked   time.Time      // when a session last asked for it
-	credit  int            // how many more jobs sessions want now
-	takers  []*Session     // with credit for it, in their turn; some may have none any more
-	gone    int            // takers that do not want it any more
-	waiting []*attempt     // claimed, but nobody is free for them
-	kinds   map[string]int // how many sessions want these kinds of it
-	all     int            // how many want all kinds
+	asked   time.Time             // when a session last asked for it
+	credit  int                   // how many more jobs sessions want now
+	turns   int64                 // that sessions have had
+	all     line                  // sessions that have handlers for all kinds
+	kinds   map[string]*line      // the others, by the kinds that they have handlers for
+	waiting map[string][]*attempt // claimed, but nobody is free for them: by kind, in the order in which they were claimed
+	here    int                   // how many wait
+	claimed int64                 // how many have waited, ever
 }
 
 // A job for which nobody is free waits here for a moment, because a worker that takes one after the other asks again at once.
@@ -31,7 +33,7 @@ const (
 func (d *Dispatcher) queueOf(name string) *queue {
 	q := d.queues[name]
 	if q == nil {
-		q = &queue{name: name, kinds: map[string]int{}}
+		q = &queue{name: name, kinds: map[string]*line{}, waiting: map[string][]*attempt{}}
 		d.queues[name] = q
 	}
 	return q
@@ -40,52 +42,122 @@ func (d *Dispatcher) queueOf(name string) *queue {
 // forgetQueues forgets the queues that nobody has asked for of late; the caller holds mu.
 func (d *Dispatcher) forgetQueues(now time.Time) {
 	for name, q := range d.queues {
-		if now.Sub(q.asked) > keepQueue && q.credit <= 0 && q.all == 0 && len(q.kinds) == 0 && len(q.waiting) == 0 {
+		if now.Sub(q.asked) > keepQueue && q.idle() {
 			delete(d.queues, name)
 		}
 	}
 }
 
 // wanted reports whether any session takes a kind, be it free or not.
-func (q *queue) wanted(kind string) bool { return q.all > 0 || q.kinds[kind] > 0 }
+func (q *queue) wanted(kind string) bool { return q.all.wanting > 0 || q.kinds[kind] != nil }
+
+// idle reports whether nobody wants the queue's jobs, and none waits.
+func (q *queue) idle() bool {
+	return q.credit <= 0 && q.all.wanting == 0 && len(q.kinds) == 0 && q.here == 0
+}
+
+// turn returns the next turn.
+func (q *queue) turn() int64 {
+	q.turns++
+	return q.turns
+}
+
+// join returns what a session wants of the queue, with its lines; none yet.
+func (q *queue) join(s *Session) *want {
+	w := &want{session: s}
+	if s.kinds == nil {
+		q.all.wanting++
+		w.unlisted = []*line{&q.all}
+		return w
+	}
+	w.unlisted = make([]*line, 0, len(s.kinds))
+	for kind := range s.kinds {
+		l := q.kinds[kind]
+		if l == nil {
+			l = &line{}
+			q.kinds[kind] = l
+		}
+		l.wanting++
+		w.unlisted = append(w.unlisted, l)
+	}
+	return w
+}
+
+// leave takes a session's want away.
+func (q *queue) leave(w *want) {
+	w.gone, w.unlisted = true, nil
+	if w.session.kinds == nil {
+		q.all.wanting--
+		q.all.leave()
+		return
+	}
+	for kind := range w.session.kinds {
+		l := q.kinds[kind]
+		if l.leave(); l.wanting == 1 {
+			delete(q.kinds, kind)
+		}
+		l.wanting--
+	}
+}
 
 // free returns the session whose turn it is among those that are free for a kind; nil: none is.
 func (q *queue) free(kind string) *Session {
-	for range len(q.takers) {
-		s := q.takers[0]
-		q.takers = q.takers[1:]
-		w := s.wants[q.name]
-		if w == nil {
-			q.gone--
-			continue
-		}
-		if w.credit <= 0 {
-			w.listed = false
-			continue
-		}
-		if !s.takes(kind) {
-			q.takers = append(q.takers, s)
-			continue
-		}
-		if w.credit > 1 {
-			q.takers = append(q.takers, s)
-		} else {
-			w.listed = false
-		}
-		return s
+	w, other := q.kinds[kind].first(), q.all.first()
+	if w == nil || other != nil && other.turn < w.turn {
+		w = other
 	}
-	return nil
+	if w == nil {
+		return nil
+	}
+	w.turn = q.turn()
+	return w.session
 }
 
-// forget takes a session's want away; the caller holds mu. The session stays among the takers until its turn comes, or too many there have gone.
-func (q *queue) forget(w *want) {
-	if !w.listed {
+// wait lets a job wait here until somebody is free for it.
+func (q *queue) wait(a *attempt) {
+	q.claimed++
+	a.place = q.claimed
+	q.waiting[a.task.Kind] = append(q.waiting[a.task.Kind], a)
+	q.here++
+}
+
+// oldest returns the job that has waited longest among those that a session takes, or among all (nil); nil: there is none.
+func (q *queue) oldest(s *Session) (first *attempt) {
+	older := func(kind string) {
+		if some := q.waiting[kind]; len(some) > 0 && (first == nil || some[0].place < first.place) {
+			first = some[0]
+		}
+	}
+	if s != nil && s.kinds != nil && len(s.kinds) < len(q.waiting) {
+		for kind := range s.kinds {
+			older(kind)
+		}
+		return first
+	}
+	for kind := range q.waiting {
+		if s == nil || s.takes(kind) {
+			older(kind)
+		}
+	}
+	return first
+}
+
+// drop takes a job from those that wait, if it does.
+func (q *queue) drop(a *attempt) {
+	some := q.waiting[a.task.Kind]
+	i := slices.Index(some, a)
+	switch {
+	case i < 0:
 		return
+	case len(some) == 1:
+		delete(q.waiting, a.task.Kind)
+	case i == 0:
+		some[0] = nil
+		q.waiting[a.task.Kind] = some[1:]
+	default:
+		q.waiting[a.task.Kind] = slices.Delete(some, i, i+1)
 	}
-	if q.gone++; q.gone > 16 && q.gone > len(q.takers)/2 {
-		q.takers = slices.DeleteFunc(q.takers, func(s *Session) bool { return s.wants[q.name] == nil })
-		q.gone = 0
-	}
+	q.here--
 }
 
 // give adds to a session's credit, and gives it jobs that wait. It reports whether the queue had no credit before, so that nothing was claimed. The caller holds mu.
@@ -93,18 +165,21 @@ func (d *Dispatcher) give(s *Session, q *queue, n int) (first bool) {
 	w := s.wants[q.name]
 	first = q.credit <= 0 && w.credit+n > 0
 	d.change(q, max(w.credit+n, 0)-max(w.credit, 0))
-	w.credit += n
-	if w.credit > 0 && !w.listed {
-		w.listed = true
-		q.takers = append(q.takers, s)
+	if w.credit <= 0 {
+		w.turn = q.turn()
 	}
-	for i := 0; i < len(q.waiting) && w.credit > 0; {
-		a := q.waiting[i]
-		if !s.takes(a.task.Kind) {
-			i++
-			continue
+	if w.credit += n; w.credit > 0 {
+		for _, l := range w.unlisted {
+			heap.Push(l, place{w.turn, w})
 		}
-		q.waiting = slices.Delete(q.waiting, i, i+1)
+		w.unlisted = w.unlisted[:0]
+	}
+	for w.credit > 0 && q.here > 0 {
+		a := q.oldest(s)
+		if a == nil {
+			break
+		}
+		q.drop(a)
 		d.assign(a, s, q)
 	}
 	return first
@@ -137,7 +212,7 @@ func (d *Dispatcher) place(a *attempt) {
 		a.finish(unwanted(a))
 	default:
 		a.since = d.clock()
-		q.waiting = append(q.waiting, a)
+		q.wait(a)
 	}
 }
 

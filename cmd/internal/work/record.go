@@ -154,7 +154,7 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 			}
 		})
 		if first {
-			d.drop(a)
+			a.queue.drop(a)
 			d.freed(a)
 		}
 	}

@@ -2,6 +2,7 @@ package work
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,9 +29,12 @@ type Session struct {
 
 // want is what a session wants of one queue.
 type want struct {
-	slots  int  // with a standing call: how many jobs it may have at once
-	credit int  // how many more it wants now
-	listed bool // it is among the queue's takers
+	session  *Session
+	slots    int     // with a standing call: how many jobs it may have at once
+	credit   int     // how many more it wants now
+	turn     int64   // since when it waits for its turn
+	unlisted []*line // those of its lines in which it has no place
+	gone     bool    // the session does not want the queue any more, or has other kinds
 }
 
 func (s *Session) takes(kind string) bool { return s.kinds == nil || s.kinds[kind] }
@@ -45,44 +49,42 @@ func (s *Session) signal() {
 
 // want replaces the queues and kinds that the session wants; the caller holds mu.
 func (s *Session) want(queues []string, kinds []string) {
-	s.count(-1)
-	s.kinds = nil
-	if kinds != nil {
-		s.kinds = make(map[string]bool, len(kinds))
-		for _, k := range kinds {
-			s.kinds[k] = true
-		}
-	}
+	same := s.hasKinds(kinds)
 	for name, w := range s.wants {
-		if !slices.Contains(queues, name) {
+		if !same || !slices.Contains(queues, name) {
 			q := s.d.queueOf(name)
 			s.d.give(s, q, -max(w.credit, 0))
+			q.leave(w)
 			delete(s.wants, name)
-			q.forget(w)
 		}
 	}
-	for _, name := range queues {
-		if s.wants[name] == nil {
-			s.wants[name] = &want{}
-		}
-		s.d.queueOf(name).asked = s.d.clock()
-	}
-	s.count(1)
-}
-
-// count adds the session n times to those that want its queues and kinds.
-func (s *Session) count(n int) {
-	for name := range s.wants {
-		q := s.d.queueOf(name)
-		if s.kinds == nil {
-			q.all += n
-		}
-		for k := range s.kinds {
-			if q.kinds[k] += n; q.kinds[k] == 0 {
-				delete(q.kinds, k)
+	if !same {
+		s.kinds = nil
+		if kinds != nil {
+			s.kinds = make(map[string]bool, len(kinds))
+			for _, k := range kinds {
+				s.kinds[k] = true
 			}
 		}
 	}
+	for _, name := range queues {
+		q := s.d.queueOf(name)
+		if q.asked = s.d.clock(); s.wants[name] == nil {
+			s.wants[name] = q.join(s)
+		}
+	}
+}
+
+// hasKinds reports whether the session has handlers for these kinds, and no others.
+func (s *Session) hasKinds(kinds []string) bool {
+	if kinds == nil || s.kinds == nil {
+		return kinds == nil && s.kinds == nil
+	}
+	named := make(map[string]bool, len(kinds))
+	for _, k := range kinds {
+		named[k] = true
+	}
+	return maps.Equal(named, s.kinds)
 }
 
 // credit sets the session's credit for a queue; the caller holds mu. It reports whether the queue had none before.

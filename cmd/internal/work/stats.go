@@ -33,7 +33,7 @@ func (d *Dispatcher) Stats() (s Stats) {
 	}
 	for _, q := range d.queues {
 		s.Slots += q.credit
-		s.Waiting += len(q.waiting)
+		s.Waiting += q.here
 	}
 	s.Jobs = len(d.attempts) - s.Waiting
 	return s
