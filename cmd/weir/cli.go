@@ -138,8 +138,12 @@ func unparsed(err error, args []string) string {
 	if oneOf.MatchString(text) {
 		text = "expected one of " + strings.Join(subcommands(err), ", ")
 	}
-	if tooMany.MatchString(text) {
+	if m := tooMany.FindStringSubmatch(text); m != nil {
 		switch commandOf(err) {
+		case "weir":
+			if meant := commandsNamed(err, m[1]); len(meant) > 0 {
+				text += ", did you mean " + strings.Join(meant, " or ") + "?"
+			}
 		case "weir schedules next", "weir schedules set":
 			text += ": quote an expression that has spaces, as in '0 9 * * mon'"
 		case "weir jobs delete", "weir jobs move":
@@ -175,6 +179,22 @@ func subcommands(err error) (names []string) {
 		}
 	}
 	return names
+}
+
+// commandsNamed returns the commands of two words whose second is the name.
+func commandsNamed(err error, name string) (commands []string) {
+	var parse *kong.ParseError
+	if !errors.As(err, &parse) || parse.Context == nil {
+		return nil
+	}
+	for _, first := range parse.Context.Model.Children {
+		for _, second := range first.Children {
+			if !first.Hidden && !second.Hidden && second.Name == name {
+				commands = append(commands, fmt.Sprintf("%q", second.FullPath()))
+			}
+		}
+	}
+	return commands
 }
 
 // isTerminal reports whether a stream is a terminal.

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -105,6 +106,12 @@ func CheckChannel(name string) error {
 		return fmt.Errorf("channel name %q is not valid: it must be UTF-8 without a zero byte", name)
 	}
 	return nil
+}
+
+// IsPattern reports whether a name is written as a pattern: one of its words is *, or its last is >.
+func IsPattern(name string) bool {
+	words := strings.Split(name, ".")
+	return slices.Contains(words, "*") || words[len(words)-1] == ">"
 }
 
 func (c Channel) String() string             { return string(c) }

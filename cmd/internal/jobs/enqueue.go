@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/store"
@@ -71,6 +72,12 @@ func parse(body []byte) (text string, queues []string, err error) {
 		} else if err := json.Unmarshal(name, &queue); err != nil || queue == "" {
 			return "", nil, refuse("job %d of %d: queue must be the name of a queue, got %.100s", i+1, len(jobs), name)
 		}
+		if fields["run_at"], err = runAt(fields["run_at"]); err != nil {
+			return "", nil, refuse("job %d of %d: %s", i+1, len(jobs), err)
+		}
+		if fields["run_at"] == nil {
+			delete(fields, "run_at")
+		}
 		if fields["queue"], err = json.Marshal(queue); err != nil {
 			return "", nil, err
 		}
@@ -79,6 +86,22 @@ func parse(body []byte) (text string, queues []string, err error) {
 	slices.Sort(queues)
 	encoded, err := json.Marshal(jobs)
 	return string(encoded), slices.Compact(queues), err
+}
+
+// runAt returns the time of a job as the database reads it, whatever its settings; nil: it has none. The database takes much else for a time, such as "tomorrow".
+func runAt(given json.RawMessage) (json.RawMessage, error) {
+	if given == nil || string(given) == "null" {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(given, &text) == nil {
+		for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05"} {
+			if at, err := time.Parse(layout, text); err == nil {
+				return json.Marshal(at.UTC())
+			}
+		}
+	}
+	return nil, fmt.Errorf("run_at must be a time as RFC 3339 has it, such as 2026-11-27T08:00:00Z, got %.100s", given)
 }
 
 // split decodes one job, or a list of them. A list that is too long is refused before it is built.

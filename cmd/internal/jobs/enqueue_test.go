@@ -122,7 +122,7 @@ func TestAForeignJobIsUnknown(t *testing.T) {
 				t.Errorf("%s: a foreign job: %d %s; none: %d %s; want %d", try.method, foreign.Status, foreign.Body, none.Status, none.Body, status)
 			}
 		}
-		for _, name := range []string{"0", "-1", "x", "9223372036854775808", "1.5", "%00", "wait"} {
+		for _, name := range []string{"0", "-1", "x", "9223372036854775808", "1.5", "%00", "wait", ""} {
 			if a, err := send(t.Context(), r.hubs[0], try.method, "/v1/jobs/"+name+try.suffix, mine, ""); err != nil || a.Status != 404 && (name != "wait" || try.method != "GET") {
 				t.Errorf("%s %q: %d %s %v", try.method, name, a.Status, a.Body, err)
 			}
@@ -162,7 +162,11 @@ func TestBadJobsAreRefusedAndSayWhy(t *testing.T) {
 		{`[` + good + `, {"queue": "q"}]`, 400, "kind"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "priority": 5}]`, 400, "unknown priority 5"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "priority": "high"}]`, 400, "job 2 of 2: priority must be a whole number"},
-		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": "soon"}]`, 400, "run_at must be a time"},
+		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": "soon"}]`, 400, `job 2 of 2: run_at must be a time as RFC 3339 has it, such as 2026-11-27T08:00:00Z, got \"soon\"`},
+		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": "tomorrow"}]`, 400, `got \"tomorrow\"`},
+		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": "infinity"}]`, 400, "RFC 3339"},
+		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": "2026-11-27"}]`, 400, "RFC 3339"},
+		{`[` + good + `, {"queue": "q", "kind": "k", "run_at": 1795000000}]`, 400, "RFC 3339"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "colour": 1}]`, 400, "unknown key"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "args": [1]}]`, 400, "args"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "args": {"x": "\u0000"}}]`, 400, ""},

@@ -17,6 +17,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/weir-pg/weir/cmd/internal/work"
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 // Example is a file with every setting and its meaning.
@@ -151,6 +152,8 @@ func (e endpointFile) resolve(name, callback string) (*target, error) {
 		return nil, errors.New("kinds is empty: leave it out for all kinds")
 	case len(t.kinds) > maxKinds || slices.Contains(t.kinds, ""):
 		return nil, fmt.Errorf("kinds may have up to %d names", maxKinds)
+	case slices.ContainsFunc(t.kinds, hub.IsPattern):
+		return nil, fmt.Errorf("kinds has a pattern, %.150q: name each kind, or leave kinds out for all", t.kinds[slices.IndexFunc(t.kinds, hub.IsPattern)])
 	case len(e.Secrets) < 1 || len(e.Secrets) > 2:
 		return nil, fmt.Errorf("it has %d secrets: give one, or two while you replace it", len(e.Secrets))
 	case t.timeout < time.Second || t.timeout > longestTimeout:
@@ -165,6 +168,9 @@ func (e endpointFile) resolve(name, callback string) (*target, error) {
 	for queue, n := range t.queues {
 		if !work.IsQueue(queue) {
 			return nil, fmt.Errorf("%.150q is no name of a queue: use 1 to 128 characters, without blanks at either end", queue)
+		}
+		if hub.IsPattern(queue) {
+			return nil, fmt.Errorf("%.150q is a pattern, and not the name of a queue: name each queue", queue)
 		}
 		if sum += n; n < 1 {
 			return nil, fmt.Errorf("queue %.100q: it gets %d jobs at once; give it at least 1, or leave it out", queue, n)

@@ -31,6 +31,8 @@ func TestAWrongFileIsRefusedAndSaysWhy(t *testing.T) {
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{q = 0}", 1), "give it at least 1"},
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{\"q \" = 1}", 1), "is no name of a queue"},
 		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{q = 400, r = 400}", 1), "at most 500"},
+		{"[endpoint.e]\n" + strings.Replace(good, "{q = 1}", "{\"q.*\" = 1}", 1), "is a pattern, and not the name of a queue"},
+		{"[endpoint.e]\n" + good + "kinds = [\"a\", \"*\"]", "kinds has a pattern"},
 		{"[endpoint.e]\n" + good + "kinds = []", "kinds is empty"},
 		{"[endpoint.e]\n" + strings.Replace(good, `"`+secret+`"`, "", 1), "0 secrets"},
 		{"[endpoint.e]\n" + strings.Replace(good, secret, "geheim", 1), "one is not valid: it must begin with whsec_"},

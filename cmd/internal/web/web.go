@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,6 +179,10 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Cache-Control", "no-store") // unless a handler says otherwise, nothing between may keep an answer
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(w.BodyTimeout))
+	}
+	if p := r.URL.EscapedPath(); strings.HasPrefix(p, "/v1/") && path.Clean(p) != strings.TrimSuffix(p, "/") {
+		w.serveNothing(rw, r) // else the client would be sent elsewhere: an id that is empty would become another request
+		return
 	}
 	w.mux.ServeHTTP(rw, r)
 }

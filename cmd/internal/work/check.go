@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/weir-pg/weir/internal/hub"
 )
 
 // Limits of what a worker says of itself.
@@ -27,6 +29,9 @@ func (o *Opening) check() (names []string, err error) {
 		// A name that the database refuses would stop the worker of all sessions.
 		if !IsQueue(name) {
 			return nil, &BadError{fmt.Sprintf("%.150q is no name of a queue", name), "use 1 to 128 characters, without blanks at either end"}
+		}
+		if hub.IsPattern(name) {
+			return nil, &BadError{fmt.Sprintf("%.150q is a pattern, and not the name of a queue", name), "name each queue: patterns are for what tokens allow"}
 		}
 		if n < 0 || n > maxAtOnce {
 			return nil, &BadError{fmt.Sprintf("queue %q: the number of jobs must be 0 to %d, got %d", name, maxAtOnce, n), ""}
@@ -51,6 +56,9 @@ func (o *Opening) check() (names []string, err error) {
 	for _, k := range o.Kinds {
 		if wrong := wrongWord(k); wrong != "" {
 			return nil, &BadError{fmt.Sprintf("%.150q is no kind: %s", k, wrong), ""}
+		}
+		if hub.IsPattern(k) {
+			return nil, &BadError{fmt.Sprintf("%.150q is a pattern, and not the name of a kind", k), "name each kind, or leave kinds out: all"}
 		}
 	}
 	slices.Sort(names)

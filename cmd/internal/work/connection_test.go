@@ -155,6 +155,61 @@ func TestAnAnswerHasNoMoreThanWasAskedFor(t *testing.T) {
 	}
 }
 
+// TestASlowDatabaseDoesNotCutSessions: a client that reports faster than the database records is not read for a while, and keeps its session and what it has.
+func TestASlowDatabaseDoesNotCutSessions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, shortLease)
+	k, _ := s.dial(m{"queues": m{"mail": 2}})
+	ended, kept := s.enqueue("mail", "welcome", "{}"), s.enqueue("mail", "welcome", "{}")
+	tokens := map[int64]string{}
+	for len(tokens) < 2 {
+		for _, j := range k.next().Jobs {
+			tokens[j.ID] = j.Token
+		}
+	}
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The ends of the hub's worker: nothing is recorded meanwhile.
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158550, (SELECT max(id) FROM weir.worker))`); err != nil {
+		t.Fatal(err)
+	}
+	ends := make([]m, 1000)
+	for i := range ends {
+		ends[i] = m{"token": tokens[ended]}
+	}
+	const frames = 12 // two more than are taken at once
+	for range frames {
+		k.send(m{"type": "record", "id": 1, "ends": ends})
+	}
+	for begin := time.Now(); time.Since(begin) < 6*time.Second; { // three leases
+		if is := s.state(kept); is != "running 1" {
+			t.Fatal(is)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < frames; {
+		f := k.next()
+		if f.Type != "recorded" {
+			t.Fatalf("%+v", f)
+		}
+		n++
+		for _, r := range f.Results {
+			if !r.Recorded {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	k.send(m{"type": "record", "id": 2, "ends": []m{{"token": tokens[kept]}}})
+	if f := k.next(); f.Type != "recorded" || !f.Results[0].Recorded {
+		t.Errorf("%+v", f)
+	}
+	s.until(kept, "completed 1")
+}
+
 // TestAClientThatIsGoneTakesNoJobs: one whose connection is reset as soon as it has opened a session keeps none from others.
 func TestAClientThatIsGoneTakesNoJobs(t *testing.T) {
 	t.Parallel()

@@ -371,6 +371,9 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 		"wait":         {"queues": m{"mail": 1}, "wait": 61},
 		"a worker":     {"queues": m{"mail": 1}, "worker": "x'y"},
 		"no kind":      {"queues": m{"mail": 1}, "kinds": []string{}},
+		"a pattern":    {"queues": m{"mail.*": 1}},
+		"all queues":   {"queues": m{">": 1}},
+		"all kinds":    {"queues": m{"mail": 1}, "kinds": []string{"*"}},
 		"many held":    {"queues": m{"mail": 1}, "held": make([]string, 1001)},
 	} {
 		if status, a := s.call("POST", "/v1/work/take", body); status != 400 && status != 413 || a.Error == "" {

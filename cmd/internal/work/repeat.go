@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -18,7 +19,8 @@ func (d *Dispatcher) repeated(ctx context.Context, ends []remote, w *waiting) {
 	if len(ids) == 0 {
 		return
 	}
-	found, err := d.Calls.Glances(ctx, ids, true)
+	slices.Sort(ids)
+	found, err := d.Calls.Glances(ctx, slices.Compact(ids), true)
 	if err != nil {
 		return // it has ended, in whatever way
 	}

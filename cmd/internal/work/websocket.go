@@ -48,7 +48,8 @@ type session struct {
 	pending *semaphore.Weighted // of ends that are being recorded
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
-	stopped atomic.Bool // it has asked to stop: the answer to that closes it
+	stopped atomic.Bool  // it has asked to stop: the answer to that closes it
+	behind  atomic.Int64 // when nothing was read of the client last, not even a pong, because the database had not answered what it had sent: Unix time in ns
 
 	mu       sync.Mutex
 	grant    web.Grant
@@ -249,7 +250,7 @@ func (s *session) do(ctx context.Context, r *request) bool {
 	case "ping":
 		_ = s.send(ctx, message{Type: "pong", ID: r.ID})
 	case "stop":
-		if s.pending.Acquire(ctx, maxPending) != nil { // ends that it sent before are recorded, and answered, before
+		if !s.hasRoom(ctx, maxPending) { // ends that it sent before are recorded, and answered, before
 			return false
 		}
 		s.stopped.Store(true)
@@ -272,13 +273,32 @@ func (s *session) do(ctx context.Context, r *request) bool {
 
 // later carries out what waits for the database, beside the next requests, with so many ends.
 func (s *session) later(ctx context.Context, ends int, f func()) {
-	if s.pending.Acquire(ctx, int64(ends)) != nil {
+	if !s.hasRoom(ctx, int64(ends)) {
 		return
 	}
 	s.tasks.Go(func() {
 		defer s.pending.Release(int64(ends))
 		f()
 	})
+}
+
+// hasRoom waits until so few ends are being recorded that there is room for more; false: the session is over.
+func (s *session) hasRoom(ctx context.Context, ends int64) bool {
+	if s.pending.TryAcquire(ends) {
+		return true
+	}
+	for ctx.Err() == nil {
+		s.behind.Store(time.Now().UnixNano())
+		s.call.Heard() // it is not the client that is silent
+		soon, cancel := context.WithTimeout(ctx, s.Lease/6)
+		err := s.pending.Acquire(soon, ends)
+		cancel()
+		if err == nil {
+			s.behind.Store(time.Now().UnixNano())
+			return true
+		}
+	}
+	return false
 }
 
 // tell sends the client its jobs, and what to interrupt, until the session is over.
@@ -355,10 +375,12 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
+		asked := time.Now()
 		alive, cancel := context.WithTimeout(ctx, 2*pause)
 		err := s.conn.Ping(alive)
+		late := alive.Err() != nil
 		cancel()
-		if err != nil {
+		if err != nil && (!late || s.behind.Load() < asked.Add(-pause).UnixNano()) { // else it is this hub that does not read, for as long as the database is given to answer at most
 			_ = s.conn.CloseNow()
 			return
 		}
