@@ -50,6 +50,10 @@ func (j *Jobs) serve(doing string, do func(context.Context, web.Caller, http.Res
 		}
 		defer release()
 		answer, err := do(ctx, caller, rw, r)
+		if store.IsDenied(err) {
+			j.gate.Explain(doing, err) // logs it
+			err = web.Fail(http.StatusServiceUnavailable, "unavailable", "the hub may not "+doing+": its user lacks the role weir_work in the database", "its operator has to grant it; then try again")
+		}
 		if err != nil {
 			j.gate.Refuse(rw, doing, err)
 			return

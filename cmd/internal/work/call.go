@@ -232,8 +232,12 @@ func (c *Call) Slots(queues map[string]int) error {
 type News struct {
 	Jobs        []Job
 	Interrupted []Interrupted
-	Quiet       bool // the hub is stopping: there will be no more jobs
+	Quiet       bool  // the hub is stopping: there will be no more jobs
+	Trouble     error // why the hub can't work jobs now; nil: it can, or has said so of late
 }
+
+// tellTroubleEvery is how often a session is told that the hub can't work jobs, which tries again more often than that.
+const tellTroubleEvery = time.Minute
 
 const (
 	maxTold      = 1000    // jobs told at once
@@ -260,7 +264,7 @@ func (c *Call) Wait(ctx context.Context) (News, error) {
 			more, _ := c.take()
 			news.add(more)
 		}
-		if len(news.Jobs) > 0 || len(news.Interrupted) > 0 || news.Quiet {
+		if len(news.Jobs) > 0 || len(news.Interrupted) > 0 || news.Quiet || news.Trouble != nil {
 			return news, nil
 		}
 		select {
@@ -275,6 +279,9 @@ func (c *Call) Wait(ctx context.Context) (News, error) {
 
 func (n *News) add(more News) {
 	n.Jobs, n.Interrupted, n.Quiet = append(n.Jobs, more.Jobs...), append(n.Interrupted, more.Interrupted...), n.Quiet || more.Quiet
+	if more.Trouble != nil {
+		n.Trouble = more.Trouble
+	}
 }
 
 // take returns what there is to tell now; gathers: there is a first job, and room for more.
@@ -306,6 +313,10 @@ func (c *Call) news() (n News, gathers bool) {
 	n.Interrupted, s.tellOf = s.tellOf, nil // if it has recorded some since, it ignores them
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
+	if now := d.clock(); s.trouble != nil && (!c.Standing || now.Sub(s.troubled) > tellTroubleEvery) {
+		n.Trouble, s.troubled = s.trouble, now
+	}
+	s.trouble = nil
 	if len(n.Jobs) > 0 && len(s.outbox) == 0 {
 		for _, w := range s.wants {
 			gathers = gathers || w.credit > 0

@@ -104,6 +104,10 @@ func (d *Dispatcher) run(g *generation) {
 		}
 		d.mu.Lock()
 		d.failed = fmt.Errorf("%w: %w", errNoWorker, err)
+		for _, s := range d.sessions {
+			s.trouble = d.failed
+			s.signal()
+		}
 		d.mu.Unlock()
 		d.Log.Error("weir: jobs over HTTP: the hub's worker does not run", "error", err)
 		sleep.For(ctx, failedAgain)

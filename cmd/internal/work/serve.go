@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/store"
 )
 
 const (
@@ -68,6 +69,8 @@ func asFailure(err error) error {
 		return web.Fail(http.StatusBadRequest, "bad_request", bad.Text, bad.Hint)
 	case errors.As(err, &limit):
 		return web.Fail(http.StatusTooManyRequests, "limit", limit.text, "try again later, or at another hub")
+	case store.IsDenied(err):
+		return web.Fail(http.StatusServiceUnavailable, "unavailable", "the hub may not work jobs: its user lacks the role weir_work in the database", "its operator has to grant it; then try again")
 	case errors.Is(err, errNoWorker):
 		return web.Fail(http.StatusServiceUnavailable, "unavailable", "the hub can't work jobs now", "try again; if this persists, see the server's log")
 	}
@@ -169,6 +172,9 @@ func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Requ
 		c.Unsent(news.Jobs)
 	}
 	news.add(c.Close(gone))
+	if news.Trouble != nil && len(news.Jobs) == 0 && len(news.Interrupted) == 0 && len(c.Interrupted()) == 0 {
+		return nil, news.Trouble
+	}
 	answer := taken{Worker: c.ID(), Lease: e.Lease.Seconds(), Jobs: news.Jobs, Cancel: c.Interrupted(), Quiet: news.Quiet}
 	for _, i := range news.Interrupted { // those that have ended since
 		if !slices.Contains(answer.Cancel, i) {

@@ -23,6 +23,8 @@ type Session struct {
 	outbox    []*attempt    // jobs
 	tellOf    []Interrupted // attempts to interrupt
 	toldQuiet bool          // that the hub is stopping
+	trouble   error         // why the hub can't work jobs now; nil: it can, or has said so
+	troubled  time.Time     // when it has said so last
 	wake      chan struct{} // signals that it has to be told something; never closed
 	call      *Call         // what it is connected by; nil: nothing
 }

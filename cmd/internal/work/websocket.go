@@ -337,6 +337,9 @@ func (s *session) pass(ctx context.Context, news News) (err error) {
 	if news.Quiet && err == nil {
 		err = s.send(ctx, message{Type: "quiet"})
 	}
+	if news.Trouble != nil && err == nil {
+		s.refuse(ctx, nil, news.Trouble)
+	}
 	return err
 }
 
