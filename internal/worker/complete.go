@@ -318,23 +318,24 @@ func (c *completer) write(ctx context.Context, some []*Task) {
 		for _, t := range some {
 			c.ends = append(c.ends, t.end())
 		}
-		refused, err := c.s.Store.Record(ctx, c.s.id, c.ends)
-		clear(c.ends) // frees the texts
+		refusals, err := c.s.Store.Record(ctx, c.s.id, c.ends)
+		clear(c.ends)                                           // frees the texts
+		refused := store.IsRefused(err) && !store.IsDenied(err) // a role that was revoked is no fault of the ends, and may be granted again
 		switch {
 		case err == nil:
 			c.s.Outage.Worked("results")
-			c.settle(some, refused)
+			c.settle(some, refusals)
 			return
 		case c.s.endedBy(err):
 			c.done(some)
 			c.tell(some, asLost)
 			return
-		case store.IsRefused(err) && len(some) > 1:
+		case refused && len(some) > 1:
 			// One of them has a fault that the function does not check for: record the others without waiting for it.
 			c.write(ctx, some[:len(some)/2])
 			c.write(ctx, some[len(some)/2:])
 			return
-		case store.IsRefused(err):
+		case refused:
 			c.settle(some, []store.Refusal{{Place: 1, Why: store.Invalid, Detail: err.Error()}})
 			return
 		}

@@ -279,6 +279,7 @@ func (d *Dispatcher) sweep(all bool) {
 	if !all {
 		return
 	}
+	d.checkRole()
 	for _, a := range d.attempts {
 		s := a.session
 		if s == nil || a.over {

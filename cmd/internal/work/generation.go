@@ -104,16 +104,31 @@ func (d *Dispatcher) run(g *generation) {
 		}
 		d.mu.Lock()
 		d.failed = fmt.Errorf("%w: %w", errNoWorker, err)
-		for _, s := range d.sessions {
-			s.trouble = d.failed
-			s.signal()
-		}
+		d.tellTrouble(d.failed)
 		d.mu.Unlock()
 		d.Log.Error("weir: jobs over HTTP: the hub's worker does not run", "error", err)
 		sleep.For(ctx, failedAgain)
 		d.mu.Lock()
 		d.failed = nil
 		d.mu.Unlock()
+	}
+}
+
+// tellTrouble tells all sessions why the hub can't work jobs; the caller holds mu.
+func (d *Dispatcher) tellTrouble(why error) {
+	for _, s := range d.sessions {
+		s.trouble = why
+		s.signal()
+	}
+}
+
+// checkRole notices that the worker's calls are refused because the hub lacks its role: it goes on trying, and what is in the way only an operator can mend. The caller holds mu.
+func (d *Dispatcher) checkRole() {
+	if d.now == nil {
+		return
+	}
+	if why, _, err := d.now.worker.Health.Ill(); why == worker.Unreachable && store.IsDenied(err) {
+		d.tellTrouble(fmt.Errorf("%w: %w", errNoWorker, err))
 	}
 }
 
