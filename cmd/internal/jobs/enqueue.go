@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter
 		return nil, err
 	}
 	defer done()
-	text, queues, err := parse(body)
+	given, queues, err := parse(body)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,15 @@ func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter
 			return nil, err
 		}
 	}
-	answers, repeated, err := j.store.EnqueueRequest(ctx, key, text)
+	if key == "" && given.plain != "" {
+		answer, err := j.store.EnqueueOne(ctx, given.plain)
+		if err == nil {
+			return enqueued{[]store.Answer{answer}}, nil
+		} else if !store.IsBadInput(err) {
+			return nil, explain(ctx, err, false)
+		} // else the following says what is wrong
+	}
+	answers, repeated, err := j.store.EnqueueRequest(ctx, key, given.all)
 	if err != nil {
 		return nil, explain(ctx, err, key != "")
 	}
@@ -58,34 +67,47 @@ func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter
 	return enqueued{answers}, nil
 }
 
-// parse returns the jobs of a body as weir.enqueue_many takes them, and the queues that they name. What is sent to the database is made from what was
+// request is what a body asks for.
+type request struct {
+	all   string // its jobs, as weir.enqueue_many takes them
+	plain string // its only job, if weir.enqueue does the same; else ""
+}
+
+// plainFields are those of a job that needs nothing else than weir.enqueue.
+var plainFields = []string{"queue", "kind", "args", "priority", "run_at", "max_attempts", "meta", "key", "flow"}
+
+// parse returns the jobs of a body, and the queues that they name. What is sent to the database is made from what was
 // read here, so that it names no others, however a body is written.
-func parse(body []byte) (text string, queues []string, err error) {
+func parse(body []byte) (given request, queues []string, err error) {
 	jobs, err := split(body)
 	if err != nil {
-		return "", nil, err
+		return given, nil, err
 	}
 	for i, fields := range jobs {
 		var queue string
 		if name := fields["queue"]; name == nil {
-			return "", nil, refuse("job %d of %d names no queue", i+1, len(jobs))
+			return given, nil, refuse("job %d of %d names no queue", i+1, len(jobs))
 		} else if err := json.Unmarshal(name, &queue); err != nil || queue == "" {
-			return "", nil, refuse("job %d of %d: queue must be the name of a queue, got %.100s", i+1, len(jobs), name)
+			return given, nil, refuse("job %d of %d: queue must be the name of a queue, got %.100s", i+1, len(jobs), name)
 		}
 		if fields["run_at"], err = runAt(fields["run_at"]); err != nil {
-			return "", nil, refuse("job %d of %d: %s", i+1, len(jobs), err)
+			return given, nil, refuse("job %d of %d: %s", i+1, len(jobs), err)
 		}
 		if fields["run_at"] == nil {
 			delete(fields, "run_at")
 		}
 		if fields["queue"], err = json.Marshal(queue); err != nil {
-			return "", nil, err
+			return given, nil, err
 		}
 		queues = append(queues, queue)
 	}
 	slices.Sort(queues)
 	encoded, err := json.Marshal(jobs)
-	return string(encoded), slices.Compact(queues), err
+	given.all = string(encoded)
+	if len(jobs) == 1 && !slices.ContainsFunc(slices.Collect(maps.Keys(jobs[0])), func(field string) bool { return !slices.Contains(plainFields, field) }) {
+		given.plain = given.all[1 : len(given.all)-1] // without the brackets of the list
+	}
+	return given, slices.Compact(queues), err
 }
 
 // runAt returns the time of a job as the database reads it, whatever its settings; nil: it has none. The database takes much else for a time, such as "tomorrow".

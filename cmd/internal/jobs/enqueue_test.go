@@ -176,6 +176,13 @@ func TestBadJobsAreRefusedAndSayWhy(t *testing.T) {
 		{`[` + good + `, {"queue": "q", "kind": "k", "args": {"x": "` + strings.Repeat("x", 1<<20) + `"}}]`, 400, "args"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "unique": {"until": "never"}}]`, 400, "until must be"},
 		{`[` + good + `, {"queue": "q", "kind": "k", "flow": 12}]`, 400, "flow"},
+		{`{"queue": "q"}`, 400, "kind"}, // as the only one, too
+		{`{"queue": "q", "kind": "k", "priority": 5}`, 400, "unknown priority 5"},
+		{`{"queue": "q", "kind": "k", "priority": "high"}`, 400, "job 1 of 1: priority must be a whole number"},
+		{`{"queue": "q", "kind": "k", "args": [1]}`, 400, "args"},
+		{`{"queue": "q", "kind": "k", "args": {"x": "\u0000"}}`, 400, ""},
+		{`{"queue": "q", "kind": "k", "flow": 12}`, 400, "flow"},
+		{`{"queue": "q", "kind": "k", "colour": 1}`, 400, "unknown key"},
 		{`[` + good + strings.Repeat(`,`+good, 1000) + `]`, 413, "up to 1000"},
 		{`[` + good + strings.Repeat(`,{}`, 1_000_000) + `]`, 413, "up to 1000"},
 		{`{"queue": "q", "kind": "k", "args": {"x": "` + strings.Repeat("x", 5<<20) + `"}}`, 413, "4194304 bytes"},

@@ -87,7 +87,8 @@ func (c *child) endProfile() {
 type HubSpec struct {
 	Database      string
 	DurableNotify bool
-	LoggingIn     int // number of clients that may log in at once from one address; 0: the default of hubs
+	PushFile      string // endpoints to push jobs to; "": none
+	LoggingIn     int    // number of clients that may log in at once from one address; 0: the default of hubs
 }
 
 // HubAt contains the hub's addresses.
@@ -122,7 +123,7 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 	c.users = users
 	c.server, err = server.Start(c.ctx, server.Config{
 		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users, LoggingIn: spec.LoggingIn,
-		Web: web.Config{Anonymous: true}, Jobs: true, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
+		Web: web.Config{Anonymous: true}, Jobs: true, PushFile: spec.PushFile, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start a hub: %w", err)

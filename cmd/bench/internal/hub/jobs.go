@@ -28,6 +28,7 @@ type JobsConfig struct {
 	Slow   time.Duration // how long a job takes in the second part; default 10 ms
 	Looks  int           // jobs whose latency is measured; default 200
 	Idle   int           // sessions that wait; default 10,000
+	Slice  time.Duration // how long each way to enqueue is measured in each round; default 3 s
 }
 
 // Jobs measures jobs worked over HTTP, next to a worker with a connection to the database: no-op jobs, jobs that take a while, the time from commit to handler, and what
@@ -35,6 +36,7 @@ type JobsConfig struct {
 func Jobs(ctx context.Context, d *load.Database, e load.Engine, c JobsConfig) (r *load.Report, err error) {
 	c.Jobs, c.Rounds, c.Slots, c.Takers = cmp.Or(c.Jobs, 100_000), cmp.Or(c.Rounds, 3), cmp.Or(c.Slots, 1000), cmp.Or(c.Takers, 20)
 	c.Slow, c.Looks, c.Idle = cmp.Or(c.Slow, 10*time.Millisecond), cmp.Or(c.Looks, 200), cmp.Or(c.Idle, 10_000)
+	c.Slice = cmp.Or(c.Slice, 3*time.Second)
 	if err := mayOpen(c.Idle + spare); err != nil {
 		return nil, err
 	}
@@ -91,6 +93,24 @@ func Jobs(ctx context.Context, d *load.Database, e load.Engine, c JobsConfig) (r
 		r.Hub.Ways = append(r.Hub.Ways, load.Way{Way: way.name, Under: "from commit to handler", Unit: "jobs", Done: int64(c.Looks), P50: times.At(50), P99: times.At(99)})
 	}
 	r.AtMost("ms from commit to handler over a WebSocket on top of a connection, p50", p50[1]-p50[0], 2)
+	for _, way := range enqueueWays {
+		rates := make([]float64, c.Rounds)
+		for round := range rates {
+			d.Say("round %d: %s", round+1, way.name)
+			if rates[round], err = b.enqueue(ctx, way, c.Slice); err != nil {
+				return nil, fmt.Errorf("bench: %s: %w", way.name, err)
+			}
+		}
+		r.Hub.Ways = append(r.Hub.Ways, load.Way{Way: way.name, Clients: way.clients, Unit: "jobs", PerSecond: load.SpreadOf(rates)})
+	}
+	pushes := make([]float64, c.Rounds)
+	for round := range pushes {
+		d.Say("round %d: push", round+1)
+		if pushes[round], err = b.push(ctx, min(c.Jobs, 20_000)); err != nil {
+			return nil, fmt.Errorf("bench: push: %w", err)
+		}
+	}
+	r.Hub.Ways = append(r.Hub.Ways, load.Way{Way: "push", Under: fmt.Sprintf("to an endpoint that answers at once, %d requests at once", pushAtOnce), Unit: "jobs", Done: int64(min(c.Jobs, 20_000) * c.Rounds), PerSecond: load.SpreadOf(pushes)})
 	d.Say("%d idle sessions", c.Idle)
 	way, err := b.idle(ctx)
 	if err != nil {

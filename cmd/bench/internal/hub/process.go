@@ -99,6 +99,15 @@ type hubProcess struct {
 
 // startHub starts a hub on the database, with these settings for its sessions.
 func startHub(ctx context.Context, d *load.Database, c HubConfig, url string, durable bool) (*hubProcess, error) {
+	return startHubAs(ctx, d, c, HubSpec{Database: url, DurableNotify: durable, LoggingIn: c.LoggingIn})
+}
+
+// startPushingHub starts a hub that pushes jobs to the endpoints of a file.
+func startPushingHub(ctx context.Context, d *load.Database, c HubConfig, url, file string) (*hubProcess, error) {
+	return startHubAs(ctx, d, c, HubSpec{Database: url, PushFile: file})
+}
+
+func startHubAs(ctx context.Context, d *load.Database, c HubConfig, spec HubSpec) (*hubProcess, error) {
 	p, err := spawn(ctx, d, c.Spawn)
 	if err != nil {
 		return nil, err
@@ -108,7 +117,7 @@ func startHub(ctx context.Context, d *load.Database, c HubConfig, url string, du
 		err = p.ask(ctx, "Profile", c.Profile, &struct{}{})
 	}
 	if err == nil {
-		err = p.ask(ctx, "Hub", HubSpec{Database: url, DurableNotify: durable, LoggingIn: c.LoggingIn}, &h.at)
+		err = p.ask(ctx, "Hub", spec, &h.at)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bench: %w", err), p.close())
