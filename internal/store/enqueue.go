@@ -57,7 +57,9 @@ const (
 	sqlEnqueueJSON = `SELECT array_to_json(weir.enqueue_many($1::jsonb))::text`
 
 	sqlEnqueueAnswers = `SELECT e.ids, e.duplicates, false FROM weir._enqueue_json($1::jsonb) e`
-	sqlEnqueueOne     = `SELECT weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow)
+	sqlEnqueueEach    = `SELECT array_agg(weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow) ORDER BY e.ord)
+		FROM unnest($1::text[]) WITH ORDINALITY e(job, ord) CROSS JOIN LATERAL jsonb_to_record(e.job::jsonb) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint)`
+	sqlEnqueueOne = `SELECT weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow)
 		FROM jsonb_to_record($1::jsonb) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint)`
 	sqlEnqueueRequest = `SELECT e.ids, e.duplicates, e.repeated FROM weir._enqueue_request($2::uuid, $1::jsonb) e`
 )
@@ -186,6 +188,12 @@ func EnqueueUnique(ctx context.Context, q Querier, jobs []Job) (answers []Answer
 func (s *Store) EnqueueOne(ctx context.Context, job string) (a Answer, err error) {
 	err = s.row(ctx, sqlEnqueueOne, []any{job}, &a.ID)
 	return a, err
+}
+
+// EnqueueEach enqueues jobs as EnqueueOne does, in one transaction, and returns their ids, in their order.
+func (s *Store) EnqueueEach(ctx context.Context, jobs []string) (ids []int64, err error) {
+	err = s.row(ctx, sqlEnqueueEach, []any{jobs}, &ids)
+	return ids, err
 }
 
 // EnqueueRequest enqueues a JSON array of jobs, as weir.enqueue_many(jsonb) takes them, in a transaction of its own. If key is not "", it is a uuid: a

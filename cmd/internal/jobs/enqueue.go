@@ -50,7 +50,7 @@ func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter
 		}
 	}
 	if key == "" && given.plain != "" {
-		answer, err := j.store.EnqueueOne(ctx, given.plain)
+		answer, err := j.singles.enqueue(ctx, given.plain)
 		if err == nil {
 			return enqueued{[]store.Answer{answer}}, nil
 		} else if !store.IsBadInput(err) {

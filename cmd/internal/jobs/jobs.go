@@ -5,7 +5,7 @@
 //
 // A token allows this by queue (web.Enqueue). A job of a queue that it does not allow is as unknown as one that does not exist.
 //
-// It has no goroutines and keeps nothing between requests: any hub of the database answers a request as any other does.
+// It keeps nothing between requests, and has no goroutines but those that enqueue for several of them: any hub of the database answers a request as any other does.
 package jobs
 
 import (
@@ -22,13 +22,14 @@ const patience = 10 * time.Second
 
 // Jobs implements web.Endpoints.
 type Jobs struct {
-	store *store.Store
-	gate  *web.Gate
+	store   *store.Store
+	gate    *web.Gate
+	singles together
 }
 
 // New returns endpoints that use the store, whose role needs weir_work. Its sessions should have UTC as their time zone, in which they write
 // times, and read those that name none.
-func New(s *store.Store) *Jobs { return &Jobs{store: s} }
+func New(s *store.Store) *Jobs { return &Jobs{store: s, singles: together{store: s}} }
 
 // Register implements web.Endpoints.
 func (j *Jobs) Register(g *web.Gate) {
@@ -51,7 +52,7 @@ func (j *Jobs) serve(doing string, do func(context.Context, web.Caller, http.Res
 		defer release()
 		answer, err := do(ctx, caller, rw, r)
 		if store.IsDenied(err) {
-			j.gate.Explain(doing, err) // logs it
+			_ = j.gate.Explain(doing, err) // it logs it
 			err = web.Fail(http.StatusServiceUnavailable, "unavailable", "the hub may not "+doing+": its user lacks the role weir_work in the database", "its operator has to grant it; then try again")
 		}
 		if err != nil {

@@ -111,7 +111,7 @@ func (b *jobsBench) push(ctx context.Context, jobs int) (rate float64, err error
 			pushed <- err
 		}
 	}()
-	defer endpoint.Close()
+	defer func() { _ = endpoint.Close() }()
 	file, err := os.CreateTemp("", "weir-bench-*.toml")
 	if err != nil {
 		return 0, err
