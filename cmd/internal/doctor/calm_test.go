@@ -66,20 +66,7 @@ func bank(t *testing.T, url string, clients int) {
 // TestSingleRowsOfManyClientsAreWell: clients that serve requests commit single rows because that is what they are asked for.
 func TestSingleRowsOfManyClientsAreWell(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
-	url := pgtest.Server(t, map[string]string{"fsync": "on"}).URL("postgres")
-	execute(t, connect(t, url), "CREATE TABLE account (id int PRIMARY KEY, n int) WITH (fillfactor = 50)", "INSERT INTO account SELECT i, 0 FROM generate_series(1, 20000) i", "VACUUM ANALYZE account",
-		"CREATE TABLE visit (account int, at timestamptz)")
-	runSessions(t, url, 8, func(ctx context.Context, conn *pgx.Conn, _ int) error {
-		if _, err := conn.Exec(ctx, "UPDATE account SET n = n + 1 WHERE id = $1", 1+rand.IntN(20000)); err != nil {
-			return err
-		}
-		if _, err := conn.Exec(ctx, "SELECT n FROM account WHERE id = $1", 1+rand.IntN(20000)); err != nil {
-			return err
-		}
-		_, err := conn.Exec(ctx, "INSERT INTO visit VALUES ($1, now())", 1+rand.IntN(20000))
-		return err
-	})
-	expectCalm(t, examine(t, url, 2*examineFor))
+	expectCalm(t, examine(t, singleRowsLoad(t), 2*examineFor))
 }
 
 func TestAHealthyLoadIsWell(t *testing.T) {

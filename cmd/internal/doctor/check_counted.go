@@ -166,11 +166,11 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 			return result{}, err
 		}
 		for i, r := range rows {
-			more := ""
+			has := fmt.Sprintf("has %d subtransactions", r.Count)
 			if r.Overflowed {
-				more = ", more than a snapshot has room for"
+				has = fmt.Sprintf("has more than the %d subtransactions that a snapshot has room for", r.Count) // further ones are not counted
 			}
-			f.add(seeSubtrans, "pid %d has %d subtransactions%s: %s", r.PID, r.Count, more, shape(r.Query))
+			f.add(seeSubtrans, "pid %d %s: %s", r.PID, has, shape(r.Query))
 			if i == 0 {
 				f.Now = fmt.Sprintf("Let pid %d commit, or end it: SELECT pg_terminate_backend(%d).", r.PID, r.PID)
 			}

@@ -14,6 +14,13 @@ WHERE l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid 
 // checkNotify detects waits for the cluster-wide lock that a notifying transaction holds through its commit.
 func checkNotify(ctx context.Context, l *inspection) (result, error) {
 	withLocks := l.view.withLocks()
+	// On a busy server, few samples have locks, and these may show none of the waits.
+	waits := func(s Sample) bool {
+		return slices.ContainsFunc(s.Locks, func(k Lock) bool { return k.Type == "object" && !k.Granted })
+	}
+	if l.waits.Rate(ObjectLock) >= noticeable && !slices.ContainsFunc(withLocks, waits) {
+		withLocks = append(withLocks, l.fresh(ctx)...)
+	}
 	waiting, others, heldIn := 0, 0, 0
 	holding := map[Class]int{}
 	events := map[Event]int{}

@@ -11,7 +11,7 @@ import (
 )
 
 // quickCall matches calls of Weir that normally take milliseconds, whatever the log contains. Calls that wait on purpose are excluded.
-var quickCall = regexp.MustCompile(`(?i)\bweir\.(_claim|heartbeat|_promote)\s*\(`)
+var quickCall = regexp.MustCompile(`(?i)\bweir\.(_claim|heartbeat|_promote|_?record)\s*\(`)
 
 const (
 	slowCall   = 250 * time.Millisecond
@@ -66,7 +66,7 @@ func checkSlow(ctx context.Context, l *inspection) (result, error) {
 	slowList := permitted && took >= slowQueues
 	slowCalls := len(calls) >= slowSeen && float64(samples) >= slowShare*float64(len(l.view.samples))
 	if !slowCalls && !slowList {
-		r.healthy = fmt.Sprintf("Weir's own calls are fast: %s of claims and heartbeats took %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
+		r.healthy = fmt.Sprintf("Weir's own calls are fast: %s of claims, heartbeats and records took %s or longer.", many(int64(len(calls)), "call"), span(slowCall))
 		return r, nil
 	}
 	severity := Info
@@ -82,7 +82,7 @@ func checkSlow(ctx context.Context, l *inspection) (result, error) {
 			longest = max(longest, c.longest)
 		}
 		f.Summary = fmt.Sprintf("Weir's own calls are slow on this server: up to %s or more; they normally take milliseconds.", span(seconds(longest)))
-		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(_claim|heartbeat|_promote)'`,
+		f.add(`SELECT pid, clock_timestamp() - query_start, wait_event_type, wait_event, query FROM pg_stat_activity WHERE state = 'active' AND query ~ 'weir\.(_claim|heartbeat|_promote|_?record)'`,
 			"%s seen running for %s or longer: %s", many(int64(len(calls)), "call"), span(slowCall), ranked(counts, total(counts), func(s string) string { return s }))
 		f.add("", "what they were doing: %s", ranked(waits, total(waits), func(s string) string { return s }))
 	}

@@ -157,11 +157,7 @@ func TestConnectionStormIsThePostmasters(t *testing.T) {
 
 func TestHotRowIsNamedByItsKey(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
-	url := pgtest.Empty(t)
-	execute(t, connect(t, url), "CREATE TABLE counter (tenant int, name text, n int, PRIMARY KEY (tenant, name))",
-		"INSERT INTO counter SELECT i, 'visits', 0 FROM generate_series(1, 20) i")
-	runSessions(t, url, 8, repeat("BEGIN", "UPDATE counter SET n = n + 1 WHERE tenant = 7 AND name = 'visits'", "SELECT pg_sleep(0.01)", "COMMIT"))
-	f := expect(t, examine(t, url, examineFor), doctor.HotRow, doctor.Critical)
+	f := expect(t, examine(t, hotRowLoad(t), examineFor), doctor.HotRow, doctor.Critical)
 	expectFact(t, f, "the row of counter with tenant = 7, name = visits")
 	expectFact(t, f, "ctid (")
 }
@@ -183,22 +179,15 @@ func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {
 
 func TestStatementsThatDoNothingAreNamed(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
-	url := pgtest.Empty(t)
-	execute(t, connect(t, url), "CREATE TABLE seen (id int PRIMARY KEY)", "INSERT INTO seen SELECT generate_series(1, 1000)")
-	runSessions(t, url, 4, repeat("INSERT INTO seen SELECT i FROM generate_series(1, 20) i WHERE $1::int >= 0 ON CONFLICT DO NOTHING"))
-	f := expect(t, examine(t, url, examineFor), doctor.ChattyStatements, doctor.Info)
+	f := expect(t, examine(t, conflictsLoad(t), examineFor), doctor.ChattyStatements, doctor.Info)
 	expectFact(t, f, "seen: ", "index probes/s for 0 rows inserted/s")
 }
 
 func TestCommitsOfSingleRowsAreSeenInTheWaitsForTheLog(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
-	url := pgtest.Server(t, map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0"}).URL("postgres")
-	execute(t, connect(t, url), "CREATE TABLE entry (n int)")
-	stop := runSessions(t, url, 8, repeat("INSERT INTO entry VALUES ($1)"))
-	f := expect(t, examine(t, url, examineFor), doctor.RowCommits, doctor.Warning)
+	f := expect(t, examine(t, rowCommitsLoad(t), examineFor), doctor.RowCommits, doctor.Warning)
 	expectFact(t, f, "INSERT INTO entry VALUES")
 	expectFact(t, f, "commit_delay is 2000 µs")
-	stop()
 }
 
 func TestStatementsAreCountedWherePgStatStatementsIs(t *testing.T) {

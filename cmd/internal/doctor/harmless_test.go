@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,5 +126,69 @@ func TestItTakesLittle(t *testing.T) {
 	t.Logf("at %d sessions and 1 Hz: %s of a core in the server, %s here; a sample takes %s", sessions, part(backend), part(self), span(took/samples))
 	if whole := (backend + self).Seconds() / samples; whole > 0.01 {
 		t.Errorf("sampling takes %.2f%% of a core, more than 1%%", 100*whole)
+	}
+}
+
+// TestAWholeExaminationTakesLittle measures the cost of the whole doctor on a server with 500 sessions, 20 of them active, as shares of a core: of its sessions, of
+// the postmaster, which answers its probes, and of this process.
+func TestAWholeExaminationTakesLittle(t *testing.T) {
+	pgtest.Alone(t, "it measures the time of the whole process")
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("the time that processes take is read in /proc")
+	}
+	const sessions, active, looking = 500, 20, 10 * time.Second
+	url := pgtest.Server(t, map[string]string{"max_connections": "520"}).URL("postgres")
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for i := range sessions {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if i < active {
+			all.Go(func() { _, _ = conn.Exec(ctx, "SELECT pg_sleep(3600)") }) // cancelled at the end
+		} else if _, err := conn.Exec(t.Context(), "SELECT 'one of many'"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := Open(t.Context(), Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if d.local.postmaster == 0 {
+		t.Skip("the server's processes can't be seen")
+	}
+	pids := map[string][]int{"its sessions": {int(d.session.pid()), int(d.sampler.session.pid())}, "the postmaster": {d.local.postmaster}, "its process": {os.Getpid()}}
+	measure := func(pids []int) (sum time.Duration) {
+		for _, pid := range pids {
+			stat, ok := processStat(pid)
+			if !ok {
+				t.Fatalf("process %d does not exist", pid)
+			}
+			sum += stat.cpu
+		}
+		return sum
+	}
+	before := map[string]time.Duration{}
+	for what, list := range pids {
+		before[what] = measure(list)
+	}
+	r, err := d.Run(t.Context(), looking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := 0.0
+	for what, list := range pids {
+		share := (measure(list) - before[what]).Seconds() / looking.Seconds()
+		whole += share
+		t.Logf("%s: %.2f%% of a core", what, 100*share)
+	}
+	t.Logf("in all %.2f%% of a core at %d sessions, %d of them active, over %s, with %d samples", 100*whole, sessions, active, looking, r.Samples)
+	if whole > 0.01 {
+		t.Errorf("it takes %.2f%% of a core, more than 1%%", 100*whole)
 	}
 }

@@ -49,6 +49,8 @@ func consequences() []consequence {
 		{HorizonPinned, WraparoundNear, always},
 		{SlotHoldsWAL, WraparoundNear, always},
 		{ConnectionChurn, ConnectionsExhausted, always},
+		// The postmaster starts the workers of parallel queries too, one after another.
+		{ParallelChurn, PostmasterSaturated, heavier},
 		// A session that waits for NOTIFY's lock keeps its row locks, and its commit is not acknowledged yet.
 		{NotifyCommitLock, HotRow, mostly(ObjectLock)},
 		{NotifyCommitLock, RowCommits, heavier},

@@ -302,13 +302,15 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 	execute(t, conn,
 		"CREATE ROLE app", "ALTER ROLE app SET jit_above_cost = 0",
 		"ALTER FUNCTION weir._claim RENAME TO claim_in_time",
-		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'") // not in step with the samples
+		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'", // not in step with the samples
+		"CREATE FUNCTION weir._record(worker integer) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'")
 	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
+	runSessions(t, url, 1, repeat("SELECT weir._record($1)"))
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
-	expectFact(t, f, "weir._claim")
+	expectFact(t, f, "seen running for 250 ms or longer: weir._claim ", "; weir._record ")
 	expectFact(t, f, "PgSleep")
 	expectFact(t, f, "role app has jit_above_cost = 0")
-	expectFact(t, f, "statements of 1 function may be compiled on each call, for want of SET jit = off: weir._claim(") // not those that become part of their callers' statements
+	expectFact(t, f, "statements of 2 functions may be compiled on each call, for want of SET jit = off: weir._claim(") // not those that become part of their callers' statements
 }
 
 // TestAFreshInstallationIsQuickWithJIT: on a server with JIT, as distributions set it up, nothing is said about slow calls of Weir.
