@@ -81,11 +81,14 @@ func TestTheClientInPythonPassesTheSuite(t *testing.T) {
 	}
 }
 
-// TestTheSourceInPythonIsTypedAndTidy runs mypy and ruff.
+// TestTheSourceInPythonIsTypedAndTidy runs mypy, also as if in the versions of Python in which no test runs, and ruff.
 func TestTheSourceInPythonIsTypedAndTidy(t *testing.T) {
 	t.Parallel()
 	python := installed(t)
-	for _, args := range [][]string{{"mypy", "--no-incremental"}, {"ruff", "check", "--no-cache"}, {"ruff", "format", "--no-cache", "--check"}} {
+	for _, args := range [][]string{
+		{"mypy", "--no-incremental"}, {"mypy", "--no-incremental", "--python-version", "3.10"}, {"mypy", "--no-incremental", "--python-version", "3.13"},
+		{"ruff", "check", "--no-cache"}, {"ruff", "format", "--no-cache", "--check"},
+	} {
 		if out, err := exec.CommandContext(t.Context(), python, append([]string{"-m"}, args...)...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
