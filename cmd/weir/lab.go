@@ -35,7 +35,7 @@ func (labCmd) Help() string {
 
 // labFlags are common to all scenarios.
 type labFlags struct {
-	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 20s)."`
+	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 16s)."`
 	JSON          string        `name:"json" placeholder:"FILE" help:"Write the result as JSON to a file, or with - to standard output."`
 	Report        string        `placeholder:"FILE" help:"Write a self-contained HTML report with charts."`
 	PostgresMajor int           `name:"postgres-major" placeholder:"18" help:"Major version of the private PostgreSQL, 14 to 18. To use an installed one, set WEIR_POSTGRES to its directory."`
@@ -169,7 +169,7 @@ func (c *labPinnedCmd) Run(ctx context.Context, s *streams, d *database, k *kong
 
 type labAllCmd struct {
 	labFlags
-	PinnedDuration time.Duration `placeholder:"20s" help:"How long each variant of pinned is measured. Default: --duration, or 20s."`
+	PinnedDuration time.Duration `placeholder:"16s" help:"How long each variant of pinned is measured. Default: --duration, or 16s."`
 }
 
 func (labAllCmd) Help() string { return labExample("weir lab all --report lab.html --json lab.json") }

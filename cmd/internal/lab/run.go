@@ -21,7 +21,7 @@ type Config struct {
 	AllowNonempty bool   // allow a database that contains something else
 	Major         int    // of the private server, 14 to 18; 0: that of WEIR_POSTGRES, or 18
 
-	// Duration is how long each way is measured; default 10 s, and 20 s for scenario pinned. Scenarios with many short measurements divide it
+	// Duration is how long each way is measured; default 10 s, and 16 s for scenario pinned. Scenarios with many short measurements divide it
 	// among them.
 	Duration time.Duration
 
@@ -94,7 +94,7 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 	if c.Duration == 0 {
 		c.Duration = 10 * time.Second
 		if c.Scenario == "pinned" {
-			c.Duration = 20 * time.Second
+			c.Duration = 16 * time.Second
 		}
 	}
 	conditions := watchConditions(ctx, c.Database == "", !c.Follows)
