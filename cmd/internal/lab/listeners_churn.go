@@ -16,20 +16,21 @@ import (
 // listenOps are the operations that clients repeat.
 var listenOps = []struct {
 	name, what string
+	notifies   bool
 	run        func(ctx context.Context, p post, conn, notifier *pgx.Conn, channel string) error
 }{
-	{"LISTEN", "each client repeats LISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
+	{"LISTEN", "each client repeats LISTEN", false, func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
 		_, err := conn.Exec(ctx, `LISTEN `+channel)
 		return err
 	}},
-	{"LISTEN, NOTIFY", "each client repeats LISTEN and notifies the channel", func(ctx context.Context, p post, conn, notifier *pgx.Conn, channel string) error {
+	{"LISTEN, NOTIFY", "each client repeats LISTEN and notifies the channel", true, func(ctx context.Context, p post, conn, notifier *pgx.Conn, channel string) error {
 		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
 			return err
 		}
 		_, err := notifier.Exec(ctx, p.send, channel, "")
 		return err
 	}},
-	{"LISTEN, UNLISTEN", "each client repeats LISTEN and UNLISTEN", func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
+	{"LISTEN, UNLISTEN", "each client repeats LISTEN and UNLISTEN", false, func(ctx context.Context, _ post, conn, _ *pgx.Conn, channel string) error {
 		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
 			return err
 		}
@@ -126,8 +127,8 @@ func (c *crowd) sweep(ctx context.Context, op int, channels string) (Line, error
 	for _, n := range clients {
 		way := &Way{Name: listeningName(c.name, listenOps[op].name, channels, n), Kind: kind, Unit: "times", What: listenOps[op].what + " on " + channels}
 		point := c.point
-		if n >= manyClients {
-			point *= 3 // of which each has time for few
+		if n >= manyClients && listenOps[op].notifies {
+			point *= 3 // in which each has time for few
 		}
 		t := newTrack(way, point)
 		if err := c.grow(ctx, n); err != nil {

@@ -177,11 +177,7 @@ func notifyVerdict(r *Result) Verdict {
 		}
 	}
 	for _, suffix := range []string{"", slowSuffix} {
-		burst, others := burstVerdict(r, suffix)
-		if burst != "" {
-			what = join(what, burst)
-		}
-		fixes = append(fixes, others...)
+		fixes = append(fixes, burstVerdict(r, suffix)...)
 	}
 	return verdict(worst, what, fixes)
 }

@@ -22,12 +22,12 @@ type burst struct {
 
 // Figures of bursts only.
 const (
-	rateCalm, rateBurst       = "served per second before the burst", "served per second during the burst"
-	cpuCalm, cpuBurst         = "cores busy before the burst", "cores busy during the burst"
-	walCalm, walBurst         = "WAL before the burst", "WAL during the burst"
-	activeCalm, activeBurst   = "active sessions before the burst", "active sessions during the burst"
-	queuedAtEnd, recoveredIn  = "requests without a session when the burst ended", "recovered after the burst's end in"
-	queuedGauge, notRecovered = "requests without a session", "not recovered within"
+	rateCalm, rateBurst       = "served, before", "served, in the burst"
+	cpuCalm, cpuBurst         = "CPU, before", "CPU, in the burst"
+	walCalm, walBurst         = "WAL, before", "WAL, in the burst"
+	activeCalm, activeBurst   = "active sessions, before", "active sessions, in the burst"
+	queuedAtEnd, recoveredIn  = "requests queued at its end", "queue gone after its end in"
+	queuedGauge, notRecovered = "requests without a session", "queue not gone within"
 )
 
 // planBurst chooses rates from what has been measured: more notifications than the lock lets through, and in total no more than six tenths of
@@ -142,17 +142,17 @@ func (b *burst) figures(t *track, queued int, recovered time.Duration) {
 		calm, during string
 		unit         string
 	}{
-		{t.rate, rateCalm, rateBurst, t.way.Unit},
+		{t.rate, rateCalm, rateBurst, "per second"},
 		{t.gauges[serverCPU], cpuCalm, cpuBurst, "cores"},
 		{t.gauges[walWritten], walCalm, walBurst, "MB/s"},
-		{t.gauges[activeSessions], activeCalm, activeBurst, "sessions"},
+		{t.gauges[activeSessions], activeCalm, activeBurst, ""},
 	} {
 		if len(f.series) > 0 {
 			add(f.calm, t.during(f.series, b.calm/2, b.calm), f.unit)
 			add(f.during, t.during(f.series, b.calm+b.lasts/2, end), f.unit)
 		}
 	}
-	add(queuedAtEnd, float64(queued), "requests")
+	add(queuedAtEnd, float64(queued), "")
 	if recovered < 0 {
 		add(notRecovered, round(b.limit.Seconds()), "s")
 	} else {
@@ -160,8 +160,8 @@ func (b *burst) figures(t *track, queued int, recovered time.Duration) {
 	}
 }
 
-// burstVerdict describes the bursts: a clause about the one that notifies, and sentences about the others.
-func burstVerdict(r *Result, suffix string) (what string, others []string) {
+// burstVerdict describes the bursts in a sentence each, the one that notifies first.
+func burstVerdict(r *Result, suffix string) (sentences []string) {
 	for _, w := range notifyWays {
 		way := r.Way("a burst of " + w.name + suffix)
 		if way == nil {
@@ -182,10 +182,11 @@ func burstVerdict(r *Result, suffix string) (what string, others []string) {
 			end = fmt.Sprintf("had gone %s s after its end", Number(s))
 		}
 		if w.kind == Collapse {
-			what = fmt.Sprintf("in a burst of notifying transactions (%s) %s, and the queue of requests %s", way.What, moved, end)
+			burst := fmt.Sprintf("In a burst of notifying transactions (%s) %s. The queue of requests %s.", way.What, moved, end)
+			sentences = append([]string{burst}, sentences...)
 			continue
 		}
-		others = append(others, fmt.Sprintf("In the same burst of %s%s, %s, and the queue of requests %s.", w.name, suffix, moved, end))
+		sentences = append(sentences, fmt.Sprintf("In the same burst of %s%s, %s. The queue of requests %s.", w.name, suffix, moved, end))
 	}
-	return what, others
+	return sentences
 }

@@ -151,30 +151,34 @@ func budgetText(r *Result) (sentences []string) {
 	if first == nil {
 		return nil
 	}
-	used, _ := first.Figure(budgetUsed)
 	machine, _ := first.Figure(machineCPU)
-	limit := "which is its limit"
-	if used < 90 {
-		limit = fmt.Sprintf("of which it uses %.0f%%, so that something else is its limit", used)
-	}
-	text := fmt.Sprintf("With %s each, %s, one postmaster answers %s connections per second, while the machine's CPUs are %.0f%% busy", first.Settings[0].Value, limit,
-		Number(one), machine)
+	text := fmt.Sprintf("With %s each, one postmaster answers %s connections per second%s, while the machine's CPUs are %.0f%% busy", first.Settings[0].Value, Number(one), unused(first), machine)
 	for _, n := range []int{2, 3} {
 		if more, w := rate(fmt.Sprintf("%d postmasters", n)); w != nil {
-			text += fmt.Sprintf("; %d answer %s, %s times as many", n, Number(more), Number(ratio(more, one)))
+			text += fmt.Sprintf("; %d answer %s, %s times as many%s", n, Number(more), Number(ratio(more, one)), unused(w))
 		}
 	}
 	sentences = append(sentences, text+".")
 	with, w := rate("beside parallel queries")
 	without, v := rate("beside the same queries without workers")
 	if w != nil && v != nil {
-		sentences = append(sentences, fmt.Sprintf("Beside parallel queries, whose workers the same postmaster starts and reaps, it answers %s; beside the same queries without workers, %s.",
-			Number(with), Number(without)))
+		sentences = append(sentences, fmt.Sprintf("Beside parallel queries, whose workers the same postmaster starts and reaps, it answers %s%s; beside the same queries without workers, %s%s.",
+			Number(with), unused(w), Number(without), unused(v)))
 	}
 	if huge, w := rate("huge pages"); w != nil {
-		sentences = append(sentences, fmt.Sprintf("With huge pages it answers %s, %.0f%% of what it answers without.", Number(huge), 100*ratio(huge, one)))
+		sentences = append(sentences, fmt.Sprintf("With huge pages it answers %s%s, %.0f%% of what it answers without.", Number(huge), unused(w), 100*ratio(huge, one)))
 	}
 	return sentences
+}
+
+// unused is a remark about a way whose postmasters had budget left, so that something else was the limit.
+func unused(w *Way) string {
+	used, _ := w.Figure(budgetUsed)
+	if used >= 90 {
+		return ""
+	}
+	machine, _ := w.Figure(machineCPU)
+	return fmt.Sprintf(" (with only %.0f%% of the budget used, because the machine's CPUs were %.0f%% busy)", used, machine)
 }
 
 // budgetWays lists what can be measured with the servers and sessions of the storms.

@@ -11,13 +11,16 @@ import (
 const (
 	acceptedAfter = "TCP accept, median"
 	lastAnswered  = "last client answered after"
-	workerWaits   = "querying sessions that wait for workers to start or end"
+	workerWaits   = "queries wait for their workers"
 	tableSize     = "page tables of the postmaster"
 )
 
 // sumStorm adds the figures of storms to the way.
 func (w *stormWay) sumStorm() *Way {
 	w.sum()
+	if w.waits.seen() < fewSamples { // clients that wait for the postmaster are no sessions: a few of others say nothing
+		w.way.Waits, w.way.Dominant = nil, Dominant{}
+	}
 	var accepted []time.Duration
 	var last, heard time.Duration
 	refused := 0

@@ -157,6 +157,16 @@ func (w *waitTrack) top() (events []Wait, dominant Dominant) {
 	return events, dominant
 }
 
+// seen returns how many busy sessions all samples together have seen.
+func (w *waitTrack) seen() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.total {
+		n += m
+	}
+	return n
+}
+
 // share returns the share of some events of all time of busy sessions, including what they wait for by choice.
 func (w *waitTrack) share(events ...string) float64 {
 	w.mu.Lock()
