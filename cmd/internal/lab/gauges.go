@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,8 @@ func serverGauges(s *site, conn *pgx.Conn) []gauge {
 	if _, ok := load.CPUOf(s.server.PID()); !ok {
 		return gauges
 	}
-	return append(gauges, rateOf(serverCPU, func(context.Context) (float64, error) {
+	// It comes first, because a busy server answers the others late.
+	return slices.Insert(gauges, 0, rateOf(serverCPU, func(context.Context) (float64, error) {
 		used, ok := load.CPUOf(s.server.PID())
 		if !ok {
 			return 0, errors.New("the server's CPU time can't be read")
