@@ -1,13 +1,17 @@
 package lab
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// The log and the CPU can be read of a private server only.
-func TestNotifyQuotesTheServersLogAndChartsWhatFalls(t *testing.T) {
+// The log can be read of a private server only.
+func TestNotifyQuotesTheServersLogAndRunsABurst(t *testing.T) {
 	t.Parallel()
 	r, err := Run(t.Context(), tiny("notify", ""))
 	if err != nil {
@@ -24,13 +28,6 @@ func TestNotifyQuotesTheServersLogAndChartsWhatFalls(t *testing.T) {
 				t.Errorf("the quote lacks %q: %s", part, q.Text)
 			}
 		}
-	}
-	titles := map[string]bool{}
-	for _, c := range r.Charts {
-		titles[c.Title] = true
-	}
-	if !titles["Active sessions, with the disk as it is"] { // the rates need longer than a tiny round
-		t.Errorf("no chart of the active sessions: %v", titles)
 	}
 	if b := r.Way("a burst of insert + pg_notify" + slowSuffix); b == nil && !strings.Contains(notes, "A burst was not measured") {
 		t.Errorf("no burst was measured, and no note says why: %s", notes)
@@ -85,5 +82,36 @@ func TestABurstIsPlannedOnlyWhereItCanShowSomething(t *testing.T) {
 		if b != nil && (b.more < notify || b.steady+b.more > 600) {
 			t.Errorf("pg_notify at %g of 1000: %g and %g more per second", notify, b.steady, b.more)
 		}
+	}
+}
+
+func TestWhatFallsIsReadAndCharted(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Empty(t)
+	conn, err := connect(t.Context(), url, appName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	k := newTrack(&Way{Name: "some"}, time.Second)
+	now := &levels{values: map[string]float64{}}
+	for _, g := range serverGauges(&site{url: url}, conn) {
+		k.gaugeNames = append(k.gaugeNames, g.name)
+		pgtest.Eventually(t, func() error { // a rate needs two readings
+			v, err := g.read(t.Context())
+			now.values[g.name] = v
+			return err
+		})
+	}
+	k.add(1, 1, load.NewTally(), now)
+	r := &run{result: &Result{}}
+	r.chartServer([]*track{k}, "")
+	for _, title := range []string{"WAL written", "Active sessions"} {
+		if !slices.ContainsFunc(r.result.Charts, func(c Chart) bool { return c.Title == title && len(c.Lines) == 1 }) {
+			t.Errorf("no chart %s: %+v", title, r.result.Charts)
+		}
+	}
+	if now.values[activeSessions] < 1 {
+		t.Errorf("%g sessions are active, and one that asks is", now.values[activeSessions])
 	}
 }
