@@ -164,8 +164,8 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		if n := value(w, leftBehind); n > 0 && value(w, backlogAtEnd) < float64(size.Rate) {
 			s += fmt.Sprintf("; %s that committed late were never found", count(n, "job"))
 		}
-		if ms := value(w, waitBefore); ms >= max(0.5*float64(slowJob.Milliseconds()), 2*usual) && usual > 0 {
-			s += fmt.Sprintf("; even before the pin a job waited for %s ms, because a slow one was before it in its batch, or with the only worker that looked for it", Number(ms))
+		if ms := value(w, waitBefore); ms >= max(0.5*float64(slowJob.Milliseconds()), 2*usual) && usual > 0 && strings.HasPrefix(w.Name, bulkName) { // others do not do jobs in batches, so that has other causes
+			s += fmt.Sprintf("; even before the pin a job waited for %s ms, because a slow one was before it in its batch", Number(ms))
 		}
 		sentences = append(sentences, s+".")
 	}

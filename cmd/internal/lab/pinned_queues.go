@@ -72,6 +72,9 @@ const (
 	waited = `extract(epoch FROM clock_timestamp() - run_at)::float8`
 )
 
+// bulkName is the name of the queue whose jobs wait for those before them in their batch.
+const bulkName = "100 at once"
+
 // sqlQueues are queues of all known kinds, each in its simplest form.
 var sqlQueues = []queueKind{
 	{
@@ -102,7 +105,7 @@ var sqlQueues = []queueKind{
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryByID) }),
 	},
 	{
-		name: "100 at once", kind: Fix, what: "a claim takes up to a hundred jobs with SKIP LOCKED, does one after another, and deletes them, so that one walk through the " +
+		name: bulkName, kind: Fix, what: "a claim takes up to a hundred jobs with SKIP LOCKED, does one after another, and deletes them, so that one walk through the " +
 			"dead rows serves all of them; a job waits for those before it in its batch",
 		work: workers(newBulkClaim),
 	},
