@@ -11,6 +11,9 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/weir-pg/weir v0.0.0
 	github.com/weir-pg/weir/weirotel v0.0.0
+	github.com/weir-pg/weir/weirrelay/natsrelay v0.0.0
+	github.com/weir-pg/weir/weirrelay/redisrelay v0.0.0
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/zitadel/oidc/v3 v3.52.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0

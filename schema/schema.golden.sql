@@ -30,6 +30,8 @@ CREATE SEQUENCE weir.operation_bytes AS bigint MINVALUE 0 MAXVALUE 9223372036854
 CREATE SEQUENCE weir.operation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.output_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.queue_id AS integer MINVALUE 1 MAXVALUE 16777215;
+CREATE SEQUENCE weir.relay_bytes AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.relay_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.revocation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
@@ -562,6 +564,13 @@ CREATE TABLE weir.queue_limit (
   in_order boolean NOT NULL DEFAULT false,
   version bigint NOT NULL
 );
+CREATE TABLE weir.relay (
+  relay text NOT NULL,
+  no bigint NOT NULL,
+  at timestamp with time zone NOT NULL,
+  "position" text NOT NULL,
+  tick bigint
+) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.release (
   gate integer NOT NULL,
   ring smallint NOT NULL,
@@ -851,6 +860,7 @@ ALTER TABLE weir.operation ADD PRIMARY KEY (id);
 ALTER TABLE weir.promotion ADD PRIMARY KEY (seq);
 ALTER TABLE weir.queue_limit ADD PRIMARY KEY (name);
 ALTER TABLE weir.queue ADD PRIMARY KEY (id);
+ALTER TABLE weir.relay ADD PRIMARY KEY (relay, no);
 ALTER TABLE weir.retry_rule ADD PRIMARY KEY (name);
 ALTER TABLE weir.revocation ADD PRIMARY KEY (id);
 ALTER TABLE weir.ring ADD PRIMARY KEY (queue, seq);
@@ -2622,6 +2632,22 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- in use: try again later
 END
 $$;
+CREATE FUNCTION weir._compact_relays() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  IF pg_table_size('weir.relay') <= greatest(1048576, 2 * pg_sequence_last_value('weir.relay_bytes')) THEN
+    RETURN NULL;
+  END IF;
+  LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE NOWAIT;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC;
+  TRUNCATE weir.relay;
+  INSERT INTO weir.relay SELECT k.* FROM pg_temp.weir_keep k;
+  PERFORM setval('weir.relay_bytes', pg_table_size('weir.relay'));
+  RETURN 'compacted relays';
+EXCEPTION WHEN lock_not_available THEN
+  RETURN NULL;  -- in use: try again later
+END
+$$;
 CREATE FUNCTION weir._compact_rings() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=50ms
 AS $$
 BEGIN
@@ -4106,6 +4132,28 @@ BEGIN
   RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
 END
 $$;
+CREATE FUNCTION weir._first_tick_after(at timestamp with time zone, OUT tick bigint, OUT epoch bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  low  bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);      -- it is too early, or there is none
+  high bigint := coalesce(pg_sequence_last_value('weir.tick_seq'), 0) + 1;    -- it is late enough
+  mid  bigint;
+  made timestamptz;
+BEGIN
+  -- By bisection, among the ticks in the order of their numbers. Where a clock was set back, it is one of the places with this time.
+  WHILE high - low > 1 LOOP
+    mid := (low + high) / 2;
+    SELECT t.at INTO made FROM weir.tick t WHERE t.seq = mid LIMIT 1;
+    IF made IS NULL OR made <= _first_tick_after.at THEN
+      low := mid;
+    ELSE
+      high := mid;
+    END IF;
+  END LOOP;
+  tick := high;
+  epoch := weir._epoch_of(low);
+END
+$$;
 CREATE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -4824,6 +4872,17 @@ BEGIN
   END IF;
   SELECT t.* INTO state FROM weir.turn t WHERE t.lane = logged.lane ORDER BY t.seq DESC LIMIT 1;
   RETURN weir._waits(logged.xid, logged.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
+END
+$$;
+CREATE FUNCTION weir._is_relayed_later(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  last bigint;
+BEGIN
+  SELECT t.seq INTO last FROM weir.tick t WHERE t.segment = _is_relayed_later.segment OR t.segments & (1 << _is_relayed_later.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
+  RETURN EXISTS (
+    SELECT FROM (SELECT DISTINCT ON (r.relay) r.at, r.tick FROM weir.relay r ORDER BY r.relay, r.no DESC) r
+    WHERE r.tick <= last AND r.at > clock_timestamp() - (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention'));
 END
 $$;
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7732,6 +7791,36 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._relay_position(relay text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('_relay_position', true);
+  LOCK TABLE weir.relay IN ACCESS SHARE MODE;
+  RETURN (SELECT r.position FROM weir.relay r WHERE r.relay = _relay_position.relay ORDER BY r.no DESC LIMIT 1);
+END
+$$;
+CREATE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL::bigint, after text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+DECLARE
+  known text;
+BEGIN
+  PERFORM weir._check_isolation('_relay_reached', true);
+  IF relay IS NULL OR length(relay) NOT BETWEEN 1 AND 100 OR "position" IS NULL OR length("position") > 1000 THEN
+    RAISE EXCEPTION 'weir: a relay needs a name of 1 to 100 characters, and a position of up to 1000, got % and %', coalesce(quote_literal(left(relay, 200)), 'null'), coalesce(quote_literal(left("position", 200)), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+  LOCK TABLE weir.relay IN ROW EXCLUSIVE MODE;  -- from here on it is not compacted, and the next statement sees what it was compacted to
+  IF after IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(1464158564, hashtext(_relay_reached.relay));
+    SELECT r.position INTO known FROM weir.relay r WHERE r.relay = _relay_reached.relay ORDER BY r.no DESC LIMIT 1;
+    IF coalesce(known, '') <> after THEN
+      RAISE EXCEPTION 'weir: relay % has come to %, and not to %', _relay_reached.relay, coalesce(quote_literal(known), 'no position'), quote_literal(after)
+        USING ERRCODE = 'WR008', HINT = 'Another process runs a relay of this name: continue from where that is.';
+    END IF;
+  END IF;
+  INSERT INTO weir.relay (relay, no, at, position, tick) VALUES (_relay_reached.relay, nextval('weir.relay_no'), clock_timestamp(), _relay_reached."position", _relay_reached.tick);
+END
+$$;
 CREATE FUNCTION weir._release_tasks(sums weir.fold[], was weir.fold[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -8427,6 +8516,7 @@ AS $$
 DECLARE
   retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'message_retention');
   max_bytes bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'message_retention_bytes');
+  is_short  boolean;  -- of space
   next_ring integer  := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
   active    integer;
   target    integer;
@@ -8458,8 +8548,9 @@ BEGIN
     IF age < interval '-1 minute' THEN  -- the clock was set back: its retention starts over
       INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
     END IF;
-    IF age >= retention OR (target IS NULL AND size >= max_bytes / 2) THEN
-      IF weir._reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= max_bytes / 2 THEN interval '0' ELSE retention END) THEN
+    is_short := target IS NULL AND size >= max_bytes / 2;
+    IF is_short OR age >= retention AND NOT (age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND weir._is_relayed_later(k.segment)) THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;
     END IF;
@@ -9526,7 +9617,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._turn_requests(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._compact_relays(), weir._turn_requests(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -10649,6 +10740,22 @@ BEGIN
     WHERE f.task IS NULL AND f.id < coalesce(flows.after, 9223372036854775807) ORDER BY f.id DESC LIMIT coalesce(flows.max_rows, 100)) END) i;
 END
 $$;
+CREATE FUNCTION weir.forget_relay(relay text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s
+AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM weir._check_isolation('forget_relay'), weir._hold_briefly();
+  LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE;
+  IF NOT EXISTS (SELECT FROM weir.relay r WHERE r.relay = forget_relay.relay) THEN
+    RETURN false;
+  END IF;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r WHERE r.relay <> forget_relay.relay ORDER BY r.relay, r.no DESC;
+  TRUNCATE weir.relay;
+  INSERT INTO weir.relay SELECT k.* FROM pg_temp.weir_keep k;
+  RETURN true;
+END
+$$;
 CREATE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0, OUT fenced boolean, OUT workers integer, OUT sharing integer) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET lock_timeout=5s SET jit=off
 AS $$
 #variable_conflict use_column
@@ -11454,6 +11561,23 @@ BEGIN
   WHERE r.refusal IS NOT NULL;
 END
 $$;
+CREATE FUNCTION weir.relays() RETURNS TABLE(relay text, "position" text, reached_at timestamp with time zone, tick bigint, newest_tick bigint, oldest_waiting timestamp with time zone) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+BEGIN
+  LOCK TABLE weir.relay IN ACCESS SHARE MODE;
+  PERFORM weir._refuse_old_snapshot('^relay$', 'weir: the positions of relays were compacted after this transaction took its snapshot');
+  RETURN QUERY
+  SELECT r.relay, r.position, r.at, r.tick, CASE WHEN r.tick IS NOT NULL THEN n.seq END,
+    (SELECT t.at FROM weir.tick t WHERE r.tick <= n.seq AND t.seq >= r.tick ORDER BY t.seq LIMIT 1)
+  FROM (SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC) r,
+       (SELECT pg_sequence_last_value('weir.tick_seq') AS seq) n
+  ORDER BY r.relay;
+  RAISE SQLSTATE 'WR099';  -- releases the table
+EXCEPTION WHEN SQLSTATE 'WR099' THEN
+  RETURN;
+END
+$$;
 CREATE FUNCTION weir.restrict(role text, listens text[] DEFAULT NULL::text[], notifies text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -11867,7 +11991,7 @@ DECLARE
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
     RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(left(set.name, 100), 'null'), coalesce(left(set.value, 100), 'null') USING ERRCODE = '22023';
-  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
+  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention', 'relay_retention') THEN
     set.value := weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
@@ -11877,7 +12001,7 @@ BEGIN
       RAISE EXCEPTION 'weir: % is a setting of each queue, and no queue is named', set.name USING ERRCODE = '22023', HINT = 'Name it: weir.set(queue, name, value), or --queue of the command.';
     ELSIF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
-        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention, message_retention and relay_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
     set.value := weir._bytes_of(set.name, set.value, low, high);
   END IF;
@@ -11924,7 +12048,7 @@ AS $$
   SELECT NULL, s.name, CASE WHEN s.name = 'failed_retention'
     THEN (SELECT r.value FROM weir.setting r WHERE r.name IN ('completed_retention', 'failed_retention') ORDER BY r.value::interval DESC LIMIT 1) ELSE s.value END
   FROM weir.setting s
-  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
+  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes', 'relay_retention')
   UNION ALL
   -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value
@@ -12423,6 +12547,8 @@ COMMENT ON COLUMN weir.queue_limit.gate IS 'Another one each time that a queue w
 COMMENT ON COLUMN weir.queue_limit.in_order IS 'No job of a key starts while an earlier one of it is to be tried again.';
 COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are the limits of each key of the queue.';
 COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
+COMMENT ON COLUMN weir.relay."position" IS 'A position in the log that the relay reads: of this database''s messages, or of another broker, in that broker''s own form.';
+COMMENT ON COLUMN weir.relay.tick IS 'The first tick of this database with messages that the relay has not passed on: they are kept for it. NULL: it reads another log.';
 COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
@@ -12515,6 +12641,7 @@ COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction surviv
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step; and weir.operation_mark with them. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on the three. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_relays() IS 'Compacts weir.relay to the newest row of each relay, when it has 1 MB and twice what was left the last time. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._conditions(jsonb) IS 'The conditions of an operation''s filter; NULL: it has no such condition. Errors: 22P02, 22007 and the like (a value has another type). Locks: none. Isolation: any.';
@@ -12557,6 +12684,7 @@ COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filte
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
+COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; and the epoch of the tick before it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
@@ -12593,6 +12721,7 @@ COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this datab
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: the outermost one has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._is_relayed_later(integer) IS 'Whether a relay that was heard of within relay_retention has not passed on the newest messages of a segment. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_within(bigint,bigint) IS 'Whether a flow is another one, or a member of it, at any depth. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
@@ -12686,6 +12815,8 @@ COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._refuse_cycle(text[],boolean[],integer[],integer[]) IS 'Refuses tasks of which some wait for each other in a circle: those with names, of which new ones are looked at; the task nrs[i] comes after befores[i] (both places in names, or NULL: one that was there before). Errors: 22023, with a circle. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._relay_position(text) IS 'How far a relay has come, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._relay_reached(text,text,bigint,text) IS 'Records how far a relay has come, in the caller''s transaction. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
@@ -12704,7 +12835,7 @@ COMMENT ON ROUTINE weir._rotate() IS 'Takes the next step in the life of segment
 COMMENT ON ROUTINE weir._rotate_failures() IS 'Performs the next step of rotating the segments of failures. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left. Returns what it did, or NULL. The caller holds advisory step 1. Locks: ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of the segments of failures, and of those of reports. It is a chore of its own: under load weir._rotate may have something to do each time, and holds locks that others wait for when it has done it. Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 1 (tried); see _rotate_failures and _rotate_reports. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
-COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
+COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago and relays have passed it on, or after relay_retention, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._seal(jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
@@ -12733,7 +12864,7 @@ COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to 
 COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._times_reclaimed(integer) IS 'The number of the event by which a segment of jobs was last reclaimed: a different one each time.';
 COMMENT ON ROUTINE weir._try_lane(bigint) IS 'As _lock_lanes, for one lane and without waiting: false if another transaction holds it. Locks: advisory: the lane or the ring (exclusive, tried).';
@@ -12785,6 +12916,7 @@ COMMENT ON ROUTINE weir.flow_info(bigint) IS 'A flow and its progress: its state
 COMMENT ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) IS 'The outputs of a flow''s members that have completed, also of those that have left the log, in the order in which they were recorded: up to max_rows (1 to 1000) after the one with the number after (NULL: from the first on); with task, only that task''s. job and kind are the job''s, task_name is that of the task (NULL: a member without a name). Outputs of jobs that a task has added belong to the task: pass its id. Those of a flow that has ended are complete. Errors: 22023; 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.flow_running(bigint) IS 'How many jobs of a flow, and of the tasks and flows within it, are running, as weir.jobs_page lists them. weir.flow_info counts a task or a flow within it as one member, however many jobs of its own are running. What it costs depends on how many jobs of all queues are running, not on how many members there are; it may lack jobs that a worker claimed long before its newest batches, of which about 5,000 are read. Errors: 40001, as for weir.queues and weir.flow_info. Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied, or a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.flows(bigint,integer,bigint) IS 'Flows that are not members of others, or with parent those that are members of this flow or task (see weir.tasks for its tasks), and their progress, newest first: up to max_rows (1 to 1000) with smaller ids than after (NULL: the newest); see weir.flow_info. No row, if there is no such parent. With parent, it reads the ids of all flows and tasks directly within that, for each page. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
+COMMENT ON ROUTINE weir.forget_relay(text) IS 'Forgets a relay that no longer runs: messages are not kept for it any more, and one of the same name begins as a new one. Returns false if nothing is known of it. Errors: 55P03 (the table was in use for 5 seconds: call again); WR004 (not in READ COMMITTED). Locks: ACCESS EXCLUSIVE on the positions of relays, to the end of the transaction. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.heartbeat(integer,integer) IS 'Renews a worker''s lease; returns whether the worker is fenced, how many workers are alive, and how many of them share a queue with it. In a session that attends for the worker, it writes only changes, so an idle worker uses no transaction ids. An unknown worker counts as fenced. Errors: 55P03 (the lock was not available within 5 s). Locks: advisory: the worker''s last word (shared; it waits only for a rescuer, at most 5 s). Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir.history(text,timestamp with time zone,interval) IS 'What happened in a queue, or in all (NULL), in the last 72 hours: a row for each step since a time (by default, an hour before the last), up to 500: at, its beginning; how many attempts completed, failed for good, were cancelled, were retried (or lost with their worker), and how many ended otherwise (snoozed or released); the most jobs that waited when a minute of the step was over, and the longest that the oldest of them had; and for how long half (p50) and 95 % (p95) of the attempts that completed, failed or were retried had waited and ran, NULL if there were none. The step is 1 minute for up to 6 hours, 5 for 24 hours and 10 above, unless another is passed: a number of minutes. The last row is that of the last whole step that ended at least a minute ago. Counts are exact, but for ends that were committed more than a minute after they happened, and for those whose segment was emptied before that, where the log is filled within a few minutes; durations are estimates, within 20 %, from a sample. Of more than a hundred queues in a minute, only those with most are counted on their own. A queue that does not exist has had nothing. Errors: 22023 (a step that is not such a number, or more than 500 points). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.hubs() IS 'The hubs with a heartbeat in the last five minutes that have not stopped since. behind is how many ticks had been cut by then that the hub had not dispatched. Rates are averages of the seconds before the heartbeat; messages are counted once at each hub, whether or not it has subscribers for them. Errors: none. Locks: none that others wait for. Isolation: any.';
@@ -12811,6 +12943,7 @@ COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messa
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: as weir.set_retry_rule and the queue''s backoff say). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir.relays() IS 'Relays by name, and how far they have come: the position in the log that they read, when that was recorded (about every ten seconds while it changes, and once an hour), and for those that read messages of this database the first tick that they have not passed on in whole, the newest tick, and when the oldest tick with messages that may still have to be passed on was cut (NULL: there is none). Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';
@@ -12823,7 +12956,7 @@ COMMENT ON ROUTINE weir.revoke(text,interval) IS 'After the commit, all hubs ref
 COMMENT ON ROUTINE weir.run_schedule(text) IS 'Enqueues a job of a schedule now, as if it were due, even if the schedule is paused. Its due times stay as they are. Returns the job''s id, or NULL if the schedule does not exist. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.schedules(text,text,integer) IS 'Schedules in the order of their names, up to max_rows (1 to 10000) after the name after, or the one called name: state is active or paused; next_at is the first due time that has not been fired, without its jitter; last_at the last one that has, or that was missed and passed over; last_job the last job that a due time has enqueued; error why it can''t be fired. Errors: 22023; 40001, in REPEATABLE READ and SERIALIZABLE, if firings were compacted after the transaction took its snapshot. Locks: none that others wait for, and none that outlast the call; waits while firings are being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir.seal(bigint) IS 'Seals a flow, in the caller''s transaction: after the commit, it ends as soon as all its members have. From then on, only these should add jobs. A flow without members ends at once. Returns false if it was sealed already. Errors: 22023 (the flow is unknown); WR003 and 40001 as for weir.flow_info. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
+COMMENT ON ROUTINE weir.set(text,text) IS 'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), relay_retention (how long messages are kept beyond that for a relay that has not passed them on, unless space is short; 1 day by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 COMMENT ON ROUTINE weir.set(text,text,text) IS 'Changes a setting of a queue, which need not have been used yet: backoff (the delay between a job''s first failure and the next attempt; it doubles with each further failure, and varies by up to a quarter; 1 second by default), backoff_limit (its maximum; 1 hour by default), backoff_form (how it grows: exponential, the default, which doubles it; linear, which adds it once more; or fixed), or ageing (for how long a job waits before it may start ahead of jobs of the priority before its own; 0, the default: forever). Returns false if no queue had this name, and creates it. Errors: 22023. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.set_checkpoint(integer,text,jsonb) IS 'Sets the checkpoint of a running attempt in the caller''s transaction: its effects and the checkpoint commit together, so the next attempt goes on exactly behind the last transaction that was committed. checkpoint is any JSON value of at most 131072 bytes as text; null: the next attempt reads none. The transaction may stay open: even if the worker is lost in the meantime, no other attempt starts before it has ended. Its percent and message stay as they are. Errors: 22023; WR001 (the worker is unknown or fenced), WR002 (the attempt does not belong to this worker, or has ended: roll back), WR004. Locks, to the end of the transaction: advisory: see _hold_attempt; ROW EXCLUSIVE on weir.report and its active segment, for which only the rotation of reports waits, at most 50 ms. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir.set_limit(text,integer,double precision,interval,integer,boolean,boolean) IS 'Limits what the whole fleet does with the jobs of a queue, of all priorities: at most running attempts at a time; at most rate starts per interval (1 second if NULL), of which burst may start at once after a pause (NULL: half a second''s worth, at least 1). NULL for running or rate: unlimited. With per_key, this is what each key of the queue may do (running at most 1000), besides the limits of the queue as a whole; and with in_order (running 1), no job of a key starts while an earlier one is to be tried again. It replaces the limits of this sort that the queue had; the same limits again change nothing and take no lock. The queue need not exist yet. From the moment it returns no attempt starts beyond the limits; attempts that run already count, and none is interrupted. An attempt holds its place until its end is recorded, or its worker is fenced and the attempt was logged again; a job that waits for its next attempt holds none. Errors: 22023, WR004 (not in READ COMMITTED, or inside a transaction that has written or is old), 55P03 (claims did not end for 5 s: try again). Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time, to the end of the transaction). Isolation: READ COMMITTED, in autocommit.';
@@ -12866,6 +12999,8 @@ COMMENT ON SEQUENCE weir.message_id IS 'Message ids. A hub compares its last_val
 COMMENT ON SEQUENCE weir.operation_bytes IS 'The size of weir.operation and weir.operation_step when they were compacted last.';
 COMMENT ON SEQUENCE weir.operation_id IS 'Numbers operations.';
 COMMENT ON SEQUENCE weir.output_no IS 'Numbers outputs of members of flows.';
+COMMENT ON SEQUENCE weir.relay_bytes IS 'The size of weir.relay when it was compacted last.';
+COMMENT ON SEQUENCE weir.relay_no IS 'Numbers the rows of weir.relay.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.revocation_id IS 'Ids of revocations.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
@@ -12900,6 +13035,7 @@ COMMENT ON TABLE weir.output IS 'Outputs of members of flows that have completed
 COMMENT ON TABLE weir.promotion IS 'The cursor of promotion; the newest row counts: every row of weir.later up to (due, due_id) that the snapshot could see has been promoted.';
 COMMENT ON TABLE weir.queue IS 'Queues by name. lane = id << 39 | priority - 1; the bits between are 0. A name may have several ids: two transactions that use a new name at the same time create one row each instead of waiting for each other.';
 COMMENT ON TABLE weir.queue_limit IS 'The limits of queues, which only those change who operate them: at most running attempts at a time; at most rate starts per interval, of which burst may start at once. NULL: unlimited.';
+COMMENT ON TABLE weir.relay IS 'How far relays have come. Insert-only; the newest row of a relay counts, and the others are left out when it is compacted by TRUNCATE.';
 COMMENT ON TABLE weir.release IS 'How many attempts of a gate a transaction has ended, written by that transaction. Insert-only: a ring of three tables, each of which is truncated once its rows are counted.';
 COMMENT ON TABLE weir.report IS 'What attempts have reported while they ran. The newest row of a job counts, in the order of (claim, no); and the newest that has a checkpoint.';
 COMMENT ON TABLE weir.reprieve IS 'Jobs that were retried after they were cancelled by a filter, or moved: cancellations with numbers from since to upto do not apply to this and later attempts. Insert-only, truncated when those cancellations are gone.';
@@ -12943,6 +13079,7 @@ GRANT EXECUTE ON ROUTINE weir._enqueue_request(uuid,jsonb) TO weir_enqueue, weir
 GRANT EXECUTE ON ROUTINE weir._enqueue_unique_many(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._epoch_of(bigint) TO weir_hub, weir_operate, weir_subscribe;
 GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._first_tick_after(timestamp with time zone) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._fold_arrivals() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
@@ -12955,6 +13092,8 @@ GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],json
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._relay_position(text) TO weir_hub, weir_operate;
+GRANT EXECUTE ON ROUTINE weir._relay_reached(text,text,bigint,text) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;
@@ -12992,6 +13131,7 @@ GRANT EXECUTE ON ROUTINE weir.flow_info(bigint) TO weir_enqueue, weir_operate, w
 GRANT EXECUTE ON ROUTINE weir.flow_outputs(bigint,text,bigint,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flow_running(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.flows(bigint,integer,bigint) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.forget_relay(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.heartbeat(integer,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.history(text,timestamp with time zone,interval) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.hubs() TO weir_operate;
@@ -13018,6 +13158,7 @@ GRANT EXECUTE ON ROUTINE weir.read(bigint,bigint,integer,bigint) TO weir_hub, we
 GRANT EXECUTE ON ROUTINE weir.rebase() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.rebase_messages() TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir.record(integer,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir.relays() TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir.restrict(text,text[],text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume(text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir.resume_schedule(text) TO weir_operate;

@@ -17,7 +17,8 @@ const (
 
 	codeTruncated = "WR005"
 
-	codeKeyUsed = "WR007"
+	codeKeyUsed  = "WR007"
+	codePassedOn = "WR008"
 )
 
 func code(err error) string {

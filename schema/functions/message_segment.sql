@@ -9,6 +9,7 @@ AS $$
 DECLARE
   retention interval := (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'message_retention');
   max_bytes bigint   := (SELECT s.value::bigint / 4 FROM weir.setting s WHERE s.name = 'message_retention_bytes');
+  is_short  boolean;  -- of space
   next_ring integer  := (extract(epoch FROM clock_timestamp())::bigint / 300 + 1) % 3;
   active    integer;
   target    integer;
@@ -40,8 +41,9 @@ BEGIN
     IF age < interval '-1 minute' THEN  -- the clock was set back: its retention starts over
       INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
     END IF;
-    IF age >= retention OR (target IS NULL AND size >= max_bytes / 2) THEN
-      IF weir._reclaim_messages(k.segment, CASE WHEN target IS NULL AND size >= max_bytes / 2 THEN interval '0' ELSE retention END) THEN
+    is_short := target IS NULL AND size >= max_bytes / 2;
+    IF is_short OR age >= retention AND NOT (age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND weir._is_relayed_later(k.segment)) THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;
     END IF;
@@ -59,7 +61,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._rotate_messages IS
-  'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
+  'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago and relays have passed it on, or after relay_retention, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 
 CREATE OR REPLACE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -232,7 +232,7 @@ DECLARE
 BEGIN
   IF set.name IS NULL OR set.value IS NULL THEN
     RAISE EXCEPTION 'weir: a setting needs a name and a value, got % and %', coalesce(left(set.name, 100), 'null'), coalesce(left(set.value, 100), 'null') USING ERRCODE = '22023';
-  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention') THEN
+  ELSIF set.name IN ('completed_retention', 'failed_retention', 'message_retention', 'relay_retention') THEN
     set.value := weir._interval_of(set.name, set.value);
   ELSE
     SELECT l.low, l.high INTO low, high FROM (VALUES
@@ -242,7 +242,7 @@ BEGIN
       RAISE EXCEPTION 'weir: % is a setting of each queue, and no queue is named', set.name USING ERRCODE = '22023', HINT = 'Name it: weir.set(queue, name, value), or --queue of the command.';
     ELSIF low IS NULL THEN
       RAISE EXCEPTION 'weir: unknown setting %', left(set.name, 100)
-        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention and message_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
+        USING ERRCODE = '22023', HINT = 'The settings are completed_retention, failed_retention, message_retention and relay_retention (intervals), retention_bytes, message_retention_bytes and message_bytes.';
     END IF;
     set.value := weir._bytes_of(set.name, set.value, low, high);
   END IF;
@@ -250,7 +250,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.set(text, text) IS
-  'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
+  'Changes a setting: completed_retention (how long completed and cancelled jobs can be inspected and retried; 1 day by default), failed_retention (the same for failed jobs, but never less than completed_retention; 7 days by default), retention_bytes (the size of log and history together, and a quarter more for failed jobs; unfinished jobs are kept whatever their size; 4294967296 by default), message_retention (how long a subscriber can resume from a position; 1 hour by default), relay_retention (how long messages are kept beyond that for a relay that has not passed them on, unless space is short; 1 day by default), message_retention_bytes (the size of messages; 1073741824 by default) or message_bytes (the largest payload; 1048576 by default, at most 16777216). Intervals need a unit; bytes may have one (4 GB). Errors: 22023. Locks: none that others wait for, except another change of the setting. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.set(queue text, name text, value text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -301,7 +301,7 @@ AS $$
   SELECT NULL, s.name, CASE WHEN s.name = 'failed_retention'
     THEN (SELECT r.value FROM weir.setting r WHERE r.name IN ('completed_retention', 'failed_retention') ORDER BY r.value::interval DESC LIMIT 1) ELSE s.value END
   FROM weir.setting s
-  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes')
+  WHERE s.name IN ('completed_retention', 'failed_retention', 'retention_bytes', 'message_retention', 'message_retention_bytes', 'message_bytes', 'relay_retention')
   UNION ALL
   -- All twins of a name have the same settings.
   SELECT q.name, v.name, v.value

@@ -80,7 +80,7 @@ BEGIN
       RETURN 'forgot ' || forgotten || ' cancellations';
     END IF;
   END IF;
-  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._turn_requests(), weir._retire_cancellations());
+  done := coalesce(weir._compact_gates(), weir._compact_rings(), weir._compact_flows(), weir._compact_operations(), weir._compact_relays(), weir._turn_requests(), weir._retire_cancellations());
   IF done IS NOT NULL THEN
     RETURN done;
   END IF;
@@ -91,7 +91,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._tidy IS
-  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
+  'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir._compact_rings() RETURNS text
 LANGUAGE plpgsql VOLATILE

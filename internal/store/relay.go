@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	sqlRelayReached  = `SELECT weir._relay_reached($1, $2, $3, $4)::text`
+	sqlRelayPosition = `SELECT coalesce(weir._relay_position($1), '')`
+	sqlFirstTick     = `SELECT tick, coalesce(epoch, 0) FROM weir._first_tick_after($1)`
+	sqlRelays        = `SELECT relay, position, reached_at, tick, newest_tick, oldest_waiting FROM weir.relays()`
+	sqlForgetRelay   = `SELECT weir.forget_relay($1)`
+	sqlLockRelay     = `SELECT pg_try_advisory_lock(1464158565, hashtext($1))`
+)
+
+// Relay is how far a relay has come.
+type Relay struct {
+	Name          string
+	Position      string // in the log that it reads
+	ReachedAt     time.Time
+	Tick          *int64 // the first tick that it has not passed on in whole; nil: it does not read this database's messages
+	NewestTick    *int64
+	OldestWaiting *time.Time // when the oldest tick was cut that may have messages to pass on; nil: there is none
+}
+
+// RelayReached records how far a relay has come. From tick on, messages are kept for it; nil: none are. With after, it must have been there; "": nowhere.
+func RelayReached(ctx context.Context, q Querier, name, position string, tick *int64, after *string) error {
+	var nothing *string
+	return q.QueryRow(ctx, sqlRelayReached, name, position, tick, after).Scan(&nothing)
+}
+
+// RelayReached is the function of this name in a transaction of its own.
+func (s *Store) RelayReached(ctx context.Context, name, position string, tick *int64) error {
+	return s.exec(ctx, sqlRelayReached, name, position, tick, nil)
+}
+
+// RelayPosition returns what was recorded last; "": nothing.
+func (s *Store) RelayPosition(ctx context.Context, name string) (position string, err error) {
+	err = s.row(ctx, sqlRelayPosition, []any{name}, &position)
+	return position, err
+}
+
+// FirstTickAfter returns the tick before the first one that was cut after a time.
+func (s *Store) FirstTickAfter(ctx context.Context, at time.Time) (before Place, err error) {
+	err = s.row(ctx, sqlFirstTick, []any{at}, &before.Tick, &before.Epoch)
+	before.Tick--
+	return before, err
+}
+
+// Relays lists the relays.
+func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
+	return rows(ctx, s, sqlRelays, nil, pgx.RowToStructByPos[Relay])
+}
+
+// ForgetRelay forgets a relay; false: it is not known.
+func (s *Store) ForgetRelay(ctx context.Context, name string) (known bool, err error) {
+	err = s.row(ctx, sqlForgetRelay, []any{name}, &known)
+	return known, err
+}
+
+// LockRelay takes the relay for as long as the session lasts; false: another session has it.
+func LockRelay(ctx context.Context, conn *pgx.Conn, name string) (locked bool, err error) {
+	err = conn.QueryRow(ctx, sqlLockRelay, name).Scan(&locked)
+	return locked, err
+}
+
+// IsPassedOn reports whether another process has passed on what this one was about to.
+func IsPassedOn(err error) bool { return code(err) == codePassedOn }

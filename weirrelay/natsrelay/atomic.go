@@ -1,0 +1,106 @@
+package natsrelay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/weir-pg/weir/weirrelay"
+)
+
+// A stream that allows atomic publishing stores a batch whole or not at all, in the order of the batch, even if a connection is lost in its middle, and with one
+// answer for all. The client library has no call for it yet; the headers are in NATS's ADR-50.
+const (
+	headerBatch    = "Nats-Batch-Id"
+	headerSequence = "Nats-Batch-Sequence"
+	headerCommit   = "Nats-Batch-Commit"
+	headerStream   = "Nats-Expected-Stream"
+
+	maxBatch = 1000 // messages, by default of the server
+
+	codeRepeated jetstream.ErrorCode = 10201 // the batch has a message that the stream has already
+)
+
+// sendWhole sends the records in atomic batches.
+func (t *Target) sendWhole(ctx context.Context, records []weirrelay.Record) error {
+	var fresh []int
+	for i := range records {
+		if _, ok := t.seen[records[i].ID]; !ok {
+			fresh = append(fresh, i)
+		}
+	}
+	for n := 0; n < len(fresh); {
+		size := min(len(fresh)-n, maxBatch)
+		if err := t.sendBatch(ctx, records, fresh[n:n+size]); err != nil {
+			return err
+		}
+		n += size
+		if n < len(fresh) { // if a later batch fails, this one is not sent again
+			for _, i := range fresh[n-size : n] {
+				t.seen[records[i].ID] = struct{}{}
+			}
+		}
+	}
+	if len(fresh) == len(records) {
+		clear(t.seen)
+	}
+	return nil
+}
+
+// sendBatch sends one batch: those of the records with these indexes.
+func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, indexes []int) error {
+	batch := nuid.Next()
+	for n, i := range indexes {
+		r := &records[i]
+		if err := checkSubject(r.Subject); err != nil {
+			return &weirrelay.Refused{Index: i, Err: err}
+		}
+		m := message(r)
+		if t.maxSize > 0 && size(m) > t.maxSize {
+			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it has %d bytes with its headers, and the stream takes at most %d", size(m), t.maxSize)}
+		}
+		m.Header[jetstream.MsgIDHeader], m.Header[headerStream] = []string{r.ID}, []string{t.Stream}
+		m.Header[headerBatch], m.Header[headerSequence] = []string{batch}, []string{strconv.Itoa(n + 1)}
+		if n < len(indexes)-1 {
+			if err := t.Conn.PublishMsg(m); err != nil {
+				return explain(i, r, err)
+			}
+			continue
+		}
+		m.Header[headerCommit] = []string{"1"}
+		ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+		defer cancel()
+		answer, err := t.Conn.RequestMsgWithContext(ctx, m)
+		if err != nil {
+			return explain(i, r, err)
+		}
+		var ack struct {
+			Error *jetstream.APIError `json:"error"`
+			Count int                 `json:"count"`
+		}
+		if err := json.Unmarshal(answer.Data, &ack); err != nil {
+			return fmt.Errorf("the answer to a batch: %w: %q", err, answer.Data)
+		}
+		if ack.Error != nil && ack.Error.ErrorCode == codeRepeated {
+			// An earlier try has arrived whole, although its answer did not. What the stream has is read, and the rest is sent.
+			if err := t.readEnd(ctx); err != nil {
+				return err
+			}
+			return errors.New("the stream has a part of the batch already")
+		} else if ack.Error != nil {
+			return explain(i, r, ack.Error)
+		} else if ack.Count != len(indexes) {
+			return fmt.Errorf("the stream has stored %d messages of a batch of %d", ack.Count, len(indexes))
+		}
+	}
+	return nil
+}
+
+// size is how the server counts a message: its payload, and its headers.
+func size(m *nats.Msg) int { return m.Size() - len(m.Subject) - len(m.Reply) }

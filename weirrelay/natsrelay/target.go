@@ -1,0 +1,218 @@
+// Package natsrelay relays Weir's messages to NATS JetStream.
+package natsrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/weirrelay"
+)
+
+// Config specifies a target. Conn and Stream are required.
+type Config struct {
+	Conn *nats.Conn
+	// Stream is the name of the stream that stores what is relayed: it must exist, and have the subjects that the routes make. Its duplicate window should
+	// be at least a minute: within it the stream itself drops repeats. A stream that allows atomic publishing (NATS 2.12) keeps the order of the log even if a
+	// connection is lost while messages are sent; otherwise some that are sent again may come after later ones.
+	Stream string
+	// Domain is the JetStream domain; "": that of the server.
+	Domain string
+}
+
+// The headers of relayed messages, besides those of the route and Nats-Msg-Id.
+const (
+	HeaderChannel  = "Weir-Channel"
+	HeaderPosition = "Weir-Position"
+)
+
+const (
+	// tail is how many of the newest messages of the stream are looked at when a relay begins, so as not to repeat what the last one has sent and not
+	// recorded. A relay records at least every 50,000 messages; what else goes into the stream counts as well.
+	tail       = 200_000
+	ackTimeout = 10 * time.Second
+	quiet      = 5 * time.Second // without a message of the tail: it is not complete
+
+	codeTooLarge jetstream.ErrorCode = 10054 // of a message that exceeds the stream's limit
+)
+
+// Target implements weirrelay.Target. Messages have the record's ID as their Nats-Msg-Id.
+type Target struct {
+	Config
+	js      jetstream.JetStream
+	atomic  bool                // the stream allows atomic publishing
+	maxSize int                 // of a message; 0 or less: that of the server
+	seen    map[string]struct{} // IDs that the stream has already
+	newest  weir.Position       // of the newest of them
+}
+
+// New returns a target. Whoever opened the connection closes it.
+func New(c Config) (*Target, error) {
+	switch {
+	case c.Conn == nil:
+		return nil, errors.New("natsrelay: Config.Conn is nil: connect with nats.Connect")
+	case c.Stream == "":
+		return nil, errors.New("natsrelay: Config.Stream is empty: name the stream that stores what is relayed")
+	}
+	t := &Target{Config: c}
+	options := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncTimeout(ackTimeout), jetstream.WithPublishAsyncMaxPending(16384)}
+	var err error
+	if c.Domain == "" {
+		t.js, err = jetstream.New(c.Conn, options...)
+	} else {
+		t.js, err = jetstream.NewWithDomain(c.Conn, c.Domain, options...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("natsrelay: %w", err)
+	}
+	return t, nil
+}
+
+// Begin implements weirrelay.Target: it reads which messages the stream has already at its end.
+func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Position, error) {
+	t.newest = ""
+	if err := t.readEnd(ctx); err != nil {
+		return "", err
+	}
+	if recorded == "" {
+		return t.newest, nil
+	}
+	return recorded, nil
+}
+
+// readEnd reads which messages the stream has at its end, and how it is configured.
+func (t *Target) readEnd(ctx context.Context) error {
+	stream, err := t.js.Stream(ctx, t.Stream)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", t.Stream, err)
+	}
+	info := stream.CachedInfo()
+	t.atomic, t.maxSize = info.Config.AllowAtomicPublish, int(info.Config.MaxMsgSize)
+	t.seen = map[string]struct{}{}
+	last := info.State.LastSeq
+	if info.State.Msgs == 0 {
+		return nil
+	}
+	failed := func(err error) error { return fmt.Errorf("stream %s: read its end: %w", t.Stream, err) }
+	from := max(info.State.FirstSeq, last-min(last, tail)+1)
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, HeadersOnly: true})
+	if err != nil {
+		return failed(err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return failed(err)
+	}
+	defer messages.Stop()
+	for read := uint64(0); read < last; {
+		ctx, cancel := context.WithTimeout(ctx, quiet)
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		cancel()
+		if err != nil {
+			return failed(err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return failed(err)
+		}
+		if p := m.Headers().Get(HeaderPosition); p != "" {
+			t.seen[m.Headers().Get(jetstream.MsgIDHeader)] = struct{}{}
+			t.newest = weir.Position(p)
+		}
+		read = meta.Sequence.Stream
+		if meta.NumPending == 0 { // the last ones may have been deleted
+			break
+		}
+	}
+	return nil
+}
+
+// Send implements weirrelay.Target.
+func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
+	if t.atomic {
+		return t.sendWhole(ctx, records)
+	}
+	type waiting struct {
+		jetstream.PubAckFuture
+		index int
+	}
+	var acks []waiting
+	var failed error
+	skipped := 0
+	for i := range records {
+		r := &records[i]
+		if _, ok := t.seen[r.ID]; ok {
+			skipped++
+			continue
+		}
+		if err := checkSubject(r.Subject); err != nil {
+			failed = &weirrelay.Refused{Index: i, Err: err}
+			break
+		}
+		ack, err := t.js.PublishMsgAsync(message(r), jetstream.WithMsgID(r.ID), jetstream.WithExpectStream(t.Stream))
+		if err != nil {
+			failed = explain(i, r, err)
+			break
+		}
+		acks = append(acks, waiting{ack, i})
+	}
+	var stored []string
+	for _, ack := range acks {
+		r := &records[ack.index]
+		select {
+		case <-ack.Ok():
+			stored = append(stored, r.ID)
+		case err := <-ack.Err():
+			if failed == nil {
+				failed = explain(ack.index, r, err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	switch {
+	case failed != nil: // the others are not sent again
+		for _, id := range stored {
+			t.seen[id] = struct{}{}
+		}
+	case skipped == 0: // everything that the stream had is behind
+		clear(t.seen)
+	}
+	return failed
+}
+
+func message(r *weirrelay.Record) *nats.Msg {
+	m := &nats.Msg{Subject: r.Subject, Data: r.Payload, Header: nats.Header{HeaderChannel: {r.Channel}, HeaderPosition: {string(r.Position)}}}
+	for name, value := range r.Headers {
+		m.Header[name] = []string{value}
+	}
+	return m
+}
+
+// explain says which message an error is about, and whether it is for good.
+func explain(i int, r *weirrelay.Record, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeTooLarge:
+		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("%d bytes: %w", len(r.Payload), err)}
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("no stream takes the subject %q: add it to the subjects of the stream, or change the route: %w", r.Subject, err)
+	}
+	return fmt.Errorf("subject %q: %w", r.Subject, err)
+}
+
+// checkSubject refuses what is no subject to publish to. Channels may have any name.
+func checkSubject(subject string) error {
+	for word := range strings.SplitSeq(subject, ".") {
+		if word == "" || strings.ContainsAny(word, " \t\r\n\f\x00") || word == "*" || word == ">" {
+			return fmt.Errorf("%q is not a subject of NATS: change the route's template", subject)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package weirrelay
+
+import (
+	"context"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/sleep"
+)
+
+// markEvery is the pause between marks.
+const markEvery = recordEvery / 2
+
+// item is an event, or a mark: the position behind all events before it, also of those that are not for this relay.
+type item struct {
+	weir.Event
+	mark weir.Position
+}
+
+// pass passes on what is subscribed to, until ctx ends or the subscription does.
+func (r *relay) pass(ctx context.Context, sub *weir.Subscription) error {
+	ctx, stop := context.WithCancel(ctx)
+	items, ended := r.read(ctx, sub)
+	defer func() {
+		stop()
+		for range items { //nolint:revive // until it is closed
+		}
+	}()
+	b := batch{relay: r, recordedAt: time.Now()}
+	defer b.last(ctx)
+	for i := range items {
+		for more := true; more; {
+			b.add(i)
+			if b.full() {
+				break
+			}
+			select {
+			case i, more = <-items:
+			default:
+				more = false
+			}
+		}
+		if err := b.send(ctx); err != nil {
+			return err
+		}
+		if err := b.record(ctx); err != nil {
+			return err
+		}
+	}
+	return <-ended
+}
+
+// read reads the subscription. items is closed when the subscription or ctx has ended, and then ended has the error.
+func (r *relay) read(ctx context.Context, sub *weir.Subscription) (items chan item, ended chan error) {
+	items, ended = make(chan item, r.MaxRecords), make(chan error, 1)
+	give := func(i item) bool {
+		select {
+		case items <- i:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	// until reads until ctx ends, or it is time for a mark.
+	until := func(ctx context.Context) error {
+		for {
+			e, err := sub.Next(ctx)
+			if err != nil {
+				return err
+			}
+			if !give(item{Event: e}) {
+				return ctx.Err()
+			}
+		}
+	}
+	go func() { // ends with ctx, or with the subscription
+		defer close(items)
+		for {
+			soon, cancel := context.WithTimeout(ctx, markEvery)
+			err := until(soon)
+			cancel()
+			// Nobody else calls Next, so everything up to its position has been given.
+			if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !give(item{mark: sub.Position()}) {
+				ended <- err
+				return
+			}
+		}
+	}()
+	return items, ended
+}
+
+// batch is what is sent next, and how far the relay has come.
+type batch struct {
+	*relay
+	records    []Record
+	bytes      int
+	read       time.Time     // when the newest record was read
+	next       weir.Position // behind everything that was added
+	at         weir.Position // behind everything that was sent
+	then       weir.Position // what was recorded last
+	since      int           // messages since
+	recordedAt time.Time
+}
+
+func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >= b.MaxBytes }
+
+func (b *batch) add(i item) {
+	if i.Event == (weir.Event{}) {
+		b.next = i.mark
+		return
+	}
+	e := i.Event
+	if e.Gap != nil {
+		b.Logger.Error("weir: messages may be missing: the relay goes on behind them", "after", e.Gap.From, "up to", e.Gap.To, "reason", e.Gap.Reason,
+			"fix", "if it was silent for longer than relay_retention, or space was short: raise relay_retention or message_retention_bytes")
+		b.Observe(Progress{Active: true, Gap: e.Gap})
+		b.next = e.Gap.To
+		return
+	}
+	if e.Message.Position == "" {
+		return // it is not in the log: a hub has passed it on without logging it
+	}
+	b.next = e.Message.Position
+	if record, ok := b.router.record(e.Message); ok {
+		b.records = append(b.records, record)
+		b.bytes += len(record.Payload)
+		b.read = time.Now()
+	}
+}
+
+// send sends the batch, again and again until the target has it.
+func (b *batch) send(ctx context.Context) error {
+	sent, dead := 0, 0
+	for what := "sending to the target"; len(b.records) > 0; {
+		err := b.Target.Send(ctx, b.records)
+		if refused := (*Refused)(nil); errors.As(err, &refused) && refused.Index < len(b.records) {
+			if err = b.bury(ctx, b.records[refused.Index], refused.Err); err == nil {
+				b.records = append(b.records[:refused.Index], b.records[refused.Index+1:]...)
+				dead++
+				continue
+			}
+		}
+		if err == nil {
+			b.outage.Worked(what)
+			sent = len(b.records)
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		} else if errors.Is(err, ErrMoved) {
+			return err
+		}
+		b.outage.Failed(what, err)
+		if !sleep.For(ctx, sleep.Jitter(b.retry.next())) {
+			return ctx.Err()
+		}
+	}
+	b.retry = backoff{}
+	if sent+dead > 0 {
+		b.Observe(Progress{Active: true, Sent: sent, Dead: dead, Lag: time.Since(b.read)})
+	}
+	b.records, b.bytes, b.at, b.since = b.records[:0], 0, b.next, b.since+sent+dead
+	return nil
+}
+
+// bury keeps a record that the target refuses, as a job.
+func (b *batch) bury(ctx context.Context, record Record, why error) error {
+	letter := DeadLetter{Relay: b.Name, Position: record.Position, Channel: record.Channel, Subject: record.Subject, Error: why.Error()}
+	if text := string(record.Payload); !record.Binary && utf8.ValidString(text) {
+		letter.Payload = text
+	} else {
+		letter.Bytes = record.Payload
+	}
+	job, err := b.client.Enqueue(ctx, letter, &weir.Options{Queue: b.DeadLetters})
+	if err == nil {
+		b.Logger.Error("weir: the target refuses a message, which is kept as a job", "channel", record.Channel, "position", record.Position, "error", why, "queue", b.DeadLetters, "job", job.ID)
+	}
+	return err
+}
+
+// record records how far the relay has come, if it is time.
+func (b *batch) record(ctx context.Context) error {
+	age := time.Since(b.recordedAt)
+	if b.at == "" || b.at == b.then && age < recordIdle || age < recordEvery && b.since < recordMost {
+		return nil
+	}
+	if err := b.relay.record(ctx, b.at); err != nil {
+		return err
+	}
+	b.then, b.since, b.recordedAt = b.at, 0, time.Now()
+	return nil
+}
+
+// last records how far the relay has come when it ends, so that the next one sends nothing again.
+func (b *batch) last(ctx context.Context) {
+	if b.at != "" && b.at != b.then {
+		if err := b.relay.record(context.WithoutCancel(ctx), b.at); err != nil {
+			b.Logger.Warn("weir: how far the relay has come is not recorded: some messages may be sent again", "error", err)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package weirrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// Config specifies a relay. Name, Pool, Target and Routes are required.
+type Config struct {
+	// Name is that under which the database records how far the relay has come, 1 to 100 characters. Of the processes that run a relay of this name, one
+	// passes messages on, and the others stand by.
+	Name string
+	// Pool connects to the database, directly or through a pooler in session mode, as a user with the roles weir_hub and, for dead letters, weir_enqueue.
+	// The relay holds one of its connections, and uses up to two more.
+	Pool   *pgxpool.Pool
+	Target Target
+	Routes []Route
+
+	// Since is from when on messages are relayed the first time, when nothing is recorded of a relay of this name. Zero: from now on. Earlier messages
+	// are relayed as far as they are still kept (setting message_retention).
+	Since time.Time
+
+	// MaxRecords and MaxBytes bound what is sent at once; defaults 1,000 records and 4 MiB of payloads. A single larger message is sent alone.
+	MaxRecords int
+	MaxBytes   int
+
+	// DeadLetters is the queue into which messages are enqueued that the target refuses for good, as jobs of the kind DeadLetter has. Default: the
+	// relay's name, and "-dead-letters".
+	DeadLetters string
+
+	// Logger is the log's destination; default slog.Default().
+	Logger *slog.Logger
+	// Observe, if set, is called with what the relay has done, by one goroutine at a time.
+	Observe func(Progress)
+}
+
+// Progress is what a relay has done since the last call of Observe.
+type Progress struct {
+	Sent, Dead int           // messages
+	Lag        time.Duration // from when the newest of them was read until the target had it
+	Gap        *weir.Gap     // messages may be missing; the relay goes on behind them
+	Active     bool          // this process passes messages on; otherwise it stands by
+}
+
+// DeadLetter has the arguments of the job that keeps a message which the target has refused.
+type DeadLetter struct {
+	Relay    string        `json:"relay"`
+	Position weir.Position `json:"position"`
+	Channel  string        `json:"channel"`
+	Subject  string        `json:"subject"`
+	Payload  string        `json:"payload,omitempty"`
+	Bytes    []byte        `json:"bytes,omitempty"` // the payload of a message that was published as bytes
+	Error    string        `json:"error"`
+}
+
+// Kind implements weir.Args.
+func (DeadLetter) Kind() string { return "relay.dead_letter" }
+
+const (
+	defaultRecords = 1000
+	defaultBytes   = 4 << 20
+	maxRecords     = 100_000
+	maxBytes       = 256 << 20
+
+	standbyEvery = 2 * time.Second  // between tries to become the one that passes messages on
+	aliveEvery   = 5 * time.Second  // between checks that this process still is
+	callTimeout  = 10 * time.Second // of a call of the database
+	recordEvery  = 10 * time.Second // between records of how far the relay has come, while that changes,
+	recordIdle   = time.Hour        // and while it does not: whoever is silent for relay_retention counts as gone
+	recordMost   = 50_000           // messages from one record to the next
+	retryFirst   = 100 * time.Millisecond
+	retryLast    = 15 * time.Second
+)
+
+// Run passes messages on until ctx ends. It waits out outages of the database and of the target. It returns an error that waiting can't fix: a
+// configuration that is wrong, or a database that refuses it.
+func Run(ctx context.Context, c Config) error {
+	r, err := newRelay(c)
+	if err != nil {
+		return fmt.Errorf("weirrelay: %w", err)
+	}
+	for ctx.Err() == nil {
+		err := r.stint(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
+		case store.IsRefused(err):
+			return fmt.Errorf("weirrelay: relay %s: %w", c.Name, err)
+		default:
+			r.outage.Failed("the relay "+c.Name, err)
+			sleep.For(ctx, sleep.Jitter(r.retry.next()))
+		}
+	}
+	return nil
+}
+
+// relay is owned by the goroutine of Run.
+type relay struct {
+	Config
+	client *weir.Client
+	store  *store.Store
+	router *router
+	outage *outage.Log
+	retry  backoff
+}
+
+func newRelay(c Config) (*relay, error) {
+	switch {
+	case len([]rune(c.Name)) < 1 || len([]rune(c.Name)) > 100:
+		return nil, fmt.Errorf("Config.Name must have 1 to 100 characters, got %q", c.Name)
+	case c.Pool == nil:
+		return nil, errors.New("Config.Pool is nil: set the pool of the database whose messages are relayed")
+	case c.Target == nil:
+		return nil, errors.New("Config.Target is nil: set where messages go")
+	case c.MaxRecords < 0 || c.MaxRecords > maxRecords:
+		return nil, fmt.Errorf("Config.MaxRecords must be 1 to %d, or 0 for %d, got %d", maxRecords, defaultRecords, c.MaxRecords)
+	case c.MaxBytes < 0 || c.MaxBytes > maxBytes:
+		return nil, fmt.Errorf("Config.MaxBytes must be 1 to %d, or 0 for %d, got %d", maxBytes, defaultBytes, c.MaxBytes)
+	}
+	router, err := newRouter(c.Routes)
+	if err != nil {
+		return nil, fmt.Errorf("Config.Routes: %w", err)
+	}
+	if c.MaxRecords == 0 {
+		c.MaxRecords = defaultRecords
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = defaultBytes
+	}
+	if c.DeadLetters == "" {
+		c.DeadLetters = c.Name + "-dead-letters"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observe == nil {
+		c.Observe = func(Progress) {}
+	}
+	c.Logger = c.Logger.With("relay", c.Name)
+	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router, outage: outage.New(c.Logger)}, nil
+}
+
+// stint passes messages on for as long as this process has the relay. It returns nil if another process has it.
+func (r *relay) stint(ctx context.Context) error {
+	held, stint, err := r.take(ctx)
+	if held == nil {
+		return err
+	}
+	defer held.end()
+	r.Logger.Info("weir: the relay passes messages on")
+	r.Observe(Progress{Active: true})
+	defer r.Observe(Progress{})
+
+	at, err := r.begin(stint)
+	if err != nil {
+		return held.or(err)
+	}
+	sub, err := weir.Subscribe(stint, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels, After: at, Logger: r.Logger})
+	if err != nil {
+		return held.or(err)
+	}
+	defer sub.Close()
+	r.outage.Worked("the relay " + r.Name)
+	r.retry = backoff{}
+	return held.or(r.pass(stint, sub))
+}
+
+// begin returns the position from which the relay is to go on, and records it: from then on messages are kept for it.
+func (r *relay) begin(ctx context.Context) (weir.Position, error) {
+	recorded, err := r.store.RelayPosition(ctx, r.Name)
+	if err != nil {
+		return "", err
+	}
+	at, err := r.Target.Begin(ctx, weir.Position(recorded))
+	if err != nil {
+		return "", fmt.Errorf("begin at the target: %w", err)
+	}
+	if at == "" {
+		since := r.Since
+		if since.IsZero() {
+			since = time.Now().AddDate(1, 0, 0) // behind the newest tick, whatever the server's clock says
+		}
+		before, err := r.store.FirstTickAfter(ctx, since)
+		if err != nil {
+			return "", err
+		}
+		at = weir.Position(hub.Position{Epoch: before.Epoch, Tick: before.Tick + 1}.String())
+	}
+	return at, r.record(ctx, at)
+}
+
+// record records how far the relay has come.
+func (r *relay) record(ctx context.Context, at weir.Position) error {
+	p, err := hub.ParsePosition(string(at))
+	if err != nil {
+		return fmt.Errorf("the target's position: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return r.store.RelayReached(ctx, r.Name, string(at), &p.Tick)
+}
+
+// backoff doubles from one failure to the next.
+type backoff struct{ last time.Duration }
+
+func (b *backoff) next() time.Duration {
+	b.last = min(max(2*b.last, retryFirst), retryLast)
+	return b.last
+}

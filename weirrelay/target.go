@@ -1,0 +1,50 @@
+package weirrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weir-pg/weir"
+)
+
+// Record is a message on its way to a target.
+type Record struct {
+	// ID is the same whenever this message is sent again, and no other message of the database has it: the target may tell repeats by it.
+	ID string
+	// Position follows the message in the log.
+	Position weir.Position
+
+	Channel string
+	Payload []byte
+	Binary  bool // the payload was published as bytes, not text
+
+	// Made from the route's templates.
+	Subject string
+	Key     string
+	Headers map[string]string
+}
+
+// Target is where a relay's messages go. Its methods are called by one goroutine at a time.
+type Target interface {
+	// Begin is called before the first Send, and again whenever the relay begins anew. recorded is a position up to which the target is known to have
+	// everything; it may have more, or be "", if nothing was recorded yet. Begin returns the position from which the relay is to go on: recorded, or a
+	// later one up to which the target has everything; "" if both are empty.
+	Begin(ctx context.Context, recorded weir.Position) (weir.Position, error)
+	// Send returns nil once the target has all of the records for good, in this order. After an error it may have any of them, and Send is called with
+	// the same again: those that it has are not to be doubled. An error that is a *Refused is about one record, which is not sent again.
+	Send(ctx context.Context, records []Record) error
+}
+
+// ErrMoved is a target's error when another process has sent to it what this one does not know: the relay begins anew where the target is.
+var ErrMoved = errors.New("the target has moved")
+
+// Refused is a target's error for one record that it will never take, such as one that is too large.
+type Refused struct {
+	Index int // in the records of the call
+	Err   error
+}
+
+func (r *Refused) Error() string { return fmt.Sprintf("record %d is refused: %v", r.Index, r.Err) }
+
+func (r *Refused) Unwrap() error { return r.Err }
