@@ -4874,15 +4874,12 @@ BEGIN
   RETURN weir._waits(logged.xid, logged.id, state.pos_xid, state.pos_id, state.pending, state.pending_after) OR NOT pg_visible_in_snapshot(logged.xid, arrived);
 END
 $$;
-CREATE FUNCTION weir._is_relayed_later(segment integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._is_relayed_later(tick bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
-DECLARE
-  last bigint;
 BEGIN
-  SELECT t.seq INTO last FROM weir.tick t WHERE t.segment = _is_relayed_later.segment OR t.segments & (1 << _is_relayed_later.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
   RETURN EXISTS (
     SELECT FROM (SELECT DISTINCT ON (r.relay) r.at, r.tick FROM weir.relay r ORDER BY r.relay, r.no DESC) r
-    WHERE r.tick <= last AND r.at > clock_timestamp() - (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention'));
+    WHERE r.tick <= _is_relayed_later.tick AND r.at > clock_timestamp() - (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention'));
 END
 $$;
 CREATE FUNCTION weir._is_token(token text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7289,7 +7286,7 @@ BEGIN
   END LOOP;
 END
 $$;
-CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms
+CREATE FUNCTION weir._reclaim_messages(segment integer, retention interval, for_relays boolean DEFAULT false) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_custom_plan SET lock_timeout=10ms
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -7317,6 +7314,8 @@ BEGIN
   WHERE t.segment = _reclaim_messages.segment OR t.segments & (1 << _reclaim_messages.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
   IF floor.at > clock_timestamp() - _reclaim_messages.retention THEN
     RAISE lock_not_available;  -- it was delivered late: other messages of that tick must still be kept
+  ELSIF _reclaim_messages.for_relays AND weir._is_relayed_later(floor.seq) THEN
+    RETURN false;
   END IF;
   -- Readers hold these locks only briefly, but together perhaps without a gap. So this waits, and new readers wait behind it, for
   -- at most 10 ms. Readers lock ticks first, then messages; so does this.
@@ -8549,8 +8548,9 @@ BEGIN
       INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
     END IF;
     is_short := target IS NULL AND size >= max_bytes / 2;
-    IF is_short OR age >= retention AND NOT (age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND weir._is_relayed_later(k.segment)) THEN
-      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END) THEN
+    IF is_short OR age >= retention THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END,
+                                age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND NOT is_short) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;
     END IF;
@@ -12721,7 +12721,7 @@ COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this datab
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
 COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: the outermost one has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._is_relayed_later(integer) IS 'Whether a relay that was heard of within relay_retention has not passed on the newest messages of a segment. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._is_relayed_later(bigint) IS 'Whether a relay that was heard of within relay_retention has not passed on a tick in whole. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_within(bigint,bigint) IS 'Whether a flow is another one, or a member of it, at any depth. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._jobs_after(text,text) IS 'A page of the jobs in one state, as rows, for the views: the first has 50 jobs. If there are more, the last row has no job, and says where the next page begins. Errors and locks: as for weir.jobs_page.';
@@ -12810,7 +12810,7 @@ COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bi
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._reclaim_messages(integer,interval) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
+COMMENT ON ROUTINE weir._reclaim_messages(integer,interval,boolean) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._refuse_cycle(text[],boolean[],integer[],integer[]) IS 'Refuses tasks of which some wait for each other in a circle: those with names, of which new ones are looked at; the task nrs[i] comes after befores[i] (both places in names, or NULL: one that was there before). Errors: 22023, with a circle. Locks: none. Isolation: any.';

@@ -94,6 +94,9 @@ func Run(ctx context.Context, c Config) error {
 		err := r.stint(ctx)
 		switch {
 		case ctx.Err() != nil:
+		case errors.Is(err, ErrMoved):
+			r.Logger.Warn("weir: the target has come further than this process knows: the relay begins anew", "error", err)
+			sleep.For(ctx, sleep.Jitter(r.retry.next()))
 		case err == nil:
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
 		case store.IsRefused(err):
@@ -116,14 +119,16 @@ type relay struct {
 	retry  backoff
 }
 
-func newRelay(c Config) (*relay, error) {
+// Check returns what is wrong with a configuration, apart from Pool and Target.
+func Check(c Config) error {
+	_, err := check(c)
+	return err
+}
+
+func check(c Config) (*router, error) {
 	switch {
 	case len([]rune(c.Name)) < 1 || len([]rune(c.Name)) > 100:
 		return nil, fmt.Errorf("Config.Name must have 1 to 100 characters, got %q", c.Name)
-	case c.Pool == nil:
-		return nil, errors.New("Config.Pool is nil: set the pool of the database whose messages are relayed")
-	case c.Target == nil:
-		return nil, errors.New("Config.Target is nil: set where messages go")
 	case c.MaxRecords < 0 || c.MaxRecords > maxRecords:
 		return nil, fmt.Errorf("Config.MaxRecords must be 1 to %d, or 0 for %d, got %d", maxRecords, defaultRecords, c.MaxRecords)
 	case c.MaxBytes < 0 || c.MaxBytes > maxBytes:
@@ -132,6 +137,19 @@ func newRelay(c Config) (*relay, error) {
 	router, err := newRouter(c.Routes)
 	if err != nil {
 		return nil, fmt.Errorf("Config.Routes: %w", err)
+	}
+	return router, nil
+}
+
+func newRelay(c Config) (*relay, error) {
+	router, err := check(c)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Pool == nil:
+		return nil, errors.New("Config.Pool is nil: set the pool of the database whose messages are relayed")
+	case c.Target == nil:
+		return nil, errors.New("Config.Target is nil: set where messages go")
 	}
 	if c.MaxRecords == 0 {
 		c.MaxRecords = defaultRecords

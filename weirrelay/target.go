@@ -48,3 +48,14 @@ type Refused struct {
 func (r *Refused) Error() string { return fmt.Sprintf("record %d is refused: %v", r.Index, r.Err) }
 
 func (r *Refused) Unwrap() error { return r.Err }
+
+// Behind returns those of the records that are behind a position which one of them has, and how many are not: for targets that know where they are. If none
+// has it, it returns them all.
+func Behind(records []Record, at weir.Position) (rest []Record, passed int) {
+	for i := range records {
+		if records[i].Position == at {
+			return records[i+1:], i + 1
+		}
+	}
+	return records, 0
+}

@@ -24,8 +24,9 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
 	Publish    publishCmd    `cmd:"" help:"Publish a message on a channel."`
 	Listen     listenCmd     `cmd:"" help:"Print messages as they arrive."`
+	Relay      relayCmd      `cmd:"" help:"Pass messages on to NATS JetStream, Redis or another database."`
 	Jobs       jobsCmd       `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
-	Operations operationsCmd `cmd:"" help:"List and stop bulk operations that run in the background."`
+	Operations operationsCmd `cmd:"" hidden:"" help:"List and stop bulk operations that run in the background."`
 	Queues     queuesCmd     `cmd:"" help:"List, pause and resume queues."`
 	Limits     limitsCmd     `cmd:"" help:"List, set and clear limits of queues."`
 	Flows      flowsCmd      `cmd:"" help:"List, show, create, cancel and retry flows: sets of jobs that call back."`

@@ -47,7 +47,10 @@ func (d *database) find() (url string, dev bool, err error) {
 }
 
 // pool returns a pool that has connected to the server.
-func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
+func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) { return d.poolOf(ctx, 0) }
+
+// poolOf returns a pool with at least so many connections.
+func (d *database) poolOf(ctx context.Context, connections int) (*pgxpool.Pool, error) {
 	url, dev, err := d.find()
 	if err != nil {
 		return nil, err
@@ -59,6 +62,7 @@ func (d *database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "weir"
 	}
+	config.MaxConns = max(config.MaxConns, int32(connections))
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)

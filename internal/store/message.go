@@ -206,6 +206,13 @@ func PublishBytes(ctx context.Context, q Querier, channel string, payload []byte
 	return q.QueryRow(ctx, sqlPublishBytes, channel, payload, keep).Scan(&nothing)
 }
 
+// PublishDraftsTx is PublishDrafts without a tick, in the caller's transaction.
+func PublishDraftsTx(ctx context.Context, q Querier, channels []string, payloads [][]byte, binaries []bool) error {
+	var tick, epoch, prior int64
+	var at *time.Time
+	return q.QueryRow(ctx, sqlPublishDrafts, channels, payloads, binaries, false).Scan(&tick, &epoch, &prior, &at)
+}
+
 // PublishDrafts logs messages of several publishers in one transaction. With cut, it also cuts the next tick in that transaction, if it
 // can. It returns the tick that holds these messages and no others, with Seq 0 if there is none yet, and the epoch of the previous tick.
 func (s *Store) PublishDrafts(ctx context.Context, channels []string, payloads [][]byte, binaries []bool, cut bool) (tick Tick, prior int64, err error) {

@@ -42,8 +42,9 @@ BEGIN
       INSERT INTO weir.segment (log, segment, event) VALUES ('message', k.segment, 'closed');
     END IF;
     is_short := target IS NULL AND size >= max_bytes / 2;
-    IF is_short OR age >= retention AND NOT (age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND weir._is_relayed_later(k.segment)) THEN
-      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END) THEN
+    IF is_short OR age >= retention THEN
+      IF weir._reclaim_messages(k.segment, CASE WHEN is_short THEN interval '0' ELSE retention END,
+                                age < (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention') AND NOT is_short) THEN
         RETURN 'reclaimed message ' || k.segment;
       END IF;
     END IF;
@@ -63,7 +64,7 @@ $$;
 COMMENT ON FUNCTION weir._rotate_messages IS
   'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago and relays have passed it on, or after relay_retention, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 
-CREATE OR REPLACE FUNCTION weir._reclaim_messages(segment integer, retention interval) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._reclaim_messages(segment integer, retention interval, for_relays boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -96,6 +97,8 @@ BEGIN
   WHERE t.segment = _reclaim_messages.segment OR t.segments & (1 << _reclaim_messages.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
   IF floor.at > clock_timestamp() - _reclaim_messages.retention THEN
     RAISE lock_not_available;  -- it was delivered late: other messages of that tick must still be kept
+  ELSIF _reclaim_messages.for_relays AND weir._is_relayed_later(floor.seq) THEN
+    RETURN false;
   END IF;
   -- Readers hold these locks only briefly, but together perhaps without a gap. So this waits, and new readers wait behind it, for
   -- at most 10 ms. Readers lock ticks first, then messages; so does this.
@@ -119,7 +122,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._reclaim_messages IS
-  'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
+  'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 
 CREATE OR REPLACE FUNCTION weir.rebase_messages() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

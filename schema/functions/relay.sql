@@ -78,7 +78,7 @@ $$;
 COMMENT ON FUNCTION weir._first_tick_after IS
   'The first tick that was cut after a time, of those that are kept, or the next one; and the epoch of the tick before it. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._is_relayed_later(segment integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._is_relayed_later(tick bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -86,17 +86,14 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-DECLARE
-  last bigint;
 BEGIN
-  SELECT t.seq INTO last FROM weir.tick t WHERE t.segment = _is_relayed_later.segment OR t.segments & (1 << _is_relayed_later.segment) <> 0 ORDER BY t.seq DESC LIMIT 1;
   RETURN EXISTS (
     SELECT FROM (SELECT DISTINCT ON (r.relay) r.at, r.tick FROM weir.relay r ORDER BY r.relay, r.no DESC) r
-    WHERE r.tick <= last AND r.at > clock_timestamp() - (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention'));
+    WHERE r.tick <= _is_relayed_later.tick AND r.at > clock_timestamp() - (SELECT s.value::interval FROM weir.setting s WHERE s.name = 'relay_retention'));
 END
 $$;
 COMMENT ON FUNCTION weir._is_relayed_later IS
-  'Whether a relay that was heard of within relay_retention has not passed on the newest messages of a segment. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+  'Whether a relay that was heard of within relay_retention has not passed on a tick in whole. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 
 CREATE OR REPLACE FUNCTION weir.relays() RETURNS TABLE (relay text, "position" text, reached_at timestamptz, tick bigint, newest_tick bigint, oldest_waiting timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

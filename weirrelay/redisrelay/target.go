@@ -82,6 +82,10 @@ func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Positi
 
 // Send implements weirrelay.Target.
 func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
+	records, passed := weirrelay.Behind(records, t.at)
+	if len(records) == 0 {
+		return nil
+	}
 	keys := []string{t.key}
 	place := map[string]int{}
 	last := records[len(records)-1].Position
@@ -92,7 +96,7 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 		k, ok := place[r.Subject]
 		if !ok {
 			if r.Subject == "" || r.Subject == t.key {
-				return &weirrelay.Refused{Index: i, Err: fmt.Errorf("%q is no key for messages: change the route's template", r.Subject)}
+				return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("%q is no key for messages: change the route's template", r.Subject)}
 			}
 			keys = append(keys, r.Subject)
 			k = len(keys)
@@ -118,7 +122,7 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 		if _, scanned := fmt.Sscanf(err.Error(), "WEIRKEY %d %s", &n, &is); scanned == nil && n <= len(keys) {
 			for i := range records {
 				if records[i].Subject == keys[n-1] {
-					return &weirrelay.Refused{Index: i, Err: fmt.Errorf("the key %q is a %s, not a %s", keys[n-1], is, t.Form)}
+					return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("the key %q is a %s, not a %s", keys[n-1], is, t.Form)}
 				}
 			}
 		}
@@ -132,14 +136,6 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 		return fmt.Errorf("the script has not moved the position from %q", at)
 	}
 	// An earlier try has arrived, although its answer did not; or another process has sent something.
-	for i := range records {
-		if records[i].Position == weir.Position(at) {
-			if t.at = records[i].Position; i == len(records)-1 {
-				return nil
-			}
-			return t.Send(ctx, records[i+1:])
-		}
-	}
 	return fmt.Errorf("%w: to %q", weirrelay.ErrMoved, at)
 }
 

@@ -5,17 +5,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
-
+	"github.com/weir-pg/weir/cmd/internal/refer"
 	"github.com/weir-pg/weir/cmd/internal/work"
 	"github.com/weir-pg/weir/internal/hub"
 )
@@ -26,7 +23,6 @@ import (
 var Example string
 
 const (
-	maxFile      = 1 << 20 // bytes
 	maxEndpoints = 1000
 	maxKinds     = 1000
 	maxAtOnce    = 500 // jobs that an endpoint gets at once: half of what a session may hold, because it may still have as many of other queues
@@ -91,26 +87,8 @@ func (t *target) works(o *target) bool {
 
 // readFile reads the endpoints from a file, and what it refers to from other files and the environment.
 func readFile(path string) (map[string]*target, error) {
-	text, err := readSome(path)
-	if err != nil {
-		return nil, err
-	}
 	var f file
-	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
-	if err := d.Decode(&f); err != nil {
-		var unknown *toml.StrictMissingError
-		var wrong *toml.DecodeError
-		switch {
-		case errors.As(err, &unknown):
-			names := make([]string, len(unknown.Errors))
-			for i, e := range unknown.Errors {
-				names[i] = strings.Join(e.Key(), ".")
-			}
-			err = fmt.Errorf("unknown settings: %s", strings.Join(names, ", "))
-		case errors.As(err, &wrong):
-			row, column := wrong.Position()
-			err = fmt.Errorf("line %d, column %d: %w", row, column, wrong)
-		}
+	if err := refer.TOML(path, &f); err != nil {
 		return nil, err
 	}
 	if f.CallbackURL != "" {
@@ -123,6 +101,7 @@ func readFile(path string) (map[string]*target, error) {
 	}
 	targets := make(map[string]*target, len(f.Endpoints))
 	for _, name := range slices.Sorted(maps.Keys(f.Endpoints)) {
+		var err error
 		if targets[name], err = f.Endpoints[name].resolve(name, f.CallbackURL); err != nil {
 			return nil, fmt.Errorf("endpoint %.100s: %w", name, err)
 		}
@@ -180,18 +159,18 @@ func (e endpointFile) resolve(name, callback string) (*target, error) {
 		return nil, fmt.Errorf("it gets %d jobs at once; at most %d are possible", sum, maxAtOnce)
 	}
 	for _, from := range e.Secrets {
-		text, err := lookUp(from)
+		text, err := refer.LookUp(from)
 		if err != nil {
 			return nil, fmt.Errorf("secrets: %w", err)
 		}
 		s, err := parseSecret(text)
 		if err != nil {
-			return nil, fmt.Errorf("secrets: %s is not valid: %w: make one with: echo whsec_$(openssl rand -base64 32)", hidden(from), err)
+			return nil, fmt.Errorf("secrets: %s is not valid: %w: make one with: echo whsec_$(openssl rand -base64 32)", refer.Hidden(from), err)
 		}
 		t.secrets = append(t.secrets, s)
 	}
 	for name, from := range e.Headers {
-		value, err := lookUp(from)
+		value, err := refer.LookUp(from)
 		if err == nil && (!headerName.MatchString(name) || strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.ContainsAny(value, "\r\n\x00")) {
 			err = errors.New("it is not possible")
 		}
@@ -214,41 +193,4 @@ func checkURL(text string) error {
 		return errors.New("it contains a password, which logs would show: use headers = { Authorization = \"env:NAME\" }")
 	}
 	return nil
-}
-
-// lookUp returns what a value refers to: env:NAME, file:PATH, or the value itself.
-func lookUp(from string) (string, error) {
-	if name, ok := strings.CutPrefix(from, "env:"); ok {
-		text, ok := os.LookupEnv(name)
-		if !ok {
-			return "", fmt.Errorf("the environment has no %s", name)
-		}
-		return text, nil
-	}
-	if path, ok := strings.CutPrefix(from, "file:"); ok {
-		text, err := readSome(path)
-		return strings.TrimRight(string(text), "\r\n"), err
-	}
-	return from, nil
-}
-
-// hidden is a value for people: a secret is not shown.
-func hidden(from string) string {
-	if strings.HasPrefix(from, "env:") || strings.HasPrefix(from, "file:") {
-		return from
-	}
-	return "one"
-}
-
-func readSome(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s is longer than %d bytes", path, maxFile)
-	}
-	return b, err
 }

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-pg/weir/cmd/internal/relay"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+type relayCmd struct {
+	Start  relayRunCmd    `cmd:"" name:"run" default:"withargs" help:"Run the relays of a file."`
+	List   relayListCmd   `cmd:"" help:"List relays, and how far they have come."`
+	Forget relayForgetCmd `cmd:"" help:"Forget a relay that no longer runs: messages are not kept for it any more."`
+}
+
+func (relayCmd) Help() string {
+	return `A relay reads the log of messages as a hub does, and passes messages on, each once and in order. Run it in several processes: one passes on, and the others stand by.
+
+Example:
+
+    weir relay --print-file >relay.toml
+    weir relay --file relay.toml`
+}
+
+type relayRunCmd struct {
+	File       string `type:"existingfile" placeholder:"FILE" help:"What is passed on, and where to."`
+	PrintFile  bool   `help:"Print a file with all settings, and exit."`
+	ListenHTTP string `name:"listen-http" placeholder:"ADDRESS" help:"Serve Prometheus /metrics, for example on :9188 (loopback)."`
+}
+
+func (relayRunCmd) Help() string {
+	return `Runs until Ctrl-C, and waits out outages of the database and of the targets. Its user needs the role weir_hub, and weir_enqueue for dead letters.
+
+Example:
+
+    weir relay run --file relay.toml --listen-http :9188`
+}
+
+func (c *relayRunCmd) Run(ctx context.Context, s *streams, db *database) error {
+	switch {
+	case c.PrintFile:
+		_, err := fmt.Fprint(s.out, relay.Example)
+		return err
+	case c.File == "":
+		return usagef("no file given: pass --file; --print-file prints one with all settings")
+	}
+	log := newLogger(s.err, slog.LevelInfo)
+	registry := prometheus.NewRegistry()
+	relays, err := relay.Open(ctx, relay.Config{Path: c.File, Log: log, Registerer: registry})
+	if err != nil {
+		return usagef("%s: %w", c.File, err)
+	}
+	defer relays.Close()
+	pool, err := db.poolOf(ctx, relay.Connections*relays.Len())
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if c.ListenHTTP != "" {
+		stop, err := serveHTTP("--listen-http", loopback(c.ListenHTTP), promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), "metrics", "/metrics", log)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	return relays.Run(ctx, pool)
+}
+
+// loopback is an address; without a host, that of this machine alone.
+func loopback(address string) string {
+	if strings.HasPrefix(address, ":") {
+		return "127.0.0.1" + address
+	}
+	return address
+}
+
+type relayListCmd struct{ jsonFlag }
+
+func (relayListCmd) Help() string {
+	return `POSITION is in the log that the relay reads. BEHIND is for how long the oldest message has waited that it may still have to pass on; what is recorded is up to ten seconds old.
+
+Example:
+
+    weir relay list --json`
+}
+
+type relayLine struct {
+	Name          string     `json:"name"`
+	Position      string     `json:"position"`
+	ReachedAt     time.Time  `json:"reached_at"`
+	OldestWaiting *time.Time `json:"oldest_waiting,omitempty"`
+}
+
+func (c *relayListCmd) Run(ctx context.Context, s *streams, db *database) error {
+	pool, err := db.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	all, err := store.New(pool, 0).Relays(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		lines := make([]relayLine, len(all))
+		for i, r := range all {
+			lines[i] = relayLine{r.Name, r.Position, r.ReachedAt, r.OldestWaiting}
+		}
+		return printJSON(s.out, lines)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(s.err, "weir: no relays")
+		return nil
+	}
+	var rows [][]string
+	for _, r := range all {
+		behind := "-"
+		if r.OldestWaiting != nil {
+			behind = time.Since(*r.OldestWaiting).Round(time.Second).String()
+		}
+		rows = append(rows, []string{r.Name, r.Position, ago(&r.ReachedAt), behind})
+	}
+	return table(s.out, []string{"NAME", "POSITION", "RECORDED", "BEHIND"}, rows)
+}
+
+type relayForgetCmd struct {
+	Name string `arg:"" help:"The relay's name."`
+}
+
+func (relayForgetCmd) Help() string {
+	return `A relay of the same name that runs later begins as a new one, unless its target knows better.
+
+Example:
+
+    weir relay forget orders`
+}
+
+func (c *relayForgetCmd) Run(ctx context.Context, s *streams, db *database) error {
+	pool, err := db.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	known, err := store.New(pool, 0).ForgetRelay(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return notFoundf("relay %q is not known", c.Name)
+	}
+	fmt.Fprintf(s.out, "relay %s is forgotten\n", c.Name)
+	return nil
+}
