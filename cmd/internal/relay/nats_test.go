@@ -18,7 +18,6 @@ import (
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const patience = time.Minute
 
@@ -42,7 +41,7 @@ func jetStream(t *testing.T, dir string, port int) *server.Server {
 
 func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	nc, err := nats.Connect(url, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
