@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,7 +21,7 @@ type Database struct {
 	Pool *pgxpool.Pool
 	// Name is that of the relay, unique among all that go into this database; it also has to differ from those of the database's own relays.
 	Name string
-	// Kind makes each message a job of this kind, whose args are {"channel": …, "position": …, "payload": …}, with a payload that is JSON as it is and another one as
+	// Kind is of messages alone; jobs stay jobs of their kind, with their meta, key and priority, in the queue that the route's subject names. It makes each message a job of this kind, whose args are {"channel": …, "position": …, "payload": …}, with a payload that is JSON as it is and another one as
 	// text; one that was published as bytes is in base64, under "bytes". The route's subject names the queue, and its key, if the route has one, is that of the
 	// job. "": messages are published, on the channel that the route's subject names.
 	Kind string
@@ -45,6 +46,9 @@ func (d *Database) Begin(ctx context.Context, recorded weir.Position) (weir.Posi
 
 // Send implements Target.
 func (d *Database) Send(ctx context.Context, records []Record) error {
+	if len(records) > 0 && records[0].Job != nil {
+		return d.enqueueJobs(ctx, records)
+	}
 	records, passed := Behind(records, d.at)
 	err := d.send(ctx, records)
 	if !store.IsBadArgument(err) {
@@ -129,4 +133,45 @@ func (d *Database) enqueue(ctx context.Context, tx pgx.Tx, records []Record) err
 	}
 	_, err := weir.NewClient(d.Pool).EnqueueManyTx(ctx, tx, jobs)
 	return err
+}
+
+// moved are the args of a job that stays one.
+type moved struct {
+	kind string
+	json.RawMessage
+}
+
+// Kind implements weir.Args.
+func (m moved) Kind() string { return m.kind }
+
+// keptApart is for how long a job that comes again is known to be there.
+const keptApart = 24 * time.Hour
+
+// enqueueJobs enqueues jobs that were jobs elsewhere, each once.
+func (d *Database) enqueueJobs(ctx context.Context, records []Record) error {
+	jobs := make([]weir.NewJob, len(records))
+	for i := range records {
+		r := &records[i]
+		o := &weir.Options{Queue: r.Subject, Key: r.Key, Priority: r.Job.Priority, MaxAttempts: r.Job.MaxAttempts, Unique: &weir.Unique{Key: d.Name + "/" + r.ID, Within: keptApart}}
+		if r.Job.Meta != nil {
+			o.Meta = r.Job.Meta
+		}
+		jobs[i] = weir.NewJob{Args: moved{r.Job.Kind, r.Payload}, Options: o}
+	}
+	client := weir.NewClient(d.Pool)
+	_, err := client.EnqueueMany(ctx, jobs)
+	if !store.IsBadArgument(err) || len(jobs) == 1 {
+		if store.IsBadArgument(err) {
+			return &Refused{Index: 0, Err: err}
+		}
+		return err
+	}
+	for i := range jobs { // those before it are not doubled when they are sent again
+		if _, err := client.EnqueueMany(ctx, jobs[i:i+1]); store.IsBadArgument(err) {
+			return &Refused{Index: i, Err: err}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -123,7 +123,7 @@ func (b *batch) add(i item) {
 		return // it is not in the log: a hub has passed it on without logging it
 	}
 	b.next = e.Message.Position
-	if record, ok := b.router.record(e.Message); ok {
+	if record, ok := b.router.message(b.Name, e.Message); ok {
 		b.records = append(b.records, record)
 		b.bytes += len(record.Payload)
 		b.read = time.Now()

@@ -1,6 +1,7 @@
 package weirrelay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,11 +122,11 @@ type relay struct {
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
 func Check(c Config) error {
-	_, err := check(c)
+	_, err := check(c, false)
 	return err
 }
 
-func check(c Config) (*router, error) {
+func check(c Config, jobs bool) (*router, error) {
 	switch {
 	case len([]rune(c.Name)) < 1 || len([]rune(c.Name)) > 100:
 		return nil, fmt.Errorf("Config.Name must have 1 to 100 characters, got %q", c.Name)
@@ -134,32 +135,26 @@ func check(c Config) (*router, error) {
 	case c.MaxBytes < 0 || c.MaxBytes > maxBytes:
 		return nil, fmt.Errorf("Config.MaxBytes must be 1 to %d, or 0 for %d, got %d", maxBytes, defaultBytes, c.MaxBytes)
 	}
-	router, err := newRouter(c.Routes)
+	router, err := newRouter(c.Routes, jobs)
 	if err != nil {
 		return nil, fmt.Errorf("Config.Routes: %w", err)
 	}
 	return router, nil
 }
 
-func newRelay(c Config) (*relay, error) {
-	router, err := check(c)
+// complete checks the configuration, and fills in what is not set.
+func (c *Config) complete(jobs bool) (*router, error) {
+	router, err := check(*c, jobs)
 	switch {
 	case err != nil:
 		return nil, err
 	case c.Pool == nil:
-		return nil, errors.New("Config.Pool is nil: set the pool of the database whose messages are relayed")
+		return nil, errors.New("Config.Pool is nil: set the pool of the database from which is relayed")
 	case c.Target == nil:
-		return nil, errors.New("Config.Target is nil: set where messages go")
+		return nil, errors.New("Config.Target is nil: set what is relayed to")
 	}
-	if c.MaxRecords == 0 {
-		c.MaxRecords = defaultRecords
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = defaultBytes
-	}
-	if c.DeadLetters == "" {
-		c.DeadLetters = c.Name + "-dead-letters"
-	}
+	c.MaxRecords, c.MaxBytes = cmp.Or(c.MaxRecords, defaultRecords), cmp.Or(c.MaxBytes, defaultBytes)
+	c.DeadLetters = cmp.Or(c.DeadLetters, c.Name+"-dead-letters")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -167,6 +162,14 @@ func newRelay(c Config) (*relay, error) {
 		c.Observe = func(Progress) {}
 	}
 	c.Logger = c.Logger.With("relay", c.Name)
+	return router, nil
+}
+
+func newRelay(c Config) (*relay, error) {
+	router, err := c.complete(false)
+	if err != nil {
+		return nil, err
+	}
 	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router, outage: outage.New(c.Logger)}, nil
 }
 
@@ -185,7 +188,7 @@ func (r *relay) stint(ctx context.Context) error {
 	if err != nil {
 		return held.or(err)
 	}
-	sub, err := weir.Subscribe(stint, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels, After: at, Logger: r.Logger})
+	sub, err := weir.Subscribe(stint, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
 	if err != nil {
 		return held.or(err)
 	}

@@ -1,91 +1,146 @@
 package weirrelay
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Route says what becomes of the messages of some channels. Subject, Key and the values of Headers are templates, in which {channel}, {position} and
-// {payload.FIELD} are replaced; {payload.order.id} is the id in the object order of a JSON payload, and empty if there is none.
+// Route says what becomes of the messages of some channels, or of the jobs of a queue. Subject, Key and the values of Headers are templates, in which
+// {payload.FIELD} is replaced, and of messages {channel} and {position}, of jobs {queue}, {kind}, {key} and {id}. {payload.order.id} is the id in the
+// object order of a JSON payload, or of a job's args, and empty if there is none.
 type Route struct {
-	Channels string            // a channel or a pattern, such as orders.>
-	Subject  string            // the target's subject, stream or topic; default {channel}
-	Key      string            // by which the target orders or partitions; default {channel}
-	Headers  map[string]string // optional
+	Channels string // of messages: a channel or a pattern, such as orders.>
+	Queue    string // of jobs
+
+	Subject string            // the target's subject, stream or topic; default {channel}, or {queue}
+	Key     string            // by which the target orders or partitions; default {channel}, or {key}
+	Headers map[string]string // optional
 }
 
-// router gives messages what the first route that selects their channel says.
+// router gives messages and jobs what the first route that selects them says.
 type router struct {
-	routes   []route
-	channels []string // what to subscribe to
+	routes []route
+	jobs   bool
 }
 
 type route struct {
-	filter       hub.Filter
+	Route
+	filter       hub.Filter // of messages
 	subject, key template
 	headers      map[string]template
 	names        []string // of the headers, sorted
 }
 
-func newRouter(routes []Route) (*router, error) {
+func newRouter(routes []Route, jobs bool) (*router, error) {
 	if len(routes) == 0 {
-		return nil, fmt.Errorf("no routes are given: a route names the channels that are relayed")
+		return nil, errors.New("no routes are given: a route names what is relayed")
 	}
-	r := &router{}
+	r := &router{jobs: jobs}
 	for _, given := range routes {
-		filter, err := hub.ParseFilter(given.Channels)
-		if err != nil {
-			return nil, err
+		made := route{Route: given, headers: map[string]template{}}
+		fields, subject, key := messageFields, "{channel}", "{channel}"
+		var err error
+		if jobs {
+			fields, subject, key = jobFields, "{queue}", "{key}"
+			if given.Queue == "" || given.Channels != "" {
+				err = errors.New("a route of jobs names a queue, and no channels")
+			}
+		} else if given.Queue != "" {
+			err = errors.New("a route of messages names channels, and no queue")
+		} else {
+			made.filter, err = hub.ParseFilter(given.Channels)
 		}
-		made := route{filter: filter, headers: map[string]template{}}
-		for _, part := range []struct {
-			into           *template
-			text, standard string
-		}{{&made.subject, given.Subject, "{channel}"}, {&made.key, given.Key, "{channel}"}} {
-			if part.text == "" {
-				part.text = part.standard
-			}
-			if *part.into, err = parseTemplate(part.text); err != nil {
-				return nil, err
-			}
+		if err == nil {
+			made.subject, err = parseTemplate(cmp.Or(given.Subject, subject), fields)
+		}
+		if err == nil {
+			made.key, err = parseTemplate(cmp.Or(given.Key, key), fields)
 		}
 		for name, text := range given.Headers {
-			if made.headers[name], err = parseTemplate(text); err != nil {
-				return nil, err
+			if err == nil {
+				made.headers[name], err = parseTemplate(text, fields)
 			}
 			made.names = append(made.names, name)
 		}
+		if err != nil {
+			return nil, err
+		}
 		slices.Sort(made.names)
 		r.routes = append(r.routes, made)
-		r.channels = append(r.channels, given.Channels)
 	}
 	return r, nil
 }
 
-// record returns the message as a target gets it; false: no route selects it.
-func (r *router) record(m *weir.Message) (Record, bool) {
+// channels returns what to subscribe to.
+func (r *router) channels() []string {
+	all := make([]string, len(r.routes))
 	for i := range r.routes {
-		route := &r.routes[i]
-		if !route.filter.Match(m.Channel) {
-			continue
+		all[i] = r.routes[i].Channels
+	}
+	return all
+}
+
+// message returns the message as a target gets it; false: no route selects it.
+func (r *router) message(relay string, m *weir.Message) (Record, bool) {
+	for i := range r.routes {
+		if route := &r.routes[i]; route.filter.Match(m.Channel) {
+			v := values{payload: m.Payload, of: func(name string) string {
+				if name == "channel" {
+					return m.Channel
+				}
+				return string(m.Position)
+			}}
+			return route.fill(Record{ID: relay + "/" + string(m.Position), Position: m.Position, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary}, &v), true
 		}
-		v := values{message: m}
-		made := Record{ID: string(m.Position), Position: m.Position, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary, Subject: route.subject.with(&v), Key: route.key.with(&v)}
-		if len(route.names) > 0 {
-			made.Headers = make(map[string]string, len(route.names))
-			for _, name := range route.names {
-				made.Headers[name] = route.headers[name].with(&v)
-			}
-		}
-		return made, true
 	}
 	return Record{}, false
 }
+
+// job returns the job as a target gets it.
+func (r *router) job(relay string, job *weir.Job[json.RawMessage]) Record {
+	id := strconv.FormatInt(job.ID, 10)
+	v := values{payload: job.Args, of: func(name string) string {
+		switch name {
+		case "queue":
+			return job.Queue
+		case "kind":
+			return job.Kind
+		case "key":
+			return job.Key
+		}
+		return id
+	}}
+	made := Record{ID: relay + "/" + id, Payload: job.Args, Job: &job.JobMeta}
+	for i := range r.routes {
+		if r.routes[i].Queue == job.Queue {
+			return r.routes[i].fill(made, &v)
+		}
+	}
+	return made
+}
+
+// fill adds what the route's templates make.
+func (r *route) fill(made Record, v *values) Record {
+	made.Subject, made.Key = r.subject.with(v), r.key.with(v)
+	if len(r.names) > 0 {
+		made.Headers = make(map[string]string, len(r.names))
+		for _, name := range r.names {
+			made.Headers[name] = r.headers[name].with(v)
+		}
+	}
+	return made
+}
+
+var messageFields, jobFields = []string{"channel", "position"}, []string{"queue", "kind", "key", "id"}
 
 // template is a text with places for values.
 type template []part
@@ -95,7 +150,7 @@ type part struct {
 	field []string // what stands here instead; nil: the text
 }
 
-func parseTemplate(text string) (template, error) {
+func parseTemplate(text string, fields []string) (template, error) {
 	var t template
 	for rest := text; rest != ""; {
 		before, after, found := strings.Cut(rest, "{")
@@ -107,9 +162,9 @@ func parseTemplate(text string) (template, error) {
 		}
 		name, next, closed := strings.Cut(after, "}")
 		field := strings.Split(name, ".")
-		known := name == "channel" || name == "position" || field[0] == "payload" && len(field) > 1 && !slices.Contains(field, "")
+		known := slices.Contains(fields, name) || field[0] == "payload" && len(field) > 1 && !slices.Contains(field, "")
 		if !closed || !known {
-			return nil, fmt.Errorf("template %q: {%s is not one of {channel}, {position} and {payload.FIELD}", text, name)
+			return nil, fmt.Errorf("template %q: {%s is not one of {%s} and {payload.FIELD}", text, name, strings.Join(fields, "}, {"))
 		}
 		t = append(t, part{field: field})
 		rest = next
@@ -132,25 +187,24 @@ func (p part) with(v *values) string {
 	switch {
 	case p.field == nil:
 		return p.text
-	case p.field[0] == "channel":
-		return v.message.Channel
-	case p.field[0] == "position":
-		return string(v.message.Position)
+	case p.field[0] == "payload" && len(p.field) > 1:
+		return v.inPayload(p.field[1:])
 	}
-	return v.payload(p.field[1:])
+	return v.of(p.field[0])
 }
 
-// values are those of one message. Its payload is parsed when it is first asked for.
+// values are those of one message or job. Its payload is parsed when it is first asked for.
 type values struct {
-	message *weir.Message
+	of      func(name string) string
+	payload []byte
 	parsed  bool
 	object  any
 }
 
-func (v *values) payload(field []string) string {
+func (v *values) inPayload(field []string) string {
 	if !v.parsed {
 		v.parsed = true
-		d := json.NewDecoder(strings.NewReader(string(v.message.Payload)))
+		d := json.NewDecoder(bytes.NewReader(v.payload))
 		d.UseNumber()
 		if d.Decode(&v.object) != nil {
 			v.object = nil
@@ -170,7 +224,7 @@ func (v *values) payload(field []string) string {
 	case json.Number:
 		return at.String()
 	case bool:
-		return fmt.Sprint(at)
+		return strconv.FormatBool(at)
 	}
 	return ""
 }

@@ -8,16 +8,18 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-// Record is a message on its way to a target.
+// Record is a message or a job on its way to a target.
 type Record struct {
-	// ID is the same whenever this message is sent again, and no other message of the database has it: the target may tell repeats by it.
+	// ID is the same whenever this record is sent again, and no other of this relay has it: the target may tell repeats by it.
 	ID string
-	// Position follows the message in the log.
-	Position weir.Position
 
-	Channel string
-	Payload []byte
-	Binary  bool // the payload was published as bytes, not text
+	Position weir.Position // of a message: it follows it in the log
+	Channel  string
+	Binary   bool // the payload was published as bytes, not text
+
+	Job *weir.JobMeta // of a job
+
+	Payload []byte // of a message; the args of a job
 
 	// Made from the route's templates.
 	Subject string
@@ -25,9 +27,9 @@ type Record struct {
 	Headers map[string]string
 }
 
-// Target is where a relay's messages go. Its methods are called by one goroutine at a time.
+// Target is where a relay's messages go, or its jobs. Its methods are called by one goroutine at a time.
 type Target interface {
-	// Begin is called before the first Send, and again whenever the relay begins anew. recorded is a position up to which the target is known to have
+	// Begin is called before the first Send, and again whenever the relay begins anew. In a relay of jobs, there are no positions. recorded is a position up to which the target is known to have
 	// everything; it may have more, or be "", if nothing was recorded yet. Begin returns the position from which the relay is to go on: recorded, or a
 	// later one up to which the target has everything; "" if both are empty.
 	Begin(ctx context.Context, recorded weir.Position) (weir.Position, error)
@@ -53,7 +55,7 @@ func (r *Refused) Unwrap() error { return r.Err }
 // has it, it returns them all.
 func Behind(records []Record, at weir.Position) (rest []Record, passed int) {
 	for i := range records {
-		if records[i].Position == at {
+		if at != "" && records[i].Position == at {
 			return records[i+1:], i + 1
 		}
 	}

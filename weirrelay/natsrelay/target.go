@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,9 +16,12 @@ import (
 	"github.com/weir-pg/weir/weirrelay"
 )
 
-// Config specifies a target. Conn and Stream are required.
+// Config specifies a target. Conn, Name and Stream are required.
 type Config struct {
+	// Conn had better be opened with nats.ReconnectBufSize(-1): then what is sent while it is disconnected is sent again in order, rather than buffered in part.
 	Conn *nats.Conn
+	// Name is the relay's.
+	Name string
 	// Stream is the name of the stream that stores what is relayed: it must exist, and have the subjects that the routes make. Its duplicate window should
 	// be at least a minute: within it the stream itself drops repeats. A stream that allows atomic publishing (NATS 2.12) keeps the order of the log even if a
 	// connection is lost while messages are sent; otherwise some that are sent again may come after later ones.
@@ -30,6 +34,11 @@ type Config struct {
 const (
 	HeaderChannel  = "Weir-Channel"
 	HeaderPosition = "Weir-Position"
+	// of jobs:
+	HeaderJob   = "Weir-Job" // the id
+	HeaderQueue = "Weir-Queue"
+	HeaderKind  = "Weir-Kind"
+	HeaderKey   = "Weir-Key" // if it has one
 )
 
 const (
@@ -57,6 +66,8 @@ func New(c Config) (*Target, error) {
 	switch {
 	case c.Conn == nil:
 		return nil, errors.New("natsrelay: Config.Conn is nil: connect with nats.Connect")
+	case c.Name == "":
+		return nil, errors.New("natsrelay: Config.Name is empty: give the relay's")
 	case c.Stream == "":
 		return nil, errors.New("natsrelay: Config.Stream is empty: name the stream that stores what is relayed")
 	}
@@ -121,9 +132,11 @@ func (t *Target) readEnd(ctx context.Context) error {
 		if err != nil {
 			return failed(err)
 		}
-		if p := m.Headers().Get(HeaderPosition); p != "" {
-			t.seen[m.Headers().Get(jetstream.MsgIDHeader)] = struct{}{}
-			t.newest = weir.Position(p)
+		if id := m.Headers().Get(jetstream.MsgIDHeader); strings.HasPrefix(id, t.Name+"/") {
+			t.seen[id] = struct{}{}
+			if p := m.Headers().Get(HeaderPosition); p != "" {
+				t.newest = weir.Position(p)
+			}
 		}
 		read = meta.Sequence.Stream
 		if meta.NumPending == 0 { // the last ones may have been deleted
@@ -188,7 +201,15 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 }
 
 func message(r *weirrelay.Record) *nats.Msg {
-	m := &nats.Msg{Subject: r.Subject, Data: r.Payload, Header: nats.Header{HeaderChannel: {r.Channel}, HeaderPosition: {string(r.Position)}}}
+	m := &nats.Msg{Subject: r.Subject, Data: r.Payload, Header: make(nats.Header, 5+len(r.Headers))}
+	if r.Job == nil {
+		m.Header[HeaderChannel], m.Header[HeaderPosition] = []string{r.Channel}, []string{string(r.Position)}
+	} else {
+		m.Header[HeaderJob], m.Header[HeaderQueue], m.Header[HeaderKind] = []string{strconv.FormatInt(r.Job.ID, 10)}, []string{r.Job.Queue}, []string{r.Job.Kind}
+		if r.Job.Key != "" {
+			m.Header[HeaderKey] = []string{r.Job.Key}
+		}
+	}
 	for name, value := range r.Headers {
 		m.Header[name] = []string{value}
 	}

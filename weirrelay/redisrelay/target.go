@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +20,7 @@ type Form string
 
 const (
 	// Stream adds an entry to the stream that the route's subject names, with the fields channel, position, payload and, if the route makes another one, key,
-	// and the route's headers. Its id is the tick and the index of the message's position, which grow; after the log was set back by a failover, it is a time.
+	// and the route's headers; of a job, with the fields job (its id), queue, kind, key and payload (its args). The entry's id is the tick and the index of the message's position, which grow; after the log was set back by a failover, it is a time.
 	Stream Form = "stream"
 	// List pushes the payload to the left end of the list that the route's subject names; workers pop from the right.
 	List Form = "list"
@@ -28,7 +29,7 @@ const (
 // Config specifies a target. Client and Name are required.
 type Config struct {
 	Client redis.UniversalClient
-	// Name is the relay's. Its position is in the key weir:relay:NAME.
+	// Name is the relay's. Its position is in the key weir:relay:NAME; and for a day the id of each job that it has passed on, in weir:relay:NAME:ID.
 	Name string
 	// Form is stream by default.
 	Form Form
@@ -86,57 +87,82 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 	if len(records) == 0 {
 		return nil
 	}
-	keys := []string{t.key}
-	place := map[string]int{}
 	last := records[len(records)-1].Position
-	args := make([]any, 0, 5+8*len(records))
-	args = append(args, string(t.at), string(last), string(t.Form), t.MaxLength)
+	call := call{target: t, keys: []string{t.key}, place: map[string]int{}, args: []any{string(t.at), string(last), string(t.Form), t.MaxLength}}
 	for i := range records {
-		r := &records[i]
-		k, ok := place[r.Subject]
-		if !ok {
-			if r.Subject == "" || r.Subject == t.key {
-				return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("%q is no key for messages: change the route's template", r.Subject)}
-			}
-			keys = append(keys, r.Subject)
-			k = len(keys)
-			place[r.Subject] = k
+		if err := call.add(&records[i]); err != nil {
+			return &weirrelay.Refused{Index: passed + i, Err: err}
 		}
-		if t.Form == List {
-			args = append(args, k, r.Payload)
-			continue
-		}
-		fields := []any{"channel", r.Channel, "position", string(r.Position), "payload", r.Payload}
-		if r.Key != r.Channel {
-			fields = append(fields, "key", r.Key)
-		}
-		for name, value := range r.Headers {
-			fields = append(fields, name, value)
-		}
-		args = append(append(args, k, id(r.Position), len(fields)), fields...)
 	}
-	at, err := send.Run(ctx, t.Client, keys, args...).Text()
+	at, err := send.Run(ctx, t.Client, call.keys, call.args...).Text()
 	if err != nil {
 		var n int
 		var is string
-		if _, scanned := fmt.Sscanf(err.Error(), "WEIRKEY %d %s", &n, &is); scanned == nil && n <= len(keys) {
+		if _, scanned := fmt.Sscanf(err.Error(), "WEIRKEY %d %s", &n, &is); scanned == nil && n >= 1 && n <= len(call.keys) {
 			for i := range records {
-				if records[i].Subject == keys[n-1] {
-					return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("the key %q is a %s, not a %s", keys[n-1], is, t.Form)}
+				if records[i].Subject == call.keys[n-1] {
+					return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("the key %q is a %s, not a %s", call.keys[n-1], is, t.Form)}
 				}
 			}
 		}
 		return err
 	}
-	switch weir.Position(at) {
-	case last:
-		t.at = last
-		return nil
-	case t.at:
-		return fmt.Errorf("the script has not moved the position from %q", at)
+	if weir.Position(at) != last {
+		// An earlier try has arrived, although its answer did not; or another process has sent something.
+		return fmt.Errorf("%w: to %q", weirrelay.ErrMoved, at)
 	}
-	// An earlier try has arrived, although its answer did not; or another process has sent something.
-	return fmt.Errorf("%w: to %q", weirrelay.ErrMoved, at)
+	t.at = last
+	return nil
+}
+
+// call is a call of the script.
+type call struct {
+	target *Target
+	keys   []string
+	place  map[string]int // of a key in keys, from 1
+	args   []any
+}
+
+func (c *call) key(name string) int {
+	k, ok := c.place[name]
+	if !ok {
+		c.keys = append(c.keys, name)
+		k = len(c.keys)
+		c.place[name] = k
+	}
+	return k
+}
+
+// add adds a record.
+func (c *call) add(r *weirrelay.Record) error {
+	if r.Subject == "" || strings.HasPrefix(r.Subject, "weir:relay:") {
+		return fmt.Errorf("%q is no key for what is relayed: change the route's template", r.Subject)
+	}
+	once := 0 // the key that says whether a job is there already; 0: messages have positions
+	if r.Job != nil {
+		once = c.key(c.target.key + ":" + strconv.FormatInt(r.Job.ID, 10))
+	}
+	c.args = append(c.args, c.key(r.Subject), once)
+	if c.target.Form == List {
+		c.args = append(c.args, r.Payload)
+		return nil
+	}
+	at := "*"
+	var fields []any
+	if r.Job != nil {
+		fields = []any{"job", r.Job.ID, "queue", r.Job.Queue, "kind", r.Job.Kind, "key", r.Key, "payload", r.Payload}
+	} else {
+		at = id(r.Position)
+		fields = []any{"channel", r.Channel, "position", string(r.Position), "payload", r.Payload}
+		if r.Key != r.Channel {
+			fields = append(fields, "key", r.Key)
+		}
+	}
+	for name, value := range r.Headers {
+		fields = append(fields, name, value)
+	}
+	c.args = append(append(c.args, at, len(fields)), fields...)
+	return nil
 }
 
 // id is a position as the id of an entry.

@@ -2,6 +2,7 @@
 package relay
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type relayFile struct {
 
 type routeFile struct {
 	Channels string            `toml:"channels"`
+	Queue    string            `toml:"queue"`
 	Subject  string            `toml:"subject"`
 	Key      string            `toml:"key"`
 	Headers  map[string]string `toml:"headers"`
@@ -65,27 +67,34 @@ type databaseFile struct {
 
 var relayName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
-// read reads the relays of a file, without their pools and targets.
-func read(path string) (map[string]relayFile, map[string]weirrelay.Config, error) {
-	var f file
-	if err := refer.TOML(path, &f); err != nil {
-		return nil, nil, err
-	}
-	if len(f.Relays) < 1 || len(f.Relays) > maxRelays {
-		return nil, nil, fmt.Errorf("it has %d relays: write 1 to %d, each under [relay.NAME]", len(f.Relays), maxRelays)
-	}
-	configs := map[string]weirrelay.Config{}
-	for _, name := range slices.Sorted(maps.Keys(f.Relays)) {
-		c, err := f.Relays[name].config(name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("relay %.100s: %w", name, err)
-		}
-		configs[name] = c
-	}
-	return f.Relays, configs, nil
+// plan is one relay of a file, without its pool and target.
+type plan struct {
+	relayFile
+	config weirrelay.Config
+	jobs   bool // it passes on jobs, not messages
 }
 
-func (f relayFile) config(name string) (c weirrelay.Config, err error) {
+// read reads the relays of a file, in the order of their names.
+func read(path string) ([]plan, error) {
+	var f file
+	if err := refer.TOML(path, &f); err != nil {
+		return nil, err
+	}
+	if len(f.Relays) < 1 || len(f.Relays) > maxRelays {
+		return nil, fmt.Errorf("it has %d relays: write 1 to %d, each under [relay.NAME]", len(f.Relays), maxRelays)
+	}
+	var plans []plan
+	for _, name := range slices.Sorted(maps.Keys(f.Relays)) {
+		p, err := f.Relays[name].plan(name)
+		if err != nil {
+			return nil, fmt.Errorf("relay %.100s: %w", name, err)
+		}
+		plans = append(plans, p)
+	}
+	return plans, nil
+}
+
+func (f relayFile) plan(name string) (p plan, err error) {
 	targets := 0
 	for _, given := range []bool{f.NATS != nil, f.Redis != nil, f.Database != nil} {
 		if given {
@@ -94,20 +103,42 @@ func (f relayFile) config(name string) (c weirrelay.Config, err error) {
 	}
 	switch {
 	case !relayName.MatchString(name):
-		return c, errors.New("its name must have 1 to 100 letters, digits, - and _")
+		return p, errors.New("its name must have 1 to 100 letters, digits, - and _")
 	case targets != 1:
-		return c, fmt.Errorf("it has %d targets: give one of nats, redis and database, as in [relay.%s.nats]", targets, name)
+		return p, fmt.Errorf("it has %d targets: give one of nats, redis and database, as in [relay.%s.nats]", targets, name)
 	case len(f.Routes) == 0:
-		return c, errors.New(`it has no routes: name channels, as in route = [{ channels = "orders.>" }]`)
+		return p, errors.New(`it has no routes: name channels, as in route = [{ channels = "orders.>" }], or a queue of jobs, as in route = [{ queue = "mail" }]`)
 	}
-	c = weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}
-	if c.Since, err = since(f.Since); err != nil {
-		return c, err
-	}
+	p = plan{relayFile: f, config: weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}, jobs: f.Routes[0].Queue != ""}
 	for _, r := range f.Routes {
-		c.Routes = append(c.Routes, weirrelay.Route(r))
+		p.config.Routes = append(p.config.Routes, weirrelay.Route(r))
 	}
-	return c, weirrelay.Check(c)
+	if p.jobs {
+		switch {
+		case f.Since != "" || f.DeadLetters != "":
+			return p, errors.New("since and dead_letters are for messages: a relay of jobs passes on all jobs of its queues, and those that the target refuses have failed")
+		case f.Database != nil && f.Database.Kind != "":
+			return p, errors.New("database.kind is for messages: jobs keep their kind")
+		}
+		return p, weirrelay.CheckJobs(p.jobsConfig())
+	}
+	if p.config.Since, err = since(f.Since); err != nil {
+		return p, err
+	}
+	return p, weirrelay.Check(p.config)
+}
+
+func (p plan) jobsConfig() weirrelay.JobsConfig {
+	c := p.config
+	return weirrelay.JobsConfig{Name: c.Name, Pool: c.Pool, Target: c.Target, Routes: c.Routes, MaxRecords: c.MaxRecords, MaxBytes: c.MaxBytes, Logger: c.Logger, Observe: c.Observe}
+}
+
+// run runs the relay.
+func (p plan) run(ctx context.Context) error {
+	if p.jobs {
+		return weirrelay.RunJobs(ctx, p.jobsConfig())
+	}
+	return weirrelay.Run(ctx, p.config)
 }
 
 func since(text string) (time.Time, error) {

@@ -18,7 +18,6 @@ import (
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 )
 
-
 const patience = time.Minute
 
 // jetStream starts a NATS server with JetStream, which stores in dir, on a port; 0: any.
@@ -148,7 +147,7 @@ func getsEveryMessageOnce(t *testing.T, atomic bool) {
 			t.Fatal(err)
 		}
 	}
-	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Stream: "ORDERS"})
+	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "orders", Stream: "ORDERS"})
 	if err != nil {
 		t.Fatal(err)
 	}

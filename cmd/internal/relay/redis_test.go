@@ -51,7 +51,6 @@ func startRedis(t *testing.T) *redisServer {
 func (s *redisServer) start() {
 	s.t.Helper()
 	s.cmd = exec.Command("redis-server", "--port", s.port, "--bind", "127.0.0.1", "--dir", s.dir, "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--loglevel", "warning")
-	s.cmd.Stdout, s.cmd.Stderr = os.Stderr, os.Stderr
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/weir-pg/weir/weirrelay"
 )
 
 // Connections is how many connections of a pool each relay needs.
@@ -27,13 +23,13 @@ type Config struct {
 
 // Relays are those of a file.
 type Relays struct {
-	configs []weirrelay.Config
-	close   []func()
+	plans []plan
+	close []func()
 }
 
 // Open reads the file, and prepares to connect to the targets.
 func Open(ctx context.Context, c Config) (*Relays, error) {
-	files, configs, err := read(c.Path)
+	plans, err := read(c.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -41,34 +37,34 @@ func Open(ctx context.Context, c Config) (*Relays, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := &Relays{}
-	for _, name := range slices.Sorted(maps.Keys(configs)) {
-		config := configs[name]
-		target, end, err := files[name].target(ctx, name, c.Log.With("relay", name))
+	all := &Relays{plans: plans}
+	for i := range plans {
+		p := &plans[i]
+		target, end, err := p.target(ctx, p.config.Name, c.Log.With("relay", p.config.Name))
 		if err != nil {
 			all.Close()
-			return nil, fmt.Errorf("relay %s: %w", name, err)
+			return nil, fmt.Errorf("relay %s: %w", p.config.Name, err)
 		}
-		config.Target, config.Logger, config.Observe = target, c.Log, m.observer(name)
-		all.configs, all.close = append(all.configs, config), append(all.close, end)
+		all.close = append(all.close, end)
+		p.config.Target, p.config.Logger, p.config.Observe = target, c.Log, m.observer(p.config.Name)
 	}
 	return all, nil
 }
 
 // Len returns how many relays there are.
-func (r *Relays) Len() int { return len(r.configs) }
+func (r *Relays) Len() int { return len(r.plans) }
 
 // Run runs all relays on the pool's database, until ctx ends, or one of them can't go on.
 func (r *Relays) Run(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	errs := make([]error, len(r.configs))
+	errs := make([]error, len(r.plans))
 	var running sync.WaitGroup
-	for i, c := range r.configs {
-		c.Pool = pool
+	for i, p := range r.plans {
+		p.config.Pool = pool
 		running.Go(func() {
 			defer stop()
-			errs[i] = weirrelay.Run(ctx, c)
+			errs[i] = p.run(ctx)
 		})
 	}
 	running.Wait()

@@ -56,7 +56,7 @@ func (f natsFile) target(name string, log *slog.Logger) (weirrelay.Target, func(
 	if err != nil {
 		return nil, nil, fmt.Errorf("nats: %w", err)
 	}
-	t, err := natsrelay.New(natsrelay.Config{Conn: conn, Stream: f.Stream, Domain: f.Domain})
+	t, err := natsrelay.New(natsrelay.Config{Conn: conn, Name: name, Stream: f.Stream, Domain: f.Domain})
 	if err != nil {
 		conn.Close()
 		return nil, nil, err
