@@ -135,15 +135,6 @@ func (d *Database) enqueue(ctx context.Context, tx pgx.Tx, records []Record) err
 	return err
 }
 
-// moved are the args of a job that stays one.
-type moved struct {
-	kind string
-	json.RawMessage
-}
-
-// Kind implements weir.Args.
-func (m moved) Kind() string { return m.kind }
-
 // keptApart is for how long a job that comes again is known to be there.
 const keptApart = 24 * time.Hour
 
@@ -156,7 +147,7 @@ func (d *Database) enqueueJobs(ctx context.Context, records []Record) error {
 		if r.Job.Meta != nil {
 			o.Meta = r.Job.Meta
 		}
-		jobs[i] = weir.NewJob{Args: moved{r.Job.Kind, r.Payload}, Options: o}
+		jobs[i] = weir.NewJob{Args: raw{r.Job.Kind, r.Payload}, Options: o}
 	}
 	client := weir.NewClient(d.Pool)
 	_, err := client.EnqueueMany(ctx, jobs)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -19,27 +21,26 @@ type hold struct {
 	done   chan struct{} // closed when watch has ended
 }
 
-// take takes the relay, and returns a context that ends when the hold is lost. Both are nil if another process has it.
-func (r *relay) take(ctx context.Context) (*hold, context.Context, error) {
+// take takes the relay, until the hold's context ends. It returns nil if another process has it.
+func take(ctx context.Context, pool *pgxpool.Pool, name string) (*hold, error) {
 	asked, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := r.Pool.Acquire(asked)
+	conn, err := pool.Acquire(asked)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	locked, err := store.LockRelay(asked, conn.Conn(), r.Name)
-	if err != nil || !locked {
-		if err == nil {
-			conn.Release()
-		} else {
-			discard(conn)
-		}
-		return nil, nil, err
+	locked, err := store.LockRelay(asked, conn.Conn(), name)
+	if err != nil {
+		discard(conn)
+		return nil, err
+	} else if !locked {
+		conn.Release()
+		return nil, nil
 	}
 	h := &hold{conn: conn, done: make(chan struct{})}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
 	go h.watch()
-	return h, h.ctx, nil
+	return h, nil
 }
 
 // watch ends the hold when its session has ended.
@@ -77,4 +78,55 @@ func discard(conn *pgxpool.Conn) {
 	defer cancel()
 	conn.Conn().Close(ctx) //nolint:errcheck // it is of no use any more
 	conn.Release()
+}
+
+// holder holds a relay for one of the processes that run it.
+type holder struct {
+	name    string
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	outage  *outage.Log
+	observe func(Progress)
+	retry   backoff
+}
+
+func (h *holder) what() string { return "the relay " + h.name }
+
+// worked says that a stint has begun well.
+func (h *holder) worked() {
+	h.outage.Worked(h.what())
+	h.retry = backoff{}
+}
+
+// run runs stints until ctx ends, each while this process holds the relay. It waits out what waiting can fix.
+func (h *holder) run(ctx context.Context, stint func(context.Context) error) error {
+	for ctx.Err() == nil {
+		held, err := h.try(ctx, stint)
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, ErrMoved):
+			h.log.Warn("weir: another process has gone further than this one knows: the relay begins anew", "error", err)
+			sleep.For(ctx, sleep.Jitter(h.retry.next()))
+		case err == nil && !held:
+			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
+		case store.IsRefused(err):
+			return fmt.Errorf("weirrelay: relay %s: %w", h.name, err)
+		default:
+			h.outage.Failed(h.what(), err)
+			sleep.For(ctx, sleep.Jitter(h.retry.next()))
+		}
+	}
+	return nil
+}
+
+func (h *holder) try(ctx context.Context, stint func(context.Context) error) (held bool, err error) {
+	hold, err := take(ctx, h.pool, h.name)
+	if hold == nil {
+		return false, err
+	}
+	defer hold.end()
+	h.log.Info("weir: the relay passes messages on")
+	h.observe(Progress{Active: true})
+	defer h.observe(Progress{})
+	return true, hold.or(stint(hold.ctx))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/outage"
-	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -91,33 +90,16 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("weirrelay: %w", err)
 	}
-	for ctx.Err() == nil {
-		err := r.stint(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case errors.Is(err, ErrMoved):
-			r.Logger.Warn("weir: the target has come further than this process knows: the relay begins anew", "error", err)
-			sleep.For(ctx, sleep.Jitter(r.retry.next()))
-		case err == nil:
-			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
-		case store.IsRefused(err):
-			return fmt.Errorf("weirrelay: relay %s: %w", c.Name, err)
-		default:
-			r.outage.Failed("the relay "+c.Name, err)
-			sleep.For(ctx, sleep.Jitter(r.retry.next()))
-		}
-	}
-	return nil
+	return r.holder.run(ctx, r.stint)
 }
 
 // relay is owned by the goroutine of Run.
 type relay struct {
 	Config
+	holder
 	client *weir.Client
 	store  *store.Store
 	router *router
-	outage *outage.Log
-	retry  backoff
 }
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
@@ -170,32 +152,23 @@ func newRelay(c Config) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router, outage: outage.New(c.Logger)}, nil
+	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router,
+		holder: holder{name: c.Name, pool: c.Pool, log: c.Logger, outage: outage.New(c.Logger), observe: c.Observe}}, nil
 }
 
-// stint passes messages on for as long as this process has the relay. It returns nil if another process has it.
+// stint passes messages on for as long as this process has the relay.
 func (r *relay) stint(ctx context.Context) error {
-	held, stint, err := r.take(ctx)
-	if held == nil {
+	at, err := r.begin(ctx)
+	if err != nil {
 		return err
 	}
-	defer held.end()
-	r.Logger.Info("weir: the relay passes messages on")
-	r.Observe(Progress{Active: true})
-	defer r.Observe(Progress{})
-
-	at, err := r.begin(stint)
+	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
 	if err != nil {
-		return held.or(err)
-	}
-	sub, err := weir.Subscribe(stint, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
-	if err != nil {
-		return held.or(err)
+		return err
 	}
 	defer sub.Close()
-	r.outage.Worked("the relay " + r.Name)
-	r.retry = backoff{}
-	return held.or(r.pass(stint, sub))
+	r.worked()
+	return r.pass(ctx, sub)
 }
 
 // begin returns the position from which the relay is to go on, and records it: from then on messages are kept for it.

@@ -1,0 +1,140 @@
+package natsrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weir-pg/weir/weirrelay"
+)
+
+// SourceConfig specifies a source. Conn and Stream are required.
+type SourceConfig struct {
+	Conn *nats.Conn
+	// Stream is the name of a stream, whose messages are read, and left there: it keeps them by its limits, and is no work queue.
+	Stream string
+	// Subject, if set, is the subject, or pattern, of the messages that are read.
+	Subject string
+	// Domain is the JetStream domain; "": that of the server.
+	Domain string
+	// New begins with messages that arrive from now on, if nothing is recorded of the relay; otherwise it begins with the oldest.
+	New bool
+}
+
+// Source implements weirrelay.Source: it reads a stream in the order of its sequence numbers. Its positions are the time at which the stream was created, and a
+// number: so a stream that was deleted and made anew is told from the old one, and is read from its beginning.
+type Source struct {
+	SourceConfig
+	js       jetstream.JetStream
+	stream   jetstream.Stream
+	created  string
+	last     uint64 // the number of the message that was read last
+	messages jetstream.MessagesContext
+	lost     error // to be returned by the next call of Next
+}
+
+// NewSource returns a source. Whoever opened the connection closes it.
+func NewSource(c SourceConfig) (*Source, error) {
+	switch {
+	case c.Conn == nil:
+		return nil, errors.New("natsrelay: SourceConfig.Conn is nil: connect with nats.Connect")
+	case c.Stream == "":
+		return nil, errors.New("natsrelay: SourceConfig.Stream is empty: name the stream that is read")
+	}
+	s := &Source{SourceConfig: c}
+	var err error
+	if c.Domain == "" {
+		s.js, err = jetstream.New(c.Conn)
+	} else {
+		s.js, err = jetstream.NewWithDomain(c.Conn, c.Domain)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("natsrelay: %w", err)
+	}
+	return s, nil
+}
+
+// Begin implements weirrelay.Source.
+func (s *Source) Begin(ctx context.Context, position string) error {
+	if s.messages != nil {
+		s.messages.Stop()
+		s.messages = nil
+	}
+	var err error
+	if s.stream, err = s.js.Stream(ctx, s.Stream); err != nil {
+		return fmt.Errorf("stream %s: %w", s.Stream, err)
+	}
+	info := s.stream.CachedInfo()
+	s.created, s.last, s.lost = strconv.FormatInt(info.Created.UnixMicro(), 10), 0, nil
+	created, number, _ := strings.Cut(position, ".")
+	n, err := strconv.ParseUint(number, 10, 64)
+	switch {
+	case position == "" && s.New:
+		s.last = info.State.LastSeq
+	case position == "":
+	case err != nil:
+		return fmt.Errorf("position %q is not one of a stream: it must have the form created.number", position)
+	case created != s.created:
+		s.lost = &weirrelay.Lost{What: fmt.Sprintf("the stream %s was deleted and made anew: it is read from its beginning", s.Stream)}
+	default:
+		s.last = n
+		if n > info.State.LastSeq {
+			s.last, s.lost = info.State.LastSeq, &weirrelay.Lost{What: fmt.Sprintf("the stream %s has %d messages, and %d were read: it was set back", s.Stream, info.State.LastSeq, n)}
+		} else if info.State.FirstSeq > n+1 && s.Subject == "" {
+			s.lost = &weirrelay.Lost{What: fmt.Sprintf("the stream %s no longer has its messages %d to %d", s.Stream, n+1, info.State.FirstSeq-1)}
+		}
+	}
+	c := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: s.last + 1}
+	if s.Subject != "" {
+		c.FilterSubjects = []string{s.Subject}
+	}
+	consumer, err := s.stream.OrderedConsumer(ctx, c)
+	if err != nil {
+		return fmt.Errorf("stream %s: read it: %w", s.Stream, err)
+	}
+	if s.messages, err = consumer.Messages(); err != nil {
+		return fmt.Errorf("stream %s: read it: %w", s.Stream, err)
+	}
+	return nil
+}
+
+// linger is how long Next waits for more messages, once it has one.
+const linger = 2 * time.Millisecond
+
+// Next implements weirrelay.Source.
+func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arrival, position string, err error) {
+	if s.lost != nil {
+		err, s.lost = s.lost, nil
+		return nil, "", err
+	}
+	wait := ctx
+	for len(arrived) < most {
+		m, err := s.messages.Next(jetstream.NextContext(wait))
+		if err != nil && len(arrived) > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			break
+		} else if err != nil {
+			return nil, "", err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, "", err
+		}
+		if meta.Sequence.Stream <= s.last { // the consumer was made anew, and has begun earlier
+			continue
+		}
+		s.last = meta.Sequence.Stream
+		arrived = append(arrived, weirrelay.Arrival{Subject: m.Subject(), ID: strconv.FormatUint(s.last, 10), Payload: m.Data(), Key: m.Headers().Get(HeaderKey)})
+		if len(arrived) == 1 {
+			var cancel context.CancelFunc
+			wait, cancel = context.WithTimeout(ctx, linger)
+			defer cancel()
+		}
+	}
+	return arrived, s.created + "." + strconv.FormatUint(s.last, 10), nil
+}

@@ -1,0 +1,125 @@
+package redisrelay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-pg/weir/weirrelay"
+)
+
+// SourceConfig specifies a source. Client and Stream are required.
+type SourceConfig struct {
+	Client redis.UniversalClient
+	// Stream is the key of a stream, whose entries are read, and left there.
+	Stream string
+	// Field is the field with the payload; default payload. An entry without it has its fields as a JSON object.
+	Field string
+	// New begins with entries that arrive from now on, if nothing is recorded of the relay; otherwise it begins with the oldest.
+	New bool
+}
+
+// Source implements weirrelay.Source: it reads a stream in the order of its ids, which are its positions.
+type Source struct {
+	SourceConfig
+	last string
+	lost error // to be returned by the next call of Next
+}
+
+// NewSource returns a source. Whoever made the client closes it.
+func NewSource(c SourceConfig) (*Source, error) {
+	switch {
+	case c.Client == nil:
+		return nil, errors.New("redisrelay: SourceConfig.Client is nil: make one with redis.NewClient")
+	case c.Stream == "":
+		return nil, errors.New("redisrelay: SourceConfig.Stream is empty: give the key of the stream that is read")
+	case c.Field == "":
+		c.Field = "payload"
+	}
+	return &Source{SourceConfig: c}, nil
+}
+
+// Begin implements weirrelay.Source.
+func (s *Source) Begin(ctx context.Context, position string) error {
+	s.last, s.lost = position, nil
+	if position == "" && !s.New {
+		s.last = "0-0"
+		return nil
+	}
+	info, err := s.Client.XInfoStream(ctx, s.Stream).Result()
+	if err != nil && !strings.Contains(err.Error(), "no such key") {
+		return fmt.Errorf("stream %s: %w", s.Stream, err)
+	}
+	switch {
+	case position == "" && err == nil:
+		s.last = info.LastGeneratedID
+	case position == "":
+		s.last = "0-0"
+	case err != nil:
+		s.last, s.lost = "0-0", &weirrelay.Lost{What: fmt.Sprintf("the stream %s is gone: it is read from its beginning when it is there again", s.Stream)}
+	case before(info.LastGeneratedID, position):
+		s.last, s.lost = info.LastGeneratedID, &weirrelay.Lost{What: fmt.Sprintf("the stream %s ends at %s, and was read up to %s: it was set back, or made anew; what it has now is skipped", s.Stream, info.LastGeneratedID, position)}
+	case before(position, info.MaxDeletedEntryID):
+		s.lost = &weirrelay.Lost{What: fmt.Sprintf("entries of the stream %s between %s and %s were deleted", s.Stream, position, info.MaxDeletedEntryID)}
+	}
+	return nil
+}
+
+// block is how long one read waits.
+const block = 5 * time.Second
+
+// Next implements weirrelay.Source.
+func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arrival, position string, err error) {
+	if s.lost != nil {
+		err, s.lost = s.lost, nil
+		return nil, "", err
+	}
+	for {
+		streams, err := s.Client.XRead(ctx, &redis.XReadArgs{Streams: []string{s.Stream, s.last}, Count: int64(most), Block: block}).Result()
+		if errors.Is(err, redis.Nil) && ctx.Err() == nil {
+			continue
+		} else if err != nil {
+			return nil, "", err
+		}
+		for _, e := range streams[0].Messages {
+			a, err := s.arrival(e)
+			if err != nil {
+				return nil, "", err
+			}
+			arrived = append(arrived, a)
+			s.last = e.ID
+		}
+		return arrived, s.last, nil
+	}
+}
+
+func (s *Source) arrival(e redis.XMessage) (a weirrelay.Arrival, err error) {
+	a = weirrelay.Arrival{Subject: s.Stream, ID: e.ID}
+	a.Key, _ = e.Values["key"].(string)
+	if payload, ok := e.Values[s.Field].(string); ok {
+		a.Payload = []byte(payload)
+		return a, nil
+	}
+	a.Payload, err = json.Marshal(e.Values)
+	return a, err
+}
+
+// before reports whether an entry's id lies before another's. What is not an id lies before none.
+func before(a, b string) bool {
+	am, as, err1 := parse(a)
+	bm, bs, err2 := parse(b)
+	return err1 == nil && err2 == nil && (am < bm || am == bm && as < bs)
+}
+
+func parse(id string) (ms, seq uint64, err error) {
+	m, s, _ := strings.Cut(id, "-")
+	ms, err1 := strconv.ParseUint(m, 10, 64)
+	seq, err2 := strconv.ParseUint(s, 10, 64)
+	return ms, seq, errors.Join(err1, err2)
+}
