@@ -93,14 +93,17 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// These packages import only the standard library and the trees listed here.
 	for path, trees := range map[string][]string{
-		"":                {pgx, module + "/internal"},
-		"weircrypt":       {module, module + "/internal/sealed"},
-		"weirui":          {pgx, module},
-		"weirtest":        {pgx, module},
-		"schema":          {pgx},
-		"internal/store":  {pgx},
-		"internal/testdb": {pgx, module + "/schema"},
-		"internal/model":  nil,
+		"":                     {pgx, module + "/internal"},
+		"weircrypt":            {module, module + "/internal/sealed"},
+		"weirui":               {pgx, module},
+		"weirtest":             {pgx, module},
+		"weirrelay":            {pgx, module},
+		"weirrelay/natsrelay":  {module, "github.com/nats-io"},
+		"weirrelay/redisrelay": {module, "github.com/redis/go-redis"},
+		"schema":               {pgx},
+		"internal/store":       {pgx},
+		"internal/testdb":      {pgx, module + "/schema"},
+		"internal/model":       nil,
 	} {
 		for _, imported := range own[path].Imports {
 			if !standard(imported) && !within(imported, trees...) {
@@ -111,7 +114,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// Users of the library depend on pgx and its dependencies, and on nothing else.
 	if pool, ok := all[pgx+"/pgxpool"]; ok {
-		for _, dep := range slices.Concat(own[""].Deps, own["weirtest"].Deps, own["weirui"].Deps) {
+		for _, dep := range slices.Concat(own[""].Deps, own["weirtest"].Deps, own["weirui"].Deps, own["weirrelay"].Deps) {
 			if !standard(dep) && !within(dep, module, pgx) && !slices.Contains(pool.Deps, dep) {
 				t.Errorf("the library depends on %s: find the internal package that imports it with go list -deps", dep)
 			}
@@ -138,8 +141,8 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 				t.Errorf("%s imports %s: only the commands may", path, imported)
 			}
 		}
-		if strings.Contains("/"+path, "/internal/") && !within(path, "cmd/internal/engine", "cmd/bench/internal/jobs", "cmd/internal/ui", "cmd/internal/oidc") && slices.Contains(p.Deps, module) {
-			t.Errorf("%s imports the root package: of the internal packages, only those that measure it may, and those of the web UI, which is made of it", path)
+		if strings.Contains("/"+path, "/internal/") && !within(path, "cmd/internal/engine", "cmd/bench/internal/jobs", "cmd/internal/ui", "cmd/internal/oidc", "cmd/internal/relay") && slices.Contains(p.Deps, module) {
+			t.Errorf("%s imports the root package: of the internal packages, only those that measure it may, and those of the web UI and of relays, which are made of it", path)
 		}
 	}
 

@@ -190,7 +190,7 @@ func TestSettingsCanBeRead(t *testing.T) {
 	for _, s := range settings {
 		got[s.Queue+"/"+s.Name] = s.Value
 	}
-	if len(got) != 10 || got["/completed_retention"] != "2 days" || got["default/ageing"] != "00:00:00" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
+	if len(got) != 11 || got["/completed_retention"] != "2 days" || got["default/ageing"] != "00:00:00" || got["default/backoff"] != "00:00:05" || got["default/backoff_limit"] != "01:00:00" {
 		t.Errorf("settings: %v", got)
 	}
 	// Failed jobs are kept no shorter than the others, and the setting says so.

@@ -20,7 +20,7 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 		}
 	}
 	fmt.Fprintf(w, `  --database=URL   PostgreSQL to work with. Default: DATABASE_URL, or a weir dev running here.
-Also: storage, completion, version. Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
+Also: operations, storage, completion, version. Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
 `, exitOK, exitFailure, exitUsage, exitNotFound, exitUnreachable, exitInterrupted)
 	return nil
 }

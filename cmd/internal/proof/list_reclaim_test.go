@@ -135,6 +135,8 @@ func TestAnOldSnapshotIsRefusedAfterEveryTruncate(t *testing.T) {
 			list = `SELECT FROM weir.limits() WHERE $1 > 0`
 		} else if table == "flow" || table == "edge" || table == "fold" || table == "arrival" {
 			list = `SELECT FROM weir.flow_info($1)`
+		} else if table == "relay" {
+			list = `SELECT FROM weir.relays() WHERE $1 > 0`
 		} else if table == "operation" {
 			list = `SELECT FROM weir.operations() WHERE $1 > 0`
 		}

@@ -36,6 +36,13 @@ type relayFile struct {
 	NATS        *natsFile     `toml:"nats"`
 	Redis       *redisFile    `toml:"redis"`
 	Database    *databaseFile `toml:"database"`
+
+	// Of a relay that makes jobs of another broker's messages:
+	FromNATS  *fromNATSFile  `toml:"from_nats"`
+	FromRedis *fromRedisFile `toml:"from_redis"`
+	Queue     string         `toml:"queue"`
+	Kind      string         `toml:"kind"`
+	Key       string         `toml:"key"`
 }
 
 type routeFile struct {
@@ -52,6 +59,17 @@ type natsFile struct {
 	Domain      string `toml:"domain"`
 	Credentials string `toml:"credentials"`
 	TLSCA       string `toml:"tls_ca"`
+}
+
+type fromNATSFile struct {
+	natsFile
+	Subject string `toml:"subject"`
+}
+
+type fromRedisFile struct {
+	URL    string `toml:"url"`
+	Stream string `toml:"stream"`
+	Field  string `toml:"field"`
 }
 
 type redisFile struct {
@@ -71,7 +89,8 @@ var relayName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 type plan struct {
 	relayFile
 	config weirrelay.Config
-	jobs   bool // it passes on jobs, not messages
+	jobs   bool              // it passes on jobs, not messages
+	source *weirrelay.Source // it makes jobs of this source's messages; nil: it passes on
 }
 
 // read reads the relays of a file, in the order of their names.
@@ -95,25 +114,24 @@ func read(path string) ([]plan, error) {
 }
 
 func (f relayFile) plan(name string) (p plan, err error) {
-	targets := 0
-	for _, given := range []bool{f.NATS != nil, f.Redis != nil, f.Database != nil} {
-		if given {
-			targets++
-		}
-	}
+	p = plan{relayFile: f, config: weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}}
+	targets, sources := count(f.NATS != nil, f.Redis != nil, f.Database != nil), count(f.FromNATS != nil, f.FromRedis != nil)
 	switch {
 	case !relayName.MatchString(name):
 		return p, errors.New("its name must have 1 to 100 letters, digits, - and _")
-	case targets != 1:
-		return p, fmt.Errorf("it has %d targets: give one of nats, redis and database, as in [relay.%s.nats]", targets, name)
+	case sources == 1 && targets == 0:
+		return p, p.asSource()
+	case targets != 1 || sources != 0:
+		return p, fmt.Errorf("it has %d targets and %d sources: give one of nats, redis, database, from_nats and from_redis, as in [relay.%s.nats]", targets, sources, name)
+	case f.Queue != "" || f.Kind != "" || f.Key != "":
+		return p, errors.New("queue, kind and key are for relays with from_nats or from_redis: otherwise they belong into a route")
 	case len(f.Routes) == 0:
 		return p, errors.New(`it has no routes: name channels, as in route = [{ channels = "orders.>" }], or a queue of jobs, as in route = [{ queue = "mail" }]`)
 	}
-	p = plan{relayFile: f, config: weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}, jobs: f.Routes[0].Queue != ""}
 	for _, r := range f.Routes {
 		p.config.Routes = append(p.config.Routes, weirrelay.Route(r))
 	}
-	if p.jobs {
+	if p.jobs = f.Routes[0].Queue != ""; p.jobs {
 		switch {
 		case f.Since != "" || f.DeadLetters != "":
 			return p, errors.New("since and dead_letters are for messages: a relay of jobs passes on all jobs of its queues, and those that the target refuses have failed")
@@ -128,6 +146,33 @@ func (f relayFile) plan(name string) (p plan, err error) {
 	return p, weirrelay.Check(p.config)
 }
 
+// asSource checks a relay that makes jobs.
+func (p *plan) asSource() error {
+	f := p.relayFile
+	switch {
+	case len(f.Routes) > 0 || f.MaxBytes != 0 || f.DeadLetters != "":
+		return errors.New("route, max_bytes and dead_letters are for relays that pass on: one with from_nats or from_redis has queue, kind and key")
+	case f.Since != "" && f.Since != "now" && f.Since != "oldest":
+		return fmt.Errorf(`since = %q: with from_nats or from_redis, write "now" or "oldest"`, f.Since)
+	}
+	p.source = new(weirrelay.Source)
+	return weirrelay.CheckFrom(p.fromConfig())
+}
+
+func count(given ...bool) (n int) {
+	for _, is := range given {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
+func (p plan) fromConfig() weirrelay.FromConfig {
+	c := p.config
+	return weirrelay.FromConfig{Name: c.Name, Pool: c.Pool, Source: *p.source, Queue: p.Queue, Kind: p.Kind, Key: p.Key, MaxRecords: c.MaxRecords, Logger: c.Logger, Observe: c.Observe}
+}
+
 func (p plan) jobsConfig() weirrelay.JobsConfig {
 	c := p.config
 	return weirrelay.JobsConfig{Name: c.Name, Pool: c.Pool, Target: c.Target, Routes: c.Routes, MaxRecords: c.MaxRecords, MaxBytes: c.MaxBytes, Logger: c.Logger, Observe: c.Observe}
@@ -135,7 +180,10 @@ func (p plan) jobsConfig() weirrelay.JobsConfig {
 
 // run runs the relay.
 func (p plan) run(ctx context.Context) error {
-	if p.jobs {
+	switch {
+	case p.source != nil:
+		return weirrelay.RunFrom(ctx, p.fromConfig())
+	case p.jobs:
 		return weirrelay.RunJobs(ctx, p.jobsConfig())
 	}
 	return weirrelay.Run(ctx, p.config)

@@ -40,13 +40,13 @@ func Open(ctx context.Context, c Config) (*Relays, error) {
 	all := &Relays{plans: plans}
 	for i := range plans {
 		p := &plans[i]
-		target, end, err := p.target(ctx, p.config.Name, c.Log.With("relay", p.config.Name))
+		end, err := p.connect(ctx, c.Log.With("relay", p.config.Name))
 		if err != nil {
 			all.Close()
 			return nil, fmt.Errorf("relay %s: %w", p.config.Name, err)
 		}
 		all.close = append(all.close, end)
-		p.config.Target, p.config.Logger, p.config.Observe = target, c.Log, m.observer(p.config.Name)
+		p.config.Logger, p.config.Observe = c.Log, m.observer(p.config.Name)
 	}
 	return all, nil
 }

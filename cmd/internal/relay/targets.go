@@ -17,24 +17,58 @@ import (
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
-// target returns a relay's target, and what closes it. Brokers that can't be reached are waited for.
-func (f relayFile) target(ctx context.Context, name string, log *slog.Logger) (weirrelay.Target, func(), error) {
+// connect gives a relay its target or source, and returns what closes it. Brokers that can't be reached are waited for.
+func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err error) {
+	name := p.config.Name
 	switch {
-	case f.NATS != nil:
-		return f.NATS.target(name, log)
-	case f.Redis != nil:
-		return f.Redis.target(name)
+	case p.NATS != nil:
+		conn, err := p.NATS.dial(name, log)
+		if err != nil {
+			return nil, fmt.Errorf("nats: %w", err)
+		}
+		p.config.Target, err = natsrelay.New(natsrelay.Config{Conn: conn, Name: name, Stream: p.NATS.Stream, Domain: p.NATS.Domain})
+		return closing(conn.Close, err)
+	case p.FromNATS != nil:
+		conn, err := p.FromNATS.dial(name, log)
+		if err != nil {
+			return nil, fmt.Errorf("from_nats: %w", err)
+		}
+		*p.source, err = natsrelay.NewSource(natsrelay.SourceConfig{Conn: conn, Stream: p.FromNATS.Stream, Domain: p.FromNATS.Domain, Subject: p.FromNATS.Subject, New: p.Since != "oldest"})
+		return closing(conn.Close, err)
+	case p.Redis != nil:
+		client, err := openRedis(p.Redis.URL)
+		if err != nil {
+			return nil, fmt.Errorf("redis: %w", err)
+		}
+		p.config.Target, err = redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(p.Redis.Form), MaxLength: p.Redis.MaxLength})
+		return closing(func() { client.Close() }, err)
+	case p.FromRedis != nil:
+		client, err := openRedis(p.FromRedis.URL)
+		if err != nil {
+			return nil, fmt.Errorf("from_redis: %w", err)
+		}
+		*p.source, err = redisrelay.NewSource(redisrelay.SourceConfig{Client: client, Stream: p.FromRedis.Stream, Field: p.FromRedis.Field, New: p.Since != "oldest"})
+		return closing(func() { client.Close() }, err)
 	}
-	return f.Database.target(ctx, name)
+	p.config.Target, end, err = p.Database.target(ctx, name)
+	return end, err
 }
 
-func (f natsFile) target(name string, log *slog.Logger) (weirrelay.Target, func(), error) {
-	url, err := refer.LookUp(f.URL)
-	if err == nil && url == "" {
-		err = errors.New("it is empty: give it, as in nats://127.0.0.1:4222")
-	}
+// closing closes at once if there was an error.
+func closing(end func(), err error) (func(), error) {
 	if err != nil {
-		return nil, nil, fmt.Errorf("nats.url: %w", err)
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
+func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
+	url, err := refer.LookUp(f.URL)
+	if err != nil {
+		return nil, fmt.Errorf("url: %w", err)
+	} else if url == "" {
+		return nil, errors.New("url is empty: give it, as in nats://127.0.0.1:4222")
 	}
 	options := []nats.Option{
 		nats.Name("weir relay " + name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, time.Second),
@@ -52,34 +86,19 @@ func (f natsFile) target(name string, log *slog.Logger) (weirrelay.Target, func(
 	if f.TLSCA != "" {
 		options = append(options, nats.RootCAs(f.TLSCA))
 	}
-	conn, err := nats.Connect(url, options...)
-	if err != nil {
-		return nil, nil, fmt.Errorf("nats: %w", err)
-	}
-	t, err := natsrelay.New(natsrelay.Config{Conn: conn, Name: name, Stream: f.Stream, Domain: f.Domain})
-	if err != nil {
-		conn.Close()
-		return nil, nil, err
-	}
-	return t, conn.Close, nil
+	return nats.Connect(url, options...)
 }
 
-func (f redisFile) target(name string) (weirrelay.Target, func(), error) {
-	url, err := refer.LookUp(f.URL)
+func openRedis(from string) (*redis.Client, error) {
+	url, err := refer.LookUp(from)
 	if err != nil {
-		return nil, nil, fmt.Errorf("redis.url: %w", err)
+		return nil, fmt.Errorf("url: %w", err)
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {
-		return nil, nil, errors.New("redis.url is not valid: write it as redis://user:password@host:6379/0") // the library's error may show the password
+		return nil, errors.New("url is not valid: write it as redis://user:password@host:6379/0") // the library's error may show the password
 	}
-	client := redis.NewClient(options)
-	t, err := redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(f.Form), MaxLength: f.MaxLength})
-	if err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-	return t, func() { client.Close() }, nil
+	return redis.NewClient(options), nil
 }
 
 func (f databaseFile) target(ctx context.Context, name string) (weirrelay.Target, func(), error) {
