@@ -48,11 +48,7 @@ GRANT EXECUTE ON FUNCTION weir.watch_table, weir.unwatch_table, weir.watched_tab
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
-<<<<<<< HEAD
 GRANT EXECUTE ON FUNCTION weir.revocations, weir.disconnect, weir.revoke, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;
-=======
-GRANT EXECUTE ON FUNCTION weir.revocations, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;
 GRANT EXECUTE ON FUNCTION weir._relay_reached, weir._relay_position, weir._first_tick_after TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.relays TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.forget_relay TO weir_operate;
->>>>>>> 54fe1bc (A relay passes messages on to NATS JetStream and to Redis, each once and in order)
