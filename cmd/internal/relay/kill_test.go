@@ -25,7 +25,7 @@ import (
 func process(t *testing.T, as string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "WEIR_TEST_AS="+as)
+	cmd.Env = append(os.Environ(), asVariable+"="+as)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

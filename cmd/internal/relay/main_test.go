@@ -16,9 +16,11 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestMain also serves as the programs that tests kill: this binary, with WEIR_TEST_AS in its environment.
+// asVariable says, in the environment of this binary, which of the programs it is that tests kill.
+const asVariable = "WEIR_TEST_AS"
+
 func TestMain(m *testing.M) {
-	switch os.Getenv("WEIR_TEST_AS") {
+	switch os.Getenv(asVariable) {
 	case "nats":
 		fail(asNATS(os.Args[1], os.Args[2]))
 	case "relay":

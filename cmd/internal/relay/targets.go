@@ -41,14 +41,14 @@ func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err e
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 		p.config.Target, err = redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(p.Redis.Form), MaxLength: p.Redis.MaxLength})
-		return closing(func() { client.Close() }, err)
+		return closing(func() { _ = client.Close() }, err)
 	case p.FromRedis != nil:
 		client, err := openRedis(p.FromRedis.URL)
 		if err != nil {
 			return nil, fmt.Errorf("from_redis: %w", err)
 		}
 		*p.source, err = redisrelay.NewSource(redisrelay.SourceConfig{Client: client, Stream: p.FromRedis.Stream, Field: p.FromRedis.Field, New: p.Since != "oldest"})
-		return closing(func() { client.Close() }, err)
+		return closing(func() { _ = client.Close() }, err)
 	}
 	p.config.Target, end, err = p.Database.target(ctx, name)
 	return end, err
