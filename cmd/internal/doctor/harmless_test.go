@@ -136,7 +136,7 @@ func TestAWholeExaminationTakesLittle(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("the time that processes take is read in /proc")
 	}
-	const sessions, active, looking = 500, 20, 10 * time.Second
+	const sessions, active, looking = 500, 20, 20 * time.Second
 	url := pgtest.Server(t, map[string]string{"max_connections": "520"}).URL("postgres")
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
