@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -100,6 +101,10 @@ func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
 	if h := p.local[at]; h != nil {
 		h.connections++
 		delete(p.leaving, at)
+		if !bytes.Equal(h.info, info) { // of a newer token
+			h.info = info
+			p.announce(entry{Channel: on, User: user, Info: info}, p.rooms.update)
+		}
 		return true
 	}
 	if p.sizes[on] >= maxRoom || len(p.local) >= maxLocal {
@@ -108,11 +113,15 @@ func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
 	}
 	p.local[at] = &here{1, info}
 	p.sizes[on]++
-	e := entry{Channel: on, User: user, Info: info}
-	p.rooms.join(e)
-	p.dirty[on] = struct{}{}
-	p.out.Users = append(p.out.Users, e)
+	p.announce(entry{Channel: on, User: user, Info: info}, p.rooms.join)
 	return true
+}
+
+// announce notes a change at this hub, and tells it to the others.
+func (p *Presence) announce(e entry, note func(entry)) {
+	note(e)
+	p.dirty[e.Channel] = struct{}{}
+	p.out.Users = append(p.out.Users, e)
 }
 
 // count counts connections that are not listed.

@@ -9,7 +9,10 @@ type remote struct {
 	silent int // own beats since it was last heard
 	users  map[place]json.RawMessage
 	more   map[string]int
-	stale  map[place]struct{} // members from before its last reset that have not been announced again
+	number int64 // of its last frame
+
+	stale     map[place]struct{}  // members from before its last reset that have not been announced again
+	staleMore map[string]struct{} // the same for channels with members that are counted
 }
 
 // place is a user on a channel.
@@ -35,6 +38,10 @@ func (p *Presence) receive(f frame) {
 		for at := range r.users {
 			r.stale[at] = struct{}{}
 		}
+		r.staleMore = map[string]struct{}{}
+		for channel := range r.more {
+			r.staleMore[channel] = struct{}{}
+		}
 	case f.Hello:
 		p.asked = true
 	case f.Beat:
@@ -57,7 +64,10 @@ func (p *Presence) receive(f frame) {
 		for at := range r.stale {
 			p.remove(r, at)
 		}
-		r.stale = nil
+		for channel := range r.staleMore {
+			p.countRemote(r, channel, 0)
+		}
+		r.stale, r.staleMore = nil, nil
 	}
 }
 
@@ -69,18 +79,26 @@ func (p *Presence) apply(r *remote, f frame) {
 			continue
 		}
 		delete(r.stale, at)
-		if _, known := r.users[at]; !known {
+		if _, known := r.users[at]; known {
+			p.rooms.update(e)
+		} else {
 			p.rooms.join(e)
 		}
 		r.users[at] = e.Info
 		p.dirty[e.Channel] = struct{}{}
 	}
 	for channel, n := range f.More {
-		p.rooms.addMore(channel, n-r.more[channel])
-		p.dirty[channel] = struct{}{}
-		if r.more[channel] = n; n == 0 {
-			delete(r.more, channel)
-		}
+		delete(r.staleMore, channel)
+		p.countRemote(r, channel, n)
+	}
+}
+
+// countRemote notes how many members of a channel a hub counts, and does not list.
+func (p *Presence) countRemote(r *remote, channel string, n int) {
+	p.rooms.addMore(channel, n-r.more[channel])
+	p.dirty[channel] = struct{}{}
+	if r.more[channel] = n; n == 0 {
+		delete(r.more, channel)
 	}
 }
 
@@ -98,9 +116,8 @@ func (p *Presence) forget(hub string) {
 	for at := range r.users {
 		p.remove(r, at)
 	}
-	for channel, n := range r.more {
-		p.rooms.addMore(channel, -n)
-		p.dirty[channel] = struct{}{}
+	for channel := range r.more {
+		p.countRemote(r, channel, 0)
 	}
 	delete(p.remotes, hub)
 }

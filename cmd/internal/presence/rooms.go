@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -12,9 +13,8 @@ type rooms map[string]*room
 // room is a channel with members.
 type room struct {
 	users   map[string]*member
-	more    int // members that are counted, and not listed
-	joined  map[string]struct{}
-	left    map[string]struct{} // since the last event
+	more    int                 // members that are counted, and not listed
+	touched map[string]struct{} // users who have joined, left, or changed their info since the last event
 	changed bool
 }
 
@@ -27,7 +27,7 @@ type member struct {
 func (all rooms) of(channel string) *room {
 	r := all[channel]
 	if r == nil {
-		r = &room{users: map[string]*member{}, joined: map[string]struct{}{}, left: map[string]struct{}{}}
+		r = &room{users: map[string]*member{}, touched: map[string]struct{}{}}
 		all[channel] = r
 	}
 	return r
@@ -39,10 +39,24 @@ func (all rooms) join(e entry) {
 	if m == nil {
 		m = &member{}
 		r.users[e.User] = m
-		r.note(r.joined, r.left, e.User)
+		r.note(e.User)
 	}
 	m.hubs++
-	m.info = e.Info
+	r.describe(m, e)
+}
+
+// update notes what is known of a member now.
+func (all rooms) update(e entry) {
+	if r := all[e.Channel]; r != nil && r.users[e.User] != nil {
+		r.describe(r.users[e.User], e)
+	}
+}
+
+func (r *room) describe(m *member, e entry) {
+	if !bytes.Equal(m.info, e.Info) {
+		m.info = e.Info
+		r.note(e.User)
+	}
 }
 
 func (all rooms) leave(channel, user string) {
@@ -53,18 +67,14 @@ func (all rooms) leave(channel, user string) {
 	m := r.users[user]
 	if m.hubs--; m.hubs == 0 {
 		delete(r.users, user)
-		r.note(r.left, r.joined, user)
+		r.note(user)
 	}
 }
 
-// note records a change for the next event; one that undoes another is none.
-func (r *room) note(as, opposite map[string]struct{}, user string) {
+// note has the next event say whether a user is there. It does so even if a change was undone since the last event: a client may have asked for the members in between.
+func (r *room) note(user string) {
 	r.changed = true
-	if _, undone := opposite[user]; undone {
-		delete(opposite, user)
-		return
-	}
-	as[user] = struct{}{}
+	r.touched[user] = struct{}{}
 }
 
 func (all rooms) addMore(channel string, n int) {
@@ -96,18 +106,18 @@ const eventChanges = 100
 // event returns what has changed since the last one, and begins anew.
 func (r *room) event(channel string) Event {
 	e := Event{Type: "presence", Channel: channel, Count: len(r.users) + r.more}
-	if len(r.joined)+len(r.left) <= eventChanges {
-		for user := range r.joined {
-			e.Joined = append(e.Joined, Member{user, r.users[user].info})
-		}
-		for user := range r.left {
-			e.Left = append(e.Left, user)
+	if len(r.touched) <= eventChanges {
+		for user := range r.touched {
+			if m := r.users[user]; m != nil {
+				e.Joined = append(e.Joined, Member{user, m.info})
+			} else {
+				e.Left = append(e.Left, user)
+			}
 		}
 		slices.SortFunc(e.Joined, func(a, b Member) int { return strings.Compare(a.User, b.User) })
 		slices.Sort(e.Left)
 	}
-	clear(r.joined)
-	clear(r.left)
+	clear(r.touched)
 	r.changed = false
 	return e
 }
