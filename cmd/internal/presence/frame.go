@@ -11,6 +11,8 @@ import (
 type frame struct {
 	Hub   string         `json:"hub"`             // this life of it
 	Seq   int64          `json:"seq"`             // of the last frame with changes
+	N     int64          `json:"n"`               // of this frame
+	At    string         `json:"at"`              // the hub's position in the log when it made the frame
 	Hello bool           `json:"hello,omitempty"` // the others are to announce all of their members
 	Beat  bool           `json:"beat,omitempty"`  // nothing has changed since Seq
 	Reset bool           `json:"reset,omitempty"` // all of the hub's members follow, in this frame and those up to Done

@@ -55,6 +55,8 @@ type Presence struct {
 	leaving map[place]time.Time
 	out     frame // changes to announce
 	seq     int64
+	number  int64 // of the last frame
+	fresh   freshness
 	reset   bool // all members are to be announced
 	asked   bool // by another hub
 	asks    bool // others are to announce theirs
@@ -174,7 +176,7 @@ func (p *Presence) Run(ctx context.Context) {
 		if err == nil {
 			err = sub.Subscribe(ctx, hub.Channel(channel))
 			if err == nil {
-				p.turn(ctx)
+				p.turn(ctx, sub.Position)
 			}
 			sub.Leave()
 		}
@@ -185,13 +187,17 @@ func (p *Presence) Run(ctx context.Context) {
 }
 
 // turn announces changes until ctx ends.
-func (p *Presence) turn(ctx context.Context) {
+func (p *Presence) turn(ctx context.Context, position func() hub.Position) {
 	var beat time.Time
 	failed := false
 	for sleep.For(ctx, p.Every) {
 		p.settle()
 		due := time.Since(beat) >= p.Beat
+		at := position()
 		frames := p.frames(due)
+		for i := range frames {
+			frames[i].At = at.String()
+		}
 		if len(frames) > 0 {
 			err := p.publish(ctx, frames)
 			if err != nil && ctx.Err() == nil && !failed {
@@ -258,6 +264,10 @@ func (p *Presence) frames(beat bool) (all []frame) {
 	}
 	if beat {
 		all = append(all, frame{Hub: p.id, Seq: p.seq, Beat: true})
+	}
+	for i := range all {
+		p.number++
+		all[i].N = p.number
 	}
 	return all
 }
@@ -361,14 +371,17 @@ func (s sink) Deliver(all []hub.Event) error {
 				r.synced = false
 			}
 			p.asks = true
+			p.fresh.forget()
 			continue
 		}
 		f, ok := verify(e.Message.Payload, p.Secret)
 		switch {
 		case !ok:
 		case f.Hub != p.id:
-			p.receive(f)
-		case f.Beat:
+			if p.fresh.isNew(f) {
+				p.receive(f)
+			}
+		case f.Beat && p.fresh.heard(f.N, e.Message.Position):
 			for id, r := range p.remotes {
 				if r.silent++; r.silent > maxSilent {
 					p.forget(id)

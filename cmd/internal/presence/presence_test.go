@@ -182,6 +182,12 @@ func TestWhatALostFrameSaidIsAskedFor(t *testing.T) {
 	t.Parallel()
 	p := New(Config{On: func(string) bool { return true }})
 	p.asks = false
+	var number int64
+	receive := func(f frame) {
+		number++
+		f.N = number
+		p.receive(f)
+	}
 	users := func(names ...string) (all []entry) {
 		for _, name := range names {
 			all = append(all, entry{Channel: "c", User: name})
@@ -195,28 +201,28 @@ func TestWhatALostFrameSaidIsAskedFor(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	p.receive(frame{Hub: "h", Seq: 1, Reset: true, Done: true, Users: users("ada")})
-	p.receive(frame{Hub: "h", Seq: 2, Users: users("bob")})
-	p.receive(frame{Hub: "h", Seq: 2, Users: users("twice")})
+	receive(frame{Hub: "h", Seq: 1, Reset: true, Done: true, Users: users("ada")})
+	receive(frame{Hub: "h", Seq: 2, Users: users("bob")})
+	receive(frame{Hub: "h", Seq: 2, Users: users("twice")})
 	if p.asks || list() != "ada bob" {
 		t.Fatalf("members %s, asks: %v", list(), p.asks)
 	}
-	p.receive(frame{Hub: "h", Seq: 4, Users: users("dan")})
+	receive(frame{Hub: "h", Seq: 4, Users: users("dan")})
 	if !p.asks || list() != "ada bob" {
 		t.Errorf("after a missing frame: members %s, asks: %v", list(), p.asks)
 	}
-	p.receive(frame{Hub: "h", Seq: 5, Reset: true, Users: users("carl", "dan")})
-	p.receive(frame{Hub: "h", Seq: 6, Done: true, Users: users("eve", "bob")})
+	receive(frame{Hub: "h", Seq: 5, Reset: true, Users: users("carl", "dan")})
+	receive(frame{Hub: "h", Seq: 6, Done: true, Users: users("eve", "bob")})
 	if list() != "bob carl dan eve" {
 		t.Errorf("after all were announced again: %s", list())
 	}
 	p.asks = false
-	p.receive(frame{Hub: "h", Seq: 6, Beat: true})
+	receive(frame{Hub: "h", Seq: 6, Beat: true})
 	if p.asks {
 		t.Error("a beat that agrees makes it ask")
 	}
-	p.receive(frame{Hub: "h", Seq: 7, Beat: true})
-	p.receive(frame{Hub: "unknown", Seq: 3, Beat: true})
+	receive(frame{Hub: "h", Seq: 7, Beat: true})
+	receive(frame{Hub: "unknown", Seq: 3, Beat: true})
 	if !p.asks || !slices.Equal([]string{"bob carl dan eve"}, []string{list()}) {
 		t.Errorf("a beat after a lost frame: asks: %v, members %s", p.asks, list())
 	}

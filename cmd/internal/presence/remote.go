@@ -9,7 +9,7 @@ type remote struct {
 	silent int // own beats since it was last heard
 	users  map[place]json.RawMessage
 	more   map[string]int
-	number int64 // of its last frame
+	number int64 // of its last frame of any kind
 
 	stale     map[place]struct{}  // members from before its last reset that have not been announced again
 	staleMore map[string]struct{} // the same for channels with members that are counted
@@ -28,6 +28,10 @@ func (p *Presence) receive(f frame) {
 		r = &remote{users: map[place]json.RawMessage{}, more: map[string]int{}}
 		p.remotes[f.Hub] = r
 	}
+	if f.N <= r.number {
+		return // somebody has published it again
+	}
+	r.number = f.N
 	switch {
 	case f.Reset:
 		if f.Seq <= r.seq {

@@ -14,22 +14,22 @@ func TestAnEventSaysWhoIsThereEvenIfAChangeWasUndone(t *testing.T) {
 	p := alone()
 	ada := []entry{{Channel: "c", User: "ada"}}
 	gone := []entry{{Channel: "c", User: "ada", Left: true}}
-	p.receive(frame{Hub: "h", Seq: 1, Reset: true, Done: true})
-	p.receive(frame{Hub: "h", Seq: 2, Users: ada})
+	p.receive(frame{Hub: "h", N: 1, Seq: 1, Reset: true, Done: true})
+	p.receive(frame{Hub: "h", N: 2, Seq: 2, Users: ada})
 	if m := p.List("c", "", 10); len(m.Users) != 1 {
 		t.Fatalf("the members are %v", m)
 	}
-	p.receive(frame{Hub: "h", Seq: 3, Users: gone})
+	p.receive(frame{Hub: "h", N: 3, Seq: 3, Users: gone})
 	if e := p.rooms["c"].event("c"); len(e.Left) != 1 || e.Left[0] != "ada" || e.Count != 0 {
 		t.Errorf("after ada has come and gone, the event is %+v", e)
 	}
-	p.receive(frame{Hub: "h", Seq: 4, Users: ada})
+	p.receive(frame{Hub: "h", N: 4, Seq: 4, Users: ada})
 	p.rooms["c"].event("c")
-	p.receive(frame{Hub: "h", Seq: 5, Users: gone})
+	p.receive(frame{Hub: "h", N: 5, Seq: 5, Users: gone})
 	if m := p.List("c", "", 10); len(m.Users) != 0 {
 		t.Fatalf("the members are %v", m)
 	}
-	p.receive(frame{Hub: "h", Seq: 6, Users: ada})
+	p.receive(frame{Hub: "h", N: 6, Seq: 6, Users: ada})
 	if e := p.rooms["c"].event("c"); len(e.Joined) != 1 || e.Joined[0].User != "ada" || e.Count != 1 {
 		t.Errorf("after ada has gone and come, the event is %+v", e)
 	}
@@ -39,9 +39,9 @@ func TestAnEventSaysWhoIsThereEvenIfAChangeWasUndone(t *testing.T) {
 func TestCountedMembersLeaveWithAReset(t *testing.T) {
 	t.Parallel()
 	p := alone()
-	p.receive(frame{Hub: "h", Seq: 1, Reset: true, Done: true, More: map[string]int{"c": 5, "d": 2}})
-	p.receive(frame{Hub: "h", Seq: 3, Reset: true, More: map[string]int{"d": 3}})
-	p.receive(frame{Hub: "h", Seq: 4, Done: true})
+	p.receive(frame{Hub: "h", N: 1, Seq: 1, Reset: true, Done: true, More: map[string]int{"c": 5, "d": 2}})
+	p.receive(frame{Hub: "h", N: 3, Seq: 3, Reset: true, More: map[string]int{"d": 3}})
+	p.receive(frame{Hub: "h", N: 4, Seq: 4, Done: true})
 	if c, d := p.List("c", "", 0).Count, p.List("d", "", 0).Count; c != 0 || d != 3 {
 		t.Errorf("%d and %d members are counted, want 0 and 3", c, d)
 	}
