@@ -144,3 +144,32 @@ func TestListenersAreNoMembers(t *testing.T) {
 		t.Errorf("the listener received %s", got)
 	}
 }
+
+// TestAConnectionWithAnotherTokenIsItsUsers: on all channels that it has subscribed to, and with what that token says of the user.
+func TestAConnectionWithAnotherTokenIsItsUsers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "channels.json")
+	if err := os.WriteFile(path, []byte(`{"channels": [{"match": "room.*", "presence": true}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Config{Database: pgtest.Database(t), PGAuth: Trust, ChannelsFile: path, Web: web.Config{Authorizer: authorizer(t)}})
+	token := func(user, name string) string {
+		return tokenFor(t, user, nil, nil, jwt.MapClaims{"weir": map[string]any{"subscribe": []string{">"}, "info": name}})
+	}
+	members := func(channel, want string) {
+		t.Helper()
+		pgtest.Until(t, "the members of "+channel+" are "+want, func() bool {
+			_, _, text := request(t, "GET", fmt.Sprintf("http://%s/v1/presence?channel=%s", s.HTTPAddr(), channel), token("guest", ""), "")
+			return strings.Contains(text, `"users":[`+want+`]`)
+		})
+	}
+	c := open(t, s, token("ada", "Ada"))
+	c.ask(`{"type":"subscribe","channels":["room.1"]}`)
+	members("room.1", `{"user":"ada","info":"Ada"}`)
+	c.ask(`{"type":"auth","token":%q}`, token("ada", "Ada L."))
+	members("room.1", `{"user":"ada","info":"Ada L."}`)
+	c.ask(`{"type":"auth","token":%q}`, token("bob", "Bob"))
+	c.ask(`{"type":"subscribe","channels":["room.2"]}`)
+	members("room.2", `{"user":"bob","info":"Bob"}`)
+	members("room.1", `{"user":"bob","info":"Bob"}`)
+}

@@ -42,6 +42,7 @@ type callback struct {
 
 	mu     sync.Mutex
 	cached map[[sha256.Size]byte]cachedGrant
+	forgot uint64 // how often all answers were forgotten
 }
 
 type cachedGrant struct {
@@ -105,10 +106,13 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	if cached, ok := c.recall(key); ok { // another request has asked the same in the meantime
 		return cached.grant, cached.err
 	}
+	c.mu.Lock()
+	asked := c.forgot
+	c.mu.Unlock()
 	grant, err := c.ask(ctx, body, ask.Filters)
 	var refusal *Failure
 	if err == nil || errors.As(err, &refusal) {
-		c.remember(key, cachedGrant{grant: grant, err: err})
+		c.remember(key, cachedGrant{grant: grant, err: err}, asked)
 	}
 	return grant, err
 }
@@ -175,6 +179,9 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	if len(a.User) > maxUser {
 		return grant, fmt.Errorf("the user has %d bytes; the limit is %d", len(a.User), maxUser)
 	}
+	if a.PublishRate != nil && *a.PublishRate <= 0 {
+		return grant, fmt.Errorf("publish_rate is %v: it must be greater than 0; to allow no message, don't allow the channel", *a.PublishRate)
+	}
 	grant.Info = infoOf(a.Info)
 	if grant.User = a.User; a.Terms != (Terms{}) {
 		grant.Terms = &a.Terms
@@ -194,6 +201,7 @@ func (c *callback) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.cached)
+	c.forgot++
 }
 
 func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
@@ -204,12 +212,16 @@ func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
 	return cached, ok && now.Before(cached.until) && !cached.grant.Expired(now)
 }
 
-func (c *callback) remember(key [sha256.Size]byte, answer cachedGrant) {
+// remember keeps an answer, unless all were forgotten since the question was asked, when that had happened as often as asked says.
+func (c *callback) remember(key [sha256.Size]byte, answer cachedGrant, asked uint64) {
 	if c.Cache < 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.forgot != asked {
+		return
+	}
 	now := time.Now()
 	if len(c.cached) >= maxCached {
 		for k, old := range c.cached {

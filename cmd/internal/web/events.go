@@ -22,6 +22,8 @@ type wanted struct {
 	events  bool // about the channels' members
 	terms   *Terms
 	policy  hub.Policy
+
+	revocations uint64 // from before the client was authorized
 }
 
 func (w *Web) parseWanted(r *http.Request) (want wanted, err error) {
@@ -71,6 +73,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	}
 	remote := strings.Clone(w.ClientAddress(r))
 	token, revision := strings.Clone(token(r)), w.revision() // before the Authorizer is asked
+	want.revocations = w.revocations.Load()
 	grant, err := w.admitClient(r.Context(), Ask{Token: token, Action: Subscribe, Filters: want.filters, Remote: remote})
 	if err == nil {
 		err = w.placeFor(want.filters)
@@ -86,8 +89,7 @@ func (w *Web) serveEvents(rw http.ResponseWriter, r *http.Request) {
 	}
 	want.terms = grant.Terms
 	s.holds(want.filters...)
-	s.livesBy(token, strings.Clone(grant.User), revision)
-	s.life.info = grant.Info
+	s.livesBy(token, grant, revision)
 	s.until(grant.Expires)
 	head := rw.Header()
 	head.Set("Content-Type", "text/event-stream")
@@ -151,8 +153,11 @@ func (s *stream) begin(head []byte, want wanted) {
 	if err == nil {
 		err = s.join(hub.Options{MaxBytes: s.web.Limits.QueueBytes, Slow: want.policy})
 	}
+	if err == nil {
+		err = s.confirm(want.revocations)
+	}
 	if err != nil {
-		s.close(err)
+		s.leave(err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)

@@ -62,7 +62,7 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		filters = append(filters, f)
 	}
 	var all grants
-	revision := ws.web.revision() // before the Authorizer is asked
+	revision, revocations := ws.web.revision(), ws.web.revocations.Load() // before the Authorizer is asked
 	grant, err := ws.web.authorize(ctx, Ask{Token: token, Action: Connect, Remote: ws.remote})
 	if err != nil {
 		return nil, err
@@ -79,7 +79,11 @@ func (ws *webSocket) authenticate(ctx context.Context, token string) (*time.Time
 		all.subscribe = grant
 	}
 	ws.token, ws.grants = token, all
-	ws.livesBy(token, grant.User, revision)
+	ws.livesBy(token, grant, revision)
+	if err := ws.confirm(revocations); err != nil {
+		ws.leave(err)
+		return nil, err
+	}
 	ws.ends = earlier(all.connect.Expires, all.subscribe.Expires)
 	ws.until(ws.ends)
 	if ws.ends.IsZero() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/weir-pg/weir/cmd/internal/presence"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -207,8 +208,10 @@ func (ws *webSocket) unsubscribe(ctx context.Context, r *request) error {
 	}
 	ws.lets(filters)
 	ws.quits(filters)
-	if events := ws.web.eventsOf(filters); len(events) > 0 {
-		ws.sub.Unsubscribe(events...)
+	for _, f := range filters { // also of a channel that has no presence any more
+		if c, ok := f.(hub.Channel); ok {
+			ws.sub.Unsubscribe(presence.EventsOf(string(c)))
+		}
 	}
 	return nil
 }

@@ -1,11 +1,13 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,11 +107,33 @@ func (s *stream) tick() {
 	}
 }
 
-// livesBy records the token that the stream was granted by, which the Authorizer has just accepted.
-func (s *stream) livesBy(token, user string, revision uint64) {
-	s.life.mu.Lock()
-	defer s.life.mu.Unlock()
-	s.life.token, s.life.user, s.life.revision = token, user, revision
+// livesBy records the token that the stream was granted by, which the Authorizer has just accepted. Where the stream makes a member of its user, it is of the token's from now on.
+func (s *stream) livesBy(token string, grant Grant, revision uint64) {
+	l := &s.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := l.user == grant.User && bytes.Equal(l.info, grant.Info)
+	l.token, l.user, l.info, l.revision = token, strings.Clone(grant.User), grant.Info, revision
+	if same {
+		return
+	}
+	for on, was := range l.present {
+		if s.web.Presence.Enter(on, l.user, l.info) { // before the old membership ends: the user may be the same
+			l.present[on] = l.user
+		} else {
+			delete(l.present, on)
+		}
+		s.web.Presence.Leave(on, was)
+	}
+}
+
+// confirm asks the Authorizer again if a user was disconnected since revocations had a value, which was before the token was accepted: that one may be the stream's, and not
+// have been found. Call it when the stream is known as its user's.
+func (s *stream) confirm(revocations uint64) error {
+	if s.web.revocations.Load() == revocations {
+		return nil
+	}
+	return s.askAgain(s.web.revision())
 }
 
 func (s *stream) user() string {
@@ -122,17 +146,25 @@ func (s *stream) user() string {
 func (s *stream) stillGood() error {
 	current := s.web.revision()
 	s.life.mu.Lock()
-	token, accepted, user, holding := s.life.token, s.life.revision, s.life.user, slices.Clone(s.life.holding)
+	accepted := s.life.revision
 	s.life.mu.Unlock()
 	if current == accepted {
 		return nil
 	}
+	return s.askAgain(current)
+}
+
+// askAgain checks the stream's token and its channels, at a revision.
+func (s *stream) askAgain(current uint64) error {
+	s.life.mu.Lock()
+	token, user, info, holding := s.life.token, s.life.user, s.life.info, slices.Clone(s.life.holding)
+	s.life.mu.Unlock()
 	rest, err := s.web.decide(Subscribe, holding, user)
 	if err != nil {
 		return errDenied
 	}
 	if token == "" && len(rest) == 0 && s.web.Policies.Set().Anyone() {
-		s.livesBy(token, user, current)
+		s.livesBy(token, Grant{User: user, Info: info}, current)
 		return nil
 	}
 	ask := Ask{Token: token, Action: Connect, Remote: s.remote}
@@ -151,7 +183,7 @@ func (s *stream) stillGood() error {
 		return errDenied
 	}
 	if err == nil {
-		s.livesBy(token, grant.User, current)
+		s.livesBy(token, grant, current)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	remote, token := strings.Clone(w.ClientAddress(r)), strings.Clone(token(r)) // clones don't keep the request alive
-	revision := w.revision()                                                    // before the Authorizer is asked
+	revision, revocations := w.revision(), w.revocations.Load()                 // before the Authorizer is asked
 	var grant Grant
 	if token != "" || !w.Policies.Set().Anyone() { // otherwise it may use the channels that are open to anyone
 		grant, err = w.authorize(r.Context(), Ask{Token: token, Action: Connect, Remote: remote})
@@ -49,8 +49,7 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 		f.write(rw)
 		return
 	}
-	s.livesBy(token, strings.Clone(grant.User), revision)
-	s.life.info = grant.Info
+	s.livesBy(token, grant, revision)
 	ws := &webSocket{stream: s, rate: newRate(w.Limits)}
 	ws.conn, err = websocket.Accept(hijack{rw, ws}, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{subprotocol},
@@ -66,6 +65,8 @@ func (w *Web) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 	ws.allow(Connect, grant)
 	if err := s.join(hub.Options{MaxBytes: w.Limits.QueueBytes, Slow: policy}); err != nil {
 		s.close(err)
+	} else if err := s.confirm(revocations); err != nil {
+		s.leave(err)
 	}
 	// net/http's goroutine, its buffers and the request are released when this handler returns.
 	go ws.serve()
