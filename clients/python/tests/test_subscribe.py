@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,3 +67,45 @@ async def test_what_the_hub_refuses_is_an_error(hub: str) -> None:
     assert e.value.code == "host"
     with pytest.raises(weir.Unsupported):
         weir.Weir("postgresql://localhost/x").subscribe("a")
+
+
+class Unreachable(Exception):
+    """What a library raises that is no OSError, such as httpx.ConnectError."""
+
+
+def failing(*which: int) -> Callable[[], str]:
+    """A function for tokens whose calls of these numbers raise."""
+    calls = itertools.count(1)
+
+    def token() -> str:
+        if next(calls) in which:
+            raise Unreachable("the service that issues tokens is down")
+        return "token"
+
+    return token
+
+
+async def test_a_subscription_waits_for_a_token(hub: str, url: str, queue: str) -> None:
+    app = weir.Weir(url, hub=hub)
+    async with app, weir.subscribe(hub, queue, token=failing(1, 3, 4)) as messages:
+        await app.publish(queue, "1")
+        await take(messages, 1)
+        messages._socket.transport.abort()
+        await app.publish(queue, "2")
+        assert [m.payload for m in await take(messages, 1)] == ["2"]
+
+
+async def test_a_worker_waits_for_a_token(hub: str, queue: str) -> None:
+    app = weir.Weir(hub=hub, token=failing(1, 3, 4))
+
+    ran: asyncio.Queue[int] = asyncio.Queue()
+
+    @app.task(queue=queue)
+    async def run(number: int) -> None:
+        ran.put_nowait(number)
+
+    async with app.working({queue: 1}) as worker, weir.Weir(hub=hub) as other:
+        for i in range(2):
+            await run.enqueue(other, number=i)
+            assert await asyncio.wait_for(ran.get(), 60) == i
+            worker._source._socket.transport.abort()

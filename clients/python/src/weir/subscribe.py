@@ -173,7 +173,10 @@ async def open_socket(url: str, token: Token | None, protocol: str, pings: bool 
         raise Unsupported("connections to a hub need websockets: pip install 'weir-pg[http]'") from e
     from .hub import bearer, refusal
 
-    headers = await bearer(token)
+    try:
+        headers = await bearer(token)
+    except Exception as e:  # whatever its libraries raise, it may have a token later; a connection that was lost is not the end of what it carried
+        raise HubError(0, "unavailable", f"the function that returns the token raised {type(e).__name__}: {e}") from e
     try:
         return await connect(
             url,
