@@ -26,7 +26,7 @@ func (c *doctorCmd) check() error {
 func (c *doctorCmd) replay(ctx context.Context, s *streams) error {
 	file, err := os.Open(c.Replay)
 	if err != nil {
-		return err
+		return usagef("--replay: %w", err)
 	}
 	defer file.Close()
 	recording, err := doctor.ReadRecording(file)

@@ -25,7 +25,7 @@ func (a advisory) String() string {
 
 // checkAdvisory detects sessions that queue up for an advisory lock. A few that wait on purpose, to take over from a leader, lose no time: they wait
 // for one holder that keeps it. A convoy has many waiters, or many holders one after the other.
-func checkAdvisory(_ context.Context, l *inspection) (result, error) {
+func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	waits, all := map[advisory]int{}, 0
 	waiting, holding := map[advisory]map[uint32]bool{}, map[advisory]map[uint32]Lock{}
 	doing := map[advisory]map[string]int{}
@@ -75,6 +75,10 @@ func checkAdvisory(_ context.Context, l *inspection) (result, error) {
 	f.Summary = fmt.Sprintf("%s sessions queue up for advisory locks, most of them for %s, which one session at a time gets.", figure(lost), worst)
 	f.add(seeAdvisory, "key %s: %s seen waiting, %s seen holding it", worst, many(len(waiting[worst]), "session"), many(len(holders), "session"))
 	for _, k := range holders[:min(len(holders), maxFacts)] {
+		if k.PID == 0 {
+			f.add(seeAdvisory, "a prepared transaction has held it")
+			continue
+		}
 		f.add(seeAdvisory, "pid %d has held it, %s; last statement: %s", k.PID, describeState(k), shape(k.Query))
 	}
 	if n := total(doing[worst]); n > 0 {
@@ -88,7 +92,14 @@ func checkAdvisory(_ context.Context, l *inspection) (result, error) {
 	})
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	f.Now = "Hold the lock for a shorter time: take it last, and commit or unlock immediately."
-	if len(holders) == 1 {
+	switch {
+	case len(holders) == 1 && holders[0].PID == 0:
+		end, err := endPrepared(ctx, l, "advisory", worst.class, worst.object)
+		if err != nil {
+			return result{}, err
+		}
+		f.Now = end
+	case len(holders) == 1:
 		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d).", holders[0].PID)
 	}
 	f.ForGood = "Use one key per thing that is protected instead of one for all, pg_try_advisory_xact_lock where the work can be skipped, and lock_timeout where it can't. " +
@@ -99,6 +110,8 @@ func checkAdvisory(_ context.Context, l *inspection) (result, error) {
 // describeState says what a holder does.
 func describeState(k Lock) string {
 	switch {
+	case k.PID == 0:
+		return "prepared"
 	case k.State == "":
 		return "in an unknown state"
 	case k.State != "active" || k.WaitType == "":

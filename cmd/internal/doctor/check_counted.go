@@ -72,7 +72,7 @@ func checkTempFiles(_ context.Context, l *inspection) (result, error) {
 	if len(statements) > 0 {
 		f.add("", "statements that waited for these files: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	}
-	f.Now = "SET log_temp_files = '10MB' to have the server's log name the statements; where EXPLAIN (ANALYZE) says Disk, SET work_mem for their role."
+	f.Now = "SET log_temp_files = '10MB' to have the server's log name the statements; where EXPLAIN (ANALYZE) says Disk, SET work_mem for their role, and maintenance_work_mem for CREATE INDEX."
 	f.ForGood = "Give reports a role with a larger work_mem rather than all sessions, and read rows in the order of an index where that saves a sort."
 	return found(f)
 }
@@ -142,6 +142,16 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 	})
 	if reads < subtransSome && lost < noticeable {
 		return healthy("Snapshots have room for all subtransactions (%s look-ups of their parents a second).", figure(reads))
+	}
+	if lost < noticeable {
+		serializable, err := scalars[bool](ctx, l.session, `SELECT EXISTS (SELECT FROM pg_lock_status() k WHERE k.mode = 'SIReadLock')`)
+		if err != nil {
+			return result{}, fmt.Errorf("whether transactions are serializable: %w", err)
+		}
+		// These look up the parent of each transaction whose rows they meet, whether or not it has subtransactions.
+		if slices.Contains(serializable, true) {
+			return healthy("No session waits for the log of subtransactions (%s look-ups of parents a second, which SERIALIZABLE transactions make).", figure(reads))
+		}
 	}
 	severity := grade(lost)
 	if severity == Info && reads >= subtransMany {

@@ -15,6 +15,9 @@ const (
 	lineLong  = 3.5
 )
 
+// workLong is how long a transaction must have run, in seconds, for its holding a row to be no ordinary turn in a line.
+const workLong = 2.0
+
 const seeHotRow = `SELECT l.relation::regclass, l.page, l.tuple, count(*) FROM pg_locks l WHERE l.locktype = 'tuple' GROUP BY 1, 2, 3 ORDER BY 4 DESC`
 
 // checkHotRow detects rows that many transactions want to change: each waits for the commit of the one before it.
@@ -25,7 +28,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	}
 	rows, tables := map[place]int{}, map[uint32]int{}
 	perTable := map[uint32]map[place]bool{}
-	holding, doing, idle := map[Class]int{}, map[string]int{}, 0
+	holding, doing, prepared, between := map[Class]int{}, map[string]int{}, 0, 0
+	idle, working, newest := map[uint32]int{}, map[uint32]int{}, map[uint32]Lock{} // by pid
 	waits, unplaced := 0, 0
 	waiters, heads := 0, 0
 	for _, s := range l.view.withLocks() {
@@ -58,14 +62,23 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 					unplaced++
 				}
 			}
-			if k.Type != "transactionid" || !k.Granted || k.State == "" {
+			if k.Type != "transactionid" || !k.Granted || k.State == "" && k.PID != 0 {
+				continue
+			}
+			if k.PID == 0 {
+				prepared++
+				doing["prepared"]++
+				holding[notWaiting]++
 				continue
 			}
 			class := k.holding()
 			var what string
 			switch {
-			case class == notWaiting:
-				idle++
+			case strings.HasPrefix(k.State, "idle in transaction") && k.Idle < idleLong:
+				between++
+				what = "between two statements"
+			case strings.HasPrefix(k.State, "idle in transaction"):
+				idle[k.PID]++
 				what = "idle in transaction"
 			case class == CPU:
 				what = "at work"
@@ -78,6 +91,10 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 			}
 			doing[what]++
 			holding[class]++
+			if k.State == "active" && k.Age >= workLong && k.WaitType != "Lock" && class != Commit {
+				working[k.PID]++
+				newest[k.PID] = k
+			}
 		}
 	}
 	// If clients only occasionally meet at one of many rows, each waits for one other session, and no line forms.
@@ -156,11 +173,36 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	scale(holding, lost, f.holders)
 	f.Now = "Update that row last in its transaction, and commit immediately: the lock is held from the update to the commit."
-	if idle*2 > total(doing) {
-		f.Now = "End the transactions that hold the rows and do nothing: SELECT pg_terminate_backend(pid) for those idle in transaction."
+	switch {
+	case prepared*2 > total(doing):
+		f.Now = "End the prepared transactions that hold the rows, as their coordinator would, with COMMIT PREPARED or ROLLBACK PREPARED: SELECT gid, database FROM pg_prepared_xacts."
+	case total(idle)*2 > total(doing):
+		var ends []string
+		for _, pid := range most(idle) {
+			ends = append(ends, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+		}
+		f.Now = "End the transactions that hold the rows and do nothing: " + strings.Join(ends, "; ") + "."
+	case total(working)*2 > total(doing):
+		for _, pid := range most(working) {
+			k := newest[pid]
+			f.add("", "pid %d holds rows, %s, in a transaction for %s: %s", pid, describeState(k), span(seconds(k.Age)), shape(k.Query))
+		}
+		f.Now = fmt.Sprintf("Wait for the statement of pid %[1]d, or cancel it, which undoes all that it has done: SELECT pg_cancel_backend(%[1]d).", most(working)[0])
+	case between*2 > total(doing):
+		f.Now = "Update that row last in its transaction, and commit immediately. Most of the time the lock is held while the server waits for the client's next statement: " +
+			"send the update and the COMMIT in one round trip, and do no other work in between."
 	}
 	f.ForGood = "Do not keep a running count in one row: insert a row per change and add them up when reading or in the background; " +
 		"or collect changes in the process and write one for many."
+	if total(working)*2 > total(doing) {
+		f.ForGood = "Change many rows in batches that take less than a second, each in a transaction of its own."
+	}
 	f.Lab = "weir lab tree"
 	return found(f)
+}
+
+// most returns the pids that were counted most often.
+func most(counts map[uint32]int) []uint32 {
+	pids := slices.SortedFunc(maps.Keys(counts), func(a, b uint32) int { return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b)) })
+	return pids[:min(len(pids), maxFacts)]
 }

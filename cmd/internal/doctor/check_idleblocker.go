@@ -94,7 +94,7 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 		if i == 0 {
 			f.Summary = fmt.Sprintf("%s sessions wait for rows that %s has changed.", figure(lost), what)
 		}
-		f.add(seeBlockers, "%s, for which %s of them wait", what, share)
+		f.add(seeBlockers, "%s for which %s of them wait", what, share)
 		if head.pid != 0 {
 			f.add("", "its last statement: %s", shape(holders[head.pid].Query))
 		}
@@ -138,7 +138,6 @@ WHERE p.transaction::text::bigint = $1`, int64(transaction))
 	if len(rows) == 0 {
 		return "a prepared transaction that has ended by now", "nothing is left to end", nil
 	}
-	gid := strings.ReplaceAll(rows[0].GID, "'", "''")
 	return fmt.Sprintf("the prepared transaction %q in database %s, prepared %s ago,", rows[0].GID, rows[0].Database, span(seconds(rows[0].Age))),
-		fmt.Sprintf("ROLLBACK PREPARED '%[1]s' or COMMIT PREPARED '%[1]s', in database %[2]s, as its coordinator would", gid, rows[0].Database), nil
+		endPreparedStatement(rows[0].GID, rows[0].Database), nil
 }

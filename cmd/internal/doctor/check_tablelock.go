@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 const seeTableLock = `SELECT pid, pg_blocking_pids(pid), wait_event, query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'relation'`
@@ -61,8 +63,10 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 	strongest := slices.SortedFunc(maps.Keys(wants), func(a, b want) int {
 		return cmp.Or(cmp.Compare(strength(b.mode), strength(a.mode)), wants[b]-wants[a], cmp.Compare(a.pid, b.pid))
 	})
+	var wanting uint32
 	for _, w := range strongest {
 		if w.relation == worst {
+			wanting = w.pid
 			f.add(seeTableLock, "pid %d wants %s: %s", w.pid, w.mode, shape(queries[w.pid].Query))
 			break
 		}
@@ -80,14 +84,51 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 		if first == nil {
 			first = &k
 		}
-		f.add(seeTableLock, "pid %d holds %s, %s, for %s; last statement: %s", w.pid, w.mode, describeState(k), span(seconds(k.Age)), shape(k.Query))
+		if w.pid == 0 {
+			f.add(seeTableLock, "a prepared transaction holds %s", w.mode)
+			continue
+		}
+		since := ""
+		if k.State != "" {
+			since = ", for " + span(seconds(k.Age))
+		}
+		f.add(seeTableLock, "pid %d holds %s, %s%s; last statement: %s", w.pid, w.mode, describeState(k), since, shape(k.Query))
 	}
 	f.Now = "Cancel the session that wants the table for itself, and retry with a lock_timeout of about a second."
 	if first != nil {
-		f.Now = fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself.", first.PID)
+		if f.Now, err = endHolder(ctx, l, worst, first.PID, wanting); err != nil {
+			return result{}, err
+		}
 	}
 	f.ForGood = "Set lock_timeout for every ALTER TABLE and retry it: then nobody waits behind it for longer. Keep transactions that read the table short."
 	return found(f)
+}
+
+// endHolder says which of two sessions to end: the one that holds the table, unless it does what nobody should interrupt, or the one that wants it.
+func endHolder(ctx context.Context, l *inspection, relation, holder, wanting uint32) (string, error) {
+	if holder == 0 {
+		return endPrepared(ctx, l, "relation", relation, 0)
+	}
+	type row struct{ Kind, Application string }
+	rows, err := list[row](ctx, l.session, `SELECT coalesce(a.backend_type, ''), coalesce(a.application_name, '') FROM pg_stat_get_activity($1) a`, int32(holder))
+	if err != nil {
+		return "", fmt.Errorf("who holds the table: %w", err)
+	}
+	is := ""
+	for _, r := range rows {
+		switch {
+		case horizon.IsBackup(r.Application):
+			is = "a backup (" + r.Application + ")"
+		case r.Kind != "" && r.Kind != "client backend" && r.Kind != "parallel worker":
+			is = "a server process (" + r.Kind + ")"
+		}
+	}
+	if is != "" {
+		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. Cancel the session that wants the table for itself, and retry once it has ended: SELECT pg_cancel_backend(%d).",
+			holder, is, wanting), nil
+	}
+	return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself: SELECT pg_cancel_backend(%d).",
+		holder, wanting), nil
 }
 
 // strength orders the lock modes of tables.

@@ -29,7 +29,8 @@ type Lock struct {
 const maxLocks = 5000
 
 // Holders are looked up after the locks were read, not before, because contended locks change hands within a
-// millisecond. $1 are sessions whose table locks are read too, to find foreign keys and triggers.
+// millisecond. $1 are sessions whose table locks are read too, to find foreign keys and triggers. The lock of a prepared transaction has no pid,
+// for which pg_stat_get_activity would return all sessions.
 const lockSQL = `
 WITH l AS MATERIALIZED (
   SELECT k.locktype, k.database, k.relation, k.page, k.tuple, k.transactionid, k.classid, k.objid, k.objsubid, k.pid, k.mode, k.granted FROM pg_lock_status() k
@@ -52,7 +53,7 @@ SELECT k.locktype, coalesce(k.database, 0), coalesce(k.relation, 0), coalesce(k.
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
        coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8
 FROM kept k
-LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s) a ON k.granted AND k.locktype IN ('object', 'transactionid', 'relation', 'advisory')`
+LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(k.pid) s WHERE k.pid IS NOT NULL) a ON k.granted AND k.locktype IN ('object', 'transactionid', 'relation', 'advisory')`
 
 func takeLocks(ctx context.Context, s *session, of []int32) ([]Lock, error) {
 	type row struct {

@@ -1,10 +1,12 @@
 package doctor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,12 +46,123 @@ func TestWhoIsIdleAndHoldsARowIsNamedWithItsEnd(t *testing.T) {
 	execute(t, idle, "COMMIT")
 
 	execute(t, prepared, "BEGIN", "UPDATE account SET n = 1 WHERE id = 4", "PREPARE TRANSACTION 'in doubt'")
-	stand(t, url, "UPDATE account SET n = 2 WHERE id = 4", "wait_event_type = 'Lock'")
-	f = expect(t, examine(t, url, 2*examineFor), doctor.IdleBlocker, doctor.Warning)
+	for range 5 {
+		stand(t, url, "UPDATE account SET n = 2 WHERE id = 4", "wait_event_type = 'Lock'")
+	}
+	r = examine(t, url, 2*examineFor)
+	f = expect(t, r, doctor.IdleBlocker, doctor.Critical)
+	if hot, found := r.Find(doctor.HotRow); !found || hot.DownstreamOf != doctor.IdleBlocker {
+		t.Errorf("the queue behind a prepared transaction is no consequence of it: %s", describe(r))
+	} else {
+		expectFact(t, hot, "what the holders of the rows do: prepared 100%")
+	}
 	if !strings.HasPrefix(f.Now, "ROLLBACK PREPARED 'in doubt'") {
 		t.Errorf("the fix for now does not end the prepared transaction: %s", f.Now)
 	}
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
+}
+
+// TestALongStatementThatKeepsRowsIsNamed: it is at work, and neither idle nor one of many that take turns.
+func TestALongStatementThatKeepsRowsIsNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	execute(t, connect(t, url), "CREATE TABLE account (id int PRIMARY KEY, n int)", "INSERT INTO account SELECT i, 0 FROM generate_series(1, 1000) i")
+	batch := stand(t, url, "UPDATE account SET n = n + 1 WHERE pg_sleep(0.1) IS NOT NULL", "xact_start < now() - interval '3 seconds'")
+	for range 5 {
+		stand(t, url, "UPDATE account SET n = 2 WHERE id = 1", "wait_event_type = 'Lock'")
+	}
+	f := expect(t, examine(t, url, examineFor), doctor.HotRow, doctor.Critical)
+	expectFact(t, f, fmt.Sprintf("pid %d holds rows, active", batch), "UPDATE account SET n = n + ?")
+	if want := fmt.Sprintf("SELECT pg_cancel_backend(%d)", batch); !strings.Contains(f.Now, want) || strings.Contains(f.Now, "terminate") {
+		t.Errorf("the fix for now is %q, want %s", f.Now, want)
+	}
+}
+
+// TestPreparedTransactionsThatHoldTablesAndKeysAreNamed: they have no pid that could be ended.
+func TestPreparedTransactionsThatHoldTablesAndKeysAreNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	execute(t, conn, "CREATE TABLE account (id int)", "BEGIN", "LOCK TABLE account", "PREPARE TRANSACTION 'a deployment'",
+		"BEGIN", "SELECT pg_advisory_xact_lock(42)", "PREPARE TRANSACTION 'a leader'")
+	for range 5 {
+		stand(t, url, "SELECT FROM account", "wait_event_type = 'Lock'")
+		stand(t, url, "SELECT pg_advisory_lock(42)", "wait_event_type = 'Lock'")
+	}
+	r := examine(t, url, examineFor)
+	for code, gid := range map[doctor.Code]string{doctor.TableLock: "a deployment", doctor.AdvisoryLock: "a leader"} {
+		f, _ := r.Find(code)
+		expectFact(t, f, "a prepared transaction h")
+		if want := "ROLLBACK PREPARED '" + gid + "' or COMMIT"; !strings.HasPrefix(f.Now, want) {
+			t.Errorf("%s: the fix for now is %q, want %s", code, f.Now, want)
+		}
+		execute(t, conn, "ROLLBACK PREPARED '"+gid+"'")
+	}
+}
+
+// TestNobodyIsToldToEndTransactionsThatAreBetweenTwoStatements: every client is, for a moment, in each of its transactions.
+func TestNobodyIsToldToEndTransactionsThatAreBetweenTwoStatements(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	execute(t, connect(t, url), "CREATE TABLE account (id int PRIMARY KEY, n int)", "INSERT INTO account VALUES (1, 0)")
+	runSessions(t, url, 8, func(ctx context.Context, conn *pgx.Conn, _ int) error {
+		if _, err := conn.Exec(ctx, "BEGIN; UPDATE account SET n = n + 1 WHERE id = 1"); err != nil {
+			return err
+		}
+		select { // the client's own work
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		_, err := conn.Exec(ctx, "COMMIT")
+		return err
+	})
+	f := expect(t, examine(t, url, 2*examineFor), doctor.HotRow, doctor.Critical)
+	expectFact(t, f, "what the holders of the rows do:", "between two statements")
+	if strings.Contains(f.Now, "terminate") {
+		t.Errorf("the fix for now ends transactions that go on by themselves: %s", f.Now)
+	}
+}
+
+// TestNobodyIsToldToEndABackup that holds a table which somebody wants to alter: the ALTER TABLE can be repeated at no cost.
+func TestNobodyIsToldToEndABackup(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	backup := connect(t, url)
+	execute(t, backup, "CREATE TABLE account (id int)", "SET application_name = 'pg_dump'", "BEGIN", "LOCK TABLE account IN ACCESS SHARE MODE")
+	altering := stand(t, url, "ALTER TABLE account ADD n int", "wait_event_type = 'Lock'")
+	for range 5 {
+		stand(t, url, "SELECT FROM account", "wait_event_type = 'Lock'")
+	}
+	f := expect(t, examine(t, url, examineFor), doctor.TableLock, doctor.Critical)
+	if want := fmt.Sprintf("SELECT pg_cancel_backend(%d)", altering); !strings.Contains(f.Now, want) || strings.Contains(f.Now, "terminate") {
+		t.Errorf("the fix for now is %q, want %s and nothing that ends the backup", f.Now, want)
+	}
+	execute(t, backup, "SET application_name = 'report'")
+	f = expect(t, examine(t, url, examineFor), doctor.TableLock, doctor.Critical)
+	if want := fmt.Sprintf("SELECT pg_terminate_backend(%d)", backup.PgConn().PID()); !strings.Contains(f.Now, want) {
+		t.Errorf("the fix for now is %q, want %s", f.Now, want)
+	}
+	execute(t, backup, "COMMIT")
+}
+
+// TestSerializableTransactionsAreNotTakenForSubtransactions although they look up the parent of each transaction whose rows they meet.
+func TestSerializableTransactionsAreNotTakenForSubtransactions(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	writer, conn := connect(t, url), connect(t, url)
+	execute(t, writer, "CREATE TABLE ledger (n int)", "BEGIN ISOLATION LEVEL SERIALIZABLE", "INSERT INTO ledger SELECT generate_series(1, 20000)")
+	const lookUps = "SELECT blks_hit FROM pg_stat_slru WHERE name ILIKE 'subtrans%'"
+	var before int64
+	if err := conn.QueryRow(t.Context(), lookUps).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	runSessions(t, url, 2, repeat("BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT count(*) FROM ledger WHERE $1::int >= 0", "COMMIT"))
+	until(t, conn, fmt.Sprintf("SELECT (%s) > %d", lookUps, before+10_000))
+	r := examine(t, url, examineFor)
+	if f, found := r.Find(doctor.SubtransactionOverflow); found {
+		t.Errorf("no transaction has a subtransaction: %s", f.Summary)
+	}
+	execute(t, writer, "ROLLBACK")
 }
 
 func TestAFullServerIsADiagnosis(t *testing.T) {

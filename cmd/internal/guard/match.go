@@ -9,11 +9,6 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
-// backups are the application names of backup programs, in lower case.
-var backups = []string{
-	"pg_dump", "pg_dumpall", "pg_basebackup", "pg_receivewal", "pg_probackup", "pg_rman", "pgbackrest", "barman", "wal-g", "walg",
-}
-
 // ruleFor returns the limits of a session and the name of the rule that sets them. named reports whether the rule contains the role's exact
 // name.
 func (p *Policy) ruleFor(s *horizon.Session, standby bool) (limits Limits, rule string, named bool) {
@@ -54,7 +49,7 @@ func anyMatches(patterns []string, text string) bool {
 
 // neverEnds returns why the guard must not end a session, whatever the policy says, or "" if it may.
 func neverEnds(s *horizon.Session, named bool) string {
-	application, query := strings.ToLower(s.Application), strings.ToLower(s.Query)
+	query := strings.ToLower(s.Query)
 	switch {
 	case s.Backend == "walsender":
 		return "it is a walsender: a standby or a replication consumer would lose its connection"
@@ -62,7 +57,7 @@ func neverEnds(s *horizon.Session, named bool) string {
 		return "it is autovacuum"
 	case s.Backend != "client backend":
 		return "it is a server process (" + s.Backend + ")"
-	case slices.ContainsFunc(backups, func(name string) bool { return strings.HasPrefix(application, name) }):
+	case horizon.IsBackup(s.Application):
 		return "it is a backup"
 	case strings.Contains(query, "pg_backup_start") || strings.Contains(query, "pg_start_backup"):
 		return "it has a backup in progress"
