@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 // blocker is a session or prepared transaction for which others wait.
@@ -83,6 +85,8 @@ func (b blocker) end() string {
 	switch {
 	case b.PID == 0:
 		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts."
+	case horizon.IsBackup(b.Application):
+		return fmt.Sprintf("Let the backup of pid %d (%s) end, for which the others wait, or cancel those that wait.", b.PID, b.Application)
 	case b.State == "active":
 		return fmt.Sprintf("Cancel the statement that the others wait for, if they are worth more: SELECT pg_cancel_backend(%d).", b.PID)
 	}

@@ -54,6 +54,9 @@ func endOf(l *inspection, p pin) string {
 			slot = fmt.Sprintf(" Leave the slot %s alone: without it the standby can't follow.", p.Slot)
 		}
 		if holders := l.onStandbys(p); len(holders) > 0 {
+			if horizon.IsBackup(holders[0].pin.Application) {
+				return fmt.Sprintf("On the standby %s, let the backup of pid %d (%s) end.%s", holders[0].at, holders[0].PID, holders[0].pin.Application, slot)
+			}
 			return fmt.Sprintf("On the standby %s: SELECT pg_terminate_backend(%d).%s", holders[0].at, holders[0].PID, slot)
 		}
 		return fmt.Sprintf("End the long query on %s, or on one that follows it. On the standby, %s shows it first.%s", p, oneLine(seeOnStandby), slot)
@@ -62,6 +65,9 @@ func endOf(l *inspection, p pin) string {
 	case p.Kind == horizon.Slot:
 		return fmt.Sprintf("Start the consumer of the slot %[1]s again, and it advances. Only if that consumer never comes back: "+
 			"SELECT pg_drop_replication_slot('%[2]s'); a standby or subscriber that used it must then be made anew.", p.Name, p.quoted())
+	}
+	if p.Session != nil && horizon.IsBackup(p.Application) {
+		return fmt.Sprintf("Let the backup of pid %d (%s) end: whoever ends its session loses it.", p.PID, p.Application)
 	}
 	return capitalize(fmt.Sprintf(endPin[p.Kind], p.quoted())) + "."
 }

@@ -62,6 +62,22 @@ func TestEveryHolderOfTheHorizonIsNamed(t *testing.T) {
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
 }
 
+// TestABackupThatOthersWaitForIsLeftAlone: by vacuum, and by an index that is built concurrently.
+func TestABackupThatOthersWaitForIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	backup := connect(t, at)
+	execute(t, backup, "CREATE TABLE account (id int)", "SET application_name = 'pg_dump'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	stand(t, at, "CREATE INDEX CONCURRENTLY ON account (id)", "wait_event = 'virtualxid'")
+	churn(t, at)
+	r := examine(t, at, pinnedLong)
+	for _, code := range []doctor.Code{doctor.HorizonPinned, doctor.WaitsUnexplained} {
+		if f, _ := r.Find(code); !strings.HasPrefix(f.Now, "Let the backup of pid ") || strings.Contains(f.Now, "terminate") {
+			t.Errorf("%s: the fix for now is %q, want to let the backup end", code, f.Now)
+		}
+	}
+}
+
 func TestALongTransactionThatHarmsNoTableIsLeftInPeace(t *testing.T) {
 	t.Parallel()
 	at := alone(t)
