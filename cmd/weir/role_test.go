@@ -106,7 +106,7 @@ func TestWhatAnOwnerWithoutCreateroleMayNotDoIsSaidFirst(t *testing.T) {
 	}
 
 	code, out, said := weir("lab", "all", "--duration", "100ms")
-	if code != exitFailure || out != "" || strings.Count(said, "administrator") != 1 || !strings.Contains(said, "storm needs 2024 connections") {
+	if code != exitFailure || out != "" || strings.Count(said, "administrator") != 1 || !strings.Contains(said, "storm needs 2068 connections") {
 		t.Errorf("weir lab exits with %d:\n%s%s", code, out, said)
 	}
 

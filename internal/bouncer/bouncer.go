@@ -106,7 +106,7 @@ func (b *Bouncer) configure(c Config, port int) (config string, as *owner, err e
 	if clients == 0 {
 		clients = 100
 	}
-	if b.dir, err = os.MkdirTemp("", "weir-pgbouncer-"); err != nil {
+	if b.dir, err = os.MkdirTemp(base(), "weir-pgbouncer-"); err != nil {
 		return "", nil, err
 	}
 	config = filepath.Join(b.dir, "pgbouncer.ini")
@@ -148,6 +148,21 @@ ignore_startup_parameters = extra_float_digits
 		}
 	}
 	return config, as, nil
+}
+
+// base returns a directory for temporary files in which the user that PgBouncer runs as can read: "" is that of this process.
+func base() string {
+	if os.Getuid() != 0 {
+		return ""
+	}
+	for dir := os.TempDir(); ; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
+			return "/tmp" // others may not enter a directory above the usual one
+		}
+		if dir == filepath.Dir(dir) {
+			return ""
+		}
+	}
 }
 
 // listens waits until it accepts connections, which it does not report.

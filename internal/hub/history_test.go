@@ -98,6 +98,9 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 			}
 		}
 		expect, _ = newest([][]*Message{expect}, 1<<30)
+		if !v.history.Complete { // looking for a channel without messages, it has run out of time: what it has is the newest
+			expect = expect[len(expect)-min(len(v.history.Messages), len(expect)):]
+		}
 		if len(expect) != len(v.history.Messages) {
 			t.Fatalf("visit %d, last %d of %v: %d messages of history, want %d", i, v.n, v.filters, len(v.history.Messages), len(expect))
 		}

@@ -153,9 +153,9 @@ func TestEveryCopyOfAJobIsWhole(t *testing.T) {
 	checked := 0
 	for _, table := range []string{"job", "later"} {
 		columns := column[string](t, conn, `SELECT attname::text FROM pg_attribute WHERE attrelid = ('weir.' || $1)::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('leads', 'seq')`, table)
-		// A copy always leads. Only a rebase sets seq, in rows that never move again. The rows that enqueue and retry log are new attempts, which were never put off.
+		// A copy always leads. Only a rebase sets seq, in rows that never move again. The rows that enqueue and retry log are new attempts, which were never put off; _retry_failed takes only jobs that are neither unique nor in a flow.
 		for _, list := range column[string](t, conn, `SELECT p.proname || '(' || m[1] || ')' FROM pg_proc p, regexp_matches(p.prosrc, 'INSERT INTO weir\.' || $1 || ' \(([^)]*)\)', 'g') m
-			WHERE p.pronamespace = 'weir'::regnamespace AND p.proname NOT IN ('enqueue', 'enqueue_unique', '_enqueue_unique_many', '_enqueue_many', '_log_member', 'enqueue_many', 'retry', '_retry', '_mark_due')`, table) {
+			WHERE p.pronamespace = 'weir'::regnamespace AND p.proname NOT IN ('enqueue', 'enqueue_unique', '_enqueue_unique_many', '_enqueue_many', '_log_member', 'enqueue_many', 'retry', '_retry', '_retry_failed', '_mark_due')`, table) {
 			name, listed, _ := strings.Cut(strings.TrimSuffix(list, ")"), "(")
 			for _, c := range columns {
 				if !slices.Contains(strings.Split(listed, ", "), c) {
