@@ -21,7 +21,7 @@ import (
 const patience = time.Minute
 
 // jetStream starts a NATS server with JetStream, which stores in dir, on a port; 0: any.
-func jetStream(t *testing.T, dir string, port int) *server.Server {
+func jetStream(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
 	if port == 0 {
 		port = -1
@@ -38,7 +38,7 @@ func jetStream(t *testing.T, dir string, port int) *server.Server {
 	return s
 }
 
-func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
+func dial(t testing.TB, url string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
@@ -52,7 +52,7 @@ func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-func open(t *testing.T, url string) *pgxpool.Pool {
+func open(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {

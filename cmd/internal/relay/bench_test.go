@@ -1,0 +1,134 @@
+package relay_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
+	"github.com/weir-pg/weir/weirrelay"
+	"github.com/weir-pg/weir/weirrelay/natsrelay"
+)
+
+// durable starts a PostgreSQL of its own that waits for the disk, as people's do, and JetStream, each with Weir's stream and schema.
+func durable(b *testing.B) (url string, nc *nats.Conn, js jetstream.JetStream) {
+	b.Helper()
+	pg := pgtest.Server(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"})
+	url = pg.URL("postgres")
+	conn, err := pgx.Connect(b.Context(), url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(b.Context())
+	if err := schema.Up(b.Context(), conn); err != nil {
+		b.Fatal(err)
+	}
+	nc, js = dial(b, jetStream(b, b.TempDir(), 0).ClientURL())
+	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, AllowAtomicPublish: true}); err != nil {
+		b.Fatal(err)
+	}
+	return url, nc, js
+}
+
+func target(b *testing.B, nc *nats.Conn) weirrelay.Target {
+	b.Helper()
+	t, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "bench", Stream: "S"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return t
+}
+
+// BenchmarkJobsIntoJetStream moves a backlog of jobs: go test ./cmd/internal/relay -run '^$' -bench JobsInto -benchtime 300000x.
+func BenchmarkJobsIntoJetStream(b *testing.B) {
+	url, nc, js := durable(b)
+	pool := open(b, url)
+	for left := b.N; left > 0; left -= 10_000 {
+		if _, err := pool.Exec(b.Context(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::integer]), array_fill('k'::text, ARRAY[$1]), ARRAY(SELECT jsonb_build_object('n', i) FROM generate_series(1, $1) i))`, min(left, 10_000)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	b.ResetTimer()
+	go func() {
+		done <- weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "bench", Pool: pool, Target: target(b, nc), Routes: []weirrelay.Route{{Queue: "q", Subject: "s.{kind}"}}})
+	}()
+	s, err := js.Stream(ctx, "S")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for {
+		info, err := s.Info(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if info.State.Msgs >= uint64(b.N) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+	stop()
+	if err := <-done; err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkMessagesThroughJetStream publishes 10,000 messages a second for as many messages as it is told, in transactions of a hundred, and measures how long each takes from before its
+// transaction to a subscriber of the stream: go test ./cmd/internal/relay -run '^$' -bench MessagesThrough -benchtime 200000x.
+func BenchmarkMessagesThroughJetStream(b *testing.B) {
+	const each, every = 100, 10 * time.Millisecond
+	url, nc, _ := durable(b)
+	pool := open(b, url)
+	ctx, stop := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- weirrelay.Run(ctx, weirrelay.Config{Name: "bench", Pool: pool, Target: target(b, nc), Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c", Subject: "s.{channel}"}}})
+	}()
+	n := max(b.N/each, 1) * each
+	took := make([]time.Duration, 0, n)
+	arrived := make(chan struct{})
+	sub, err := nc.Subscribe("s.>", func(m *nats.Msg) {
+		sent, err := strconv.ParseInt(string(m.Data), 10, 64)
+		if err != nil {
+			b.Error(err)
+		}
+		if took = append(took, time.Duration(time.Now().UnixNano()-sent)); len(took) == n {
+			close(arrived)
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	begin := time.Now()
+	for i := range n / each {
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * every))) // the rate that is offered
+		if _, err := pool.Exec(ctx, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[$1::integer]), array_fill($2::text, ARRAY[$1]), true)`, each, strconv.FormatInt(time.Now().UnixNano(), 10)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	published := time.Since(begin)
+	<-arrived
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(n)/published.Seconds(), "messages/s")
+	b.ReportMetric(float64(took[n/2])/1e6, "p50-ms")
+	b.ReportMetric(float64(took[n*99/100])/1e6, "p99-ms")
+	stop()
+	if err := <-done; err != nil {
+		b.Error(err)
+	}
+}
