@@ -60,7 +60,7 @@ type jobs struct {
 
 // sending is a job that waits until the target has it.
 type sending struct {
-	Record
+	job  *weir.Job[json.RawMessage]
 	done chan error
 }
 
@@ -105,7 +105,7 @@ func (r *jobs) run(ctx context.Context) error {
 
 // handle waits until the target has the job.
 func (r *jobs) handle(ctx context.Context, job *weir.Job[json.RawMessage]) error {
-	s := &sending{Record: r.router.job(r.Name, job), done: make(chan error, 1)}
+	s := &sending{job: job, done: make(chan error, 1)}
 	select {
 	case r.waiting <- s:
 	case <-ctx.Done():
@@ -136,7 +136,7 @@ func (r *jobs) send(ctx context.Context) {
 		size := 0
 		batch, records = batch[:0], records[:0]
 		for s := first; s != nil; {
-			batch, records, size = append(batch, s), append(records, s.Record), size+len(s.Payload)
+			batch, records, size = append(batch, s), append(records, r.router.job(r.Name, s.job)), size+len(s.job.Args)
 			s = nil
 			if len(batch) < r.MaxRecords && size < r.MaxBytes {
 				select {
