@@ -90,10 +90,11 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 	for lasting.Err() == nil {
 		call, cancel := context.WithCancel(lasting)
 		free, held := map[string]int{}, []string{}
+		stopping := ctx.Err() != nil
 		w.mu.Lock()
 		w.again = cancel
 		for queue, n := range w.queues {
-			if free[queue] = n; ctx.Err() != nil {
+			if free[queue] = n; stopping {
 				free[queue] = 0
 			}
 		}
@@ -102,9 +103,9 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 			free[j.Queue] = max(0, free[j.Queue]-1)
 		}
 		w.mu.Unlock()
-		unhook := context.AfterFunc(ctx, cancel)
-		if ctx.Err() != nil {
-			unhook()
+		unhook := func() bool { return false }
+		if !stopping { // then a call holds what runs, and is not ended by that
+			unhook = context.AfterFunc(ctx, cancel)
 		}
 		var answer struct {
 			Worker string
