@@ -90,6 +90,10 @@ type holder struct {
 	retry   backoff
 }
 
+func newHolder(name string, pool *pgxpool.Pool, log *slog.Logger, observe func(Progress)) holder {
+	return holder{name: name, pool: pool, log: log, outage: outage.New(log), observe: observe}
+}
+
 func (h *holder) what() string { return "the relay " + h.name }
 
 // worked says that a stint has begun well.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/outage"
-	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // JobsConfig specifies a relay of jobs. Name, Pool, Target and Routes are required.
@@ -54,7 +53,6 @@ func RunJobs(ctx context.Context, c JobsConfig) error {
 type jobs struct {
 	JobsConfig
 	router  *router
-	outage  *outage.Log
 	waiting chan *sending
 }
 
@@ -66,18 +64,23 @@ type sending struct {
 
 // CheckJobs returns what is wrong with a configuration, apart from Pool and Target.
 func CheckJobs(c JobsConfig) error {
-	_, err := check(Config{Name: c.Name, Routes: c.Routes, MaxRecords: c.MaxRecords, MaxBytes: c.MaxBytes}, true)
+	_, err := check(c.config(), true)
 	return err
 }
 
+// config has what relays of jobs and of messages have in common.
+func (c JobsConfig) config() Config {
+	return Config{Name: c.Name, Pool: c.Pool, Target: c.Target, Routes: c.Routes, MaxRecords: c.MaxRecords, MaxBytes: c.MaxBytes, Logger: c.Logger, Observe: c.Observe}
+}
+
 func newJobs(c JobsConfig) (*jobs, error) {
-	full := Config{Name: c.Name, Pool: c.Pool, Target: c.Target, Routes: c.Routes, MaxRecords: c.MaxRecords, MaxBytes: c.MaxBytes, Logger: c.Logger, Observe: c.Observe}
+	full := c.config()
 	router, err := full.complete(true)
 	if err != nil {
 		return nil, err
 	}
 	c.MaxRecords, c.MaxBytes, c.Logger, c.Observe = full.MaxRecords, full.MaxBytes, full.Logger, full.Observe
-	return &jobs{JobsConfig: c, router: router, outage: outage.New(c.Logger), waiting: make(chan *sending, c.MaxRecords)}, nil
+	return &jobs{JobsConfig: c, router: router, waiting: make(chan *sending, c.MaxRecords)}, nil
 }
 
 func (r *jobs) run(ctx context.Context) error {
@@ -119,66 +122,68 @@ func (r *jobs) handle(ctx context.Context, job *weir.Job[json.RawMessage]) error
 	}
 }
 
-// send sends what waits, until ctx ends.
+// send sends what waits, until ctx ends: the worker releases what it has then.
 func (r *jobs) send(ctx context.Context) {
-	var retry backoff
-	begun := false
-	var batch []*sending
-	var records []Record
-	const what = "sending jobs to the target"
+	s := sender{target: &begun{Target: r.Target}, what: "sending jobs to the target", outage: outage.New(r.Logger)}
 	for {
-		var first *sending
-		select {
-		case first = <-r.waiting:
-		case <-ctx.Done():
+		batch, records := r.collect(ctx)
+		read, all := time.Now(), len(batch)
+		if all == 0 {
 			return
 		}
-		size := 0
-		batch, records = batch[:0], records[:0]
-		for s := first; s != nil; {
-			batch, records, size = append(batch, s), append(records, r.router.job(r.Name, s.job)), size+len(s.job.Args)
-			s = nil
-			if len(batch) < r.MaxRecords && size < r.MaxBytes {
-				select {
-				case s = <-r.waiting:
-				default:
-				}
-			}
+		_, err := s.send(ctx, records, func(i int, why error) error {
+			batch[i].done <- weir.Fail(why)
+			batch = append(batch[:i], batch[i+1:]...)
+			return nil
+		})
+		if err != nil {
+			return
 		}
-		read, dead := time.Now(), 0
-		for len(records) > 0 {
-			err := error(nil)
-			if !begun {
-				_, err = r.Target.Begin(ctx, "")
-			}
-			if err == nil {
-				begun = true
-				err = r.Target.Send(ctx, records)
-			}
-			var refused *Refused
-			if errors.As(err, &refused) && refused.Index < len(records) {
-				i := refused.Index
-				batch[i].done <- weir.Fail(refused.Err)
-				batch, records, dead = append(batch[:i], batch[i+1:]...), append(records[:i], records[i+1:]...), dead+1
-				continue
-			}
-			if err == nil {
-				r.outage.Worked(what)
-				retry = backoff{}
-				break
-			}
-			if ctx.Err() != nil {
-				return // the worker has released the jobs
-			}
-			begun = begun && !errors.Is(err, ErrMoved)
-			r.outage.Failed(what, err)
-			if !sleep.For(ctx, sleep.Jitter(retry.next())) {
-				return
-			}
+		for _, one := range batch {
+			one.done <- nil
 		}
-		for _, s := range batch {
-			s.done <- nil
-		}
-		r.Observe(Progress{Active: true, Sent: len(batch), Dead: dead, Lag: time.Since(read)})
+		r.Observe(Progress{Active: true, Sent: len(batch), Dead: all - len(batch), Lag: time.Since(read)})
 	}
+}
+
+// begun is a target that begins when something is sent: a relay of jobs has no position from which it would go on.
+type begun struct {
+	Target
+	is bool
+}
+
+func (b *begun) Send(ctx context.Context, records []Record) error {
+	if !b.is {
+		if _, err := b.Begin(ctx, ""); err != nil {
+			return fmt.Errorf("begin at the target: %w", err)
+		}
+		b.is = true
+	}
+	err := b.Target.Send(ctx, records)
+	if errors.Is(err, ErrMoved) {
+		b.is = false
+		err = errors.New(err.Error()) // it begins anew by itself
+	}
+	return err
+}
+
+// collect waits for jobs, and returns what can be sent at once; none: ctx has ended.
+func (r *jobs) collect(ctx context.Context) (batch []*sending, records []Record) {
+	var next *sending
+	select {
+	case next = <-r.waiting:
+	case <-ctx.Done():
+		return nil, nil
+	}
+	for size := 0; next != nil; {
+		batch, records, size = append(batch, next), append(records, r.router.job(r.Name, next.job)), size+len(next.job.Args)
+		next = nil
+		if len(batch) < r.MaxRecords && size < r.MaxBytes {
+			select {
+			case next = <-r.waiting:
+			default:
+			}
+		}
+	}
+	return batch, records
 }

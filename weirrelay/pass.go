@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	"github.com/weir-pg/weir"
-	"github.com/weir-pg/weir/internal/sleep"
 )
 
 // markEvery is the pause between marks.
@@ -28,7 +26,7 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) error {
 		for range items { //nolint:revive // until it is closed
 		}
 	}()
-	b := batch{relay: r, recordedAt: time.Now()}
+	b := batch{relay: r, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage}, recordedAt: time.Now()}
 	defer b.last(ctx)
 	for i := range items {
 		for more := true; more; {
@@ -94,6 +92,7 @@ func (r *relay) read(ctx context.Context, sub *weir.Subscription) (items chan it
 // batch is what is sent next, and how far the relay has come.
 type batch struct {
 	*relay
+	sender     sender
 	records    []Record
 	bytes      int
 	read       time.Time     // when the newest record was read
@@ -130,49 +129,24 @@ func (b *batch) add(i item) {
 	}
 }
 
-// send sends the batch, again and again until the target has it.
+// send sends the batch.
 func (b *batch) send(ctx context.Context) error {
-	sent, dead := 0, 0
-	for what := "sending to the target"; len(b.records) > 0; {
-		err := b.Target.Send(ctx, b.records)
-		if refused := (*Refused)(nil); errors.As(err, &refused) && refused.Index < len(b.records) {
-			if err = b.bury(ctx, b.records[refused.Index], refused.Err); err == nil {
-				b.records = append(b.records[:refused.Index], b.records[refused.Index+1:]...)
-				dead++
-				continue
-			}
-		}
-		if err == nil {
-			b.outage.Worked(what)
-			sent = len(b.records)
-			break
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		} else if errors.Is(err, ErrMoved) {
-			return err
-		}
-		b.outage.Failed(what, err)
-		if !sleep.For(ctx, sleep.Jitter(b.retry.next())) {
-			return ctx.Err()
-		}
+	all := len(b.records)
+	sent, err := b.sender.send(ctx, b.records, func(i int, why error) error { return b.bury(ctx, &b.records[i], why) })
+	if err != nil {
+		return err
 	}
-	b.retry = backoff{}
-	if sent+dead > 0 {
-		b.Observe(Progress{Active: true, Sent: sent, Dead: dead, Lag: time.Since(b.read)})
+	if all > 0 {
+		b.Observe(Progress{Active: true, Sent: len(sent), Dead: all - len(sent), Lag: time.Since(b.read)})
 	}
-	b.records, b.bytes, b.at, b.since = b.records[:0], 0, b.next, b.since+sent+dead
+	b.records, b.bytes, b.at, b.since = b.records[:0], 0, b.next, b.since+all
 	return nil
 }
 
 // bury keeps a record that the target refuses, as a job.
-func (b *batch) bury(ctx context.Context, record Record, why error) error {
+func (b *batch) bury(ctx context.Context, record *Record, why error) error {
 	letter := DeadLetter{Relay: b.Name, Position: record.Position, Channel: record.Channel, Subject: record.Subject, Error: why.Error()}
-	if text := string(record.Payload); !record.Binary && utf8.ValidString(text) {
-		letter.Payload = text
-	} else {
-		letter.Bytes = record.Payload
-	}
+	letter.keep(record.Payload, record.Binary)
 	job, err := b.client.Enqueue(ctx, letter, &weir.Options{Queue: b.DeadLetters})
 	if err == nil {
 		b.Logger.Error("weir: the target refuses a message, which is kept as a job", "channel", record.Channel, "position", record.Position, "error", why, "queue", b.DeadLetters, "job", job.ID)

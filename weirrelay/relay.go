@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/hub"
-	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -110,7 +110,7 @@ func Check(c Config) error {
 
 func check(c Config, jobs bool) (*router, error) {
 	switch {
-	case len([]rune(c.Name)) < 1 || len([]rune(c.Name)) > 100:
+	case !isName(c.Name):
 		return nil, fmt.Errorf("Config.Name must have 1 to 100 characters, got %q", c.Name)
 	case c.MaxRecords < 0 || c.MaxRecords > maxRecords:
 		return nil, fmt.Errorf("Config.MaxRecords must be 1 to %d, or 0 for %d, got %d", maxRecords, defaultRecords, c.MaxRecords)
@@ -137,14 +137,25 @@ func (c *Config) complete(jobs bool) (*router, error) {
 	}
 	c.MaxRecords, c.MaxBytes = cmp.Or(c.MaxRecords, defaultRecords), cmp.Or(c.MaxBytes, defaultBytes)
 	c.DeadLetters = cmp.Or(c.DeadLetters, c.Name+"-dead-letters")
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if c.Observe == nil {
-		c.Observe = func(Progress) {}
-	}
-	c.Logger = c.Logger.With("relay", c.Name)
+	c.Logger, c.Observe = watched(c.Name, c.Logger, c.Observe)
 	return router, nil
+}
+
+// isName reports whether a relay may have this name.
+func isName(name string) bool {
+	n := utf8.RuneCountInString(name)
+	return n >= 1 && n <= 100
+}
+
+// watched returns where a relay logs, and what it is observed by.
+func watched(name string, log *slog.Logger, observe func(Progress)) (*slog.Logger, func(Progress)) {
+	if log == nil {
+		log = slog.Default()
+	}
+	if observe == nil {
+		observe = func(Progress) {}
+	}
+	return log.With("relay", name), observe
 }
 
 func newRelay(c Config) (*relay, error) {
@@ -152,8 +163,7 @@ func newRelay(c Config) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router,
-		holder: holder{name: c.Name, pool: c.Pool, log: c.Logger, outage: outage.New(c.Logger), observe: c.Observe}}, nil
+	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router, holder: newHolder(c.Name, c.Pool, c.Logger, c.Observe)}, nil
 }
 
 // stint passes messages on for as long as this process has the relay.

@@ -20,16 +20,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func open(t *testing.T, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
-}
-
 func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
@@ -64,7 +54,7 @@ func run(t *testing.T, c weirrelay.Config) (stop func()) {
 // TestAnotherDatabaseGetsEveryMessageOnceInOrder: two processes run the relay; again and again the sessions of the one that passes messages on are ended, at both databases.
 func TestAnotherDatabaseGetsEveryMessageOnceInOrder(t *testing.T) {
 	t.Parallel()
-	from, to := open(t, pgtest.Database(t)), open(t, pgtest.Database(t))
+	from, to := pgtest.Pool(t, pgtest.Database(t)), pgtest.Pool(t, pgtest.Database(t))
 	c := weirrelay.Config{Name: "copy", Pool: from, Since: time.Now().Add(-time.Hour), MaxRecords: 20, Routes: []weirrelay.Route{{Channels: "orders.>", Subject: "copy.{channel}"}}}
 	for range 2 {
 		c.Target = &weirrelay.Database{Pool: to, Name: "copy"}
@@ -98,7 +88,7 @@ func TestAnotherDatabaseGetsEveryMessageOnceInOrder(t *testing.T) {
 // TestMessagesBecomeJobs: of the kind that is named, in the queue that the route makes, with a key.
 func TestMessagesBecomeJobs(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	run(t, weirrelay.Config{Name: "hooks", Pool: pool, Target: &weirrelay.Database{Pool: pool, Name: "hooks as jobs", Kind: "webhook"}, Since: time.Now().Add(-time.Hour),
 		Routes: []weirrelay.Route{{Channels: "orders.*", Subject: "hooks", Key: "{payload.customer}"}}})
 	exec(t, pool, `SELECT weir.publish('orders.made', '{"customer": "acme"}'), weir.publish('orders.lost', 'text'), weir.publish_bytes('orders.raw', '\xff')`)
@@ -126,7 +116,7 @@ func TestMessagesBecomeJobs(t *testing.T) {
 	}
 }
 
-// refusing is a target that refuses messages with the payload "bad", and otherwise keeps them.
+// refusing is a target that refuses messages whose payload begins with "bad", and otherwise keeps them.
 type refusing struct {
 	mu  sync.Mutex
 	got []string
@@ -142,7 +132,7 @@ func (r *refusing) Send(_ context.Context, records []weirrelay.Record) error {
 		return fmt.Errorf("the target is off")
 	}
 	for i := range records {
-		if string(records[i].Payload) == "bad" {
+		if strings.HasPrefix(string(records[i].Payload), "bad") {
 			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it is bad")}
 		}
 	}
@@ -163,7 +153,7 @@ func (r *refusing) all() string {
 // TestWhatTheTargetRefusesIsKeptAsAJob: and the others go on.
 func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	target := &refusing{}
 	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}})
 	exec(t, pool, `SELECT weir.publish('c', 'a'), weir.publish('c', 'bad'), weir.publish('c', 'b')`)
@@ -177,12 +167,23 @@ func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	if err := json.Unmarshal(page.Jobs[0].Args, &letter); err != nil || letter.Payload != "bad" || letter.Channel != "c" || letter.Relay != "r" || letter.Error != "it is bad" || letter.Position == "" {
 		t.Errorf("%+v, %v", letter, err)
 	}
+
+	// What would not fit into a job is left out, and the letter says so.
+	exec(t, pool, `SELECT weir.publish('c', 'bad' || repeat('x', 1000000)), weir.publish('c', 'after it')`)
+	pgtest.Until(t, "the relay goes on", func() bool { return target.all() == "a b z after it" })
+	if page, err = weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: "r-dead-letters"}); err != nil || len(page.Jobs) != 2 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	letter = weirrelay.DeadLetter{}
+	if err := json.Unmarshal(page.Jobs[1].Args, &letter); err != nil || letter.Payload != "" || letter.Error != "its 1000003 bytes are left out: it is bad" {
+		t.Errorf("%+v, %v", letter, err)
+	}
 }
 
 // TestMessagesAreKeptForARelay: beyond message_retention, until it has passed them on, or relay_retention is over: then it says so.
 func TestMessagesAreKeptForARelay(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	exec(t, pool, `SELECT weir.set('message_retention', '0 seconds'), weir.set('relay_retention', '1 hour')`)
 	target := &refusing{}
 	var gaps atomic.Int32
@@ -236,7 +237,7 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 // TestARelayIsConfiguredOrRefused: with the value, and what to do.
 func TestARelayIsConfiguredOrRefused(t *testing.T) {
 	t.Parallel()
-	pool := open(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	good := weirrelay.Config{Name: "r", Pool: pool, Target: &refusing{}, Routes: []weirrelay.Route{{Channels: "c"}}}
 	for want, change := range map[string]func(c *weirrelay.Config){
 		`Config.Name must have 1 to 100 characters, got ""`: func(c *weirrelay.Config) { c.Name = "" },

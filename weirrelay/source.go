@@ -2,6 +2,7 @@ package weirrelay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
-	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -99,7 +99,7 @@ func parseFrom(c FromConfig) (*from, error) {
 	f := &from{FromConfig: c}
 	var err error
 	switch {
-	case len([]rune(c.Name)) < 1 || len([]rune(c.Name)) > 100:
+	case !isName(c.Name):
 		err = fmt.Errorf("FromConfig.Name must have 1 to 100 characters, got %q", c.Name)
 	case c.Queue == "" || c.Kind == "":
 		err = fmt.Errorf("FromConfig.Queue and Kind must be set, got %q and %q: they say which jobs messages become", c.Queue, c.Kind)
@@ -127,18 +127,10 @@ func newFrom(c FromConfig) (*from, error) {
 	case c.Source == nil:
 		return nil, errors.New("FromConfig.Source is nil: set where messages come from")
 	}
-	if f.MaxRecords == 0 {
-		f.MaxRecords = defaultRecords
-	}
-	if f.Logger == nil {
-		f.Logger = slog.Default()
-	}
-	if f.Observe == nil {
-		f.Observe = func(Progress) {}
-	}
-	f.Logger = f.Logger.With("relay", c.Name)
+	f.MaxRecords = cmp.Or(f.MaxRecords, defaultRecords)
+	f.Logger, f.Observe = watched(c.Name, f.Logger, f.Observe)
 	f.client, f.store = weir.NewClient(c.Pool), store.New(c.Pool, 0)
-	f.hold = holder{name: c.Name, pool: c.Pool, log: f.Logger, outage: outage.New(f.Logger), observe: f.Observe}
+	f.hold = newHolder(c.Name, c.Pool, f.Logger, f.Observe)
 	return f, nil
 }
 
@@ -263,12 +255,7 @@ func (f *from) job(a *Arrival) weir.NewJob {
 }
 
 func (f *from) letter(a *Arrival, position string, why error) DeadLetter {
-	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: strings.ToValidUTF8(a.Subject, "?"), Error: why.Error(), Bytes: a.Payload}
-	if len(l.Bytes) > maxLetter {
-		l.Bytes, l.Error = nil, fmt.Sprintf("its %d bytes are left out: %s", len(a.Payload), l.Error)
-	}
+	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: strings.ToValidUTF8(a.Subject, "?"), Error: why.Error()}
+	l.keep(a.Payload, true)
 	return l
 }
-
-// maxLetter bounds the payload that a dead letter keeps, in bytes: in base64, it must fit into a job's args.
-const maxLetter = 700_000

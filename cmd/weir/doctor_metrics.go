@@ -19,13 +19,9 @@ func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) err
 	var metrics doctor.Metrics
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&metrics)
-	address := c.ListenMetrics
-	if strings.HasPrefix(address, ":") { // without a host: loopback only
-		address = "127.0.0.1" + address
-	}
 	mux := probes(metrics.Stuck, metrics.Ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	stop, err := serveHTTP("--listen-metrics", address, mux, "metrics and probes", "/metrics", log)
+	stop, err := serveHTTP("--listen-metrics", loopback(c.ListenMetrics), mux, "metrics and probes", "/metrics", log)
 	if err != nil {
 		return err
 	}

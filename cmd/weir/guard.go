@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,13 +82,9 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 		return err
 	}
 	if c.ListenHTTP != "" {
-		address := c.ListenHTTP
-		if strings.HasPrefix(address, ":") { // without a host: loopback only
-			address = "127.0.0.1" + address
-		}
 		mux := probes(g.Stuck, g.Ready)
 		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		stop, err := serveHTTP("--listen-http", address, mux, "metrics and probes", "/metrics", config.Logger)
+		stop, err := serveHTTP("--listen-http", loopback(c.ListenHTTP), mux, "metrics and probes", "/metrics", config.Logger)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,14 +70,6 @@ func (c *relayRunCmd) Run(ctx context.Context, s *streams, db *database) error {
 		defer stop()
 	}
 	return relays.Run(ctx, pool)
-}
-
-// loopback is an address; without a host, that of this machine alone.
-func loopback(address string) string {
-	if strings.HasPrefix(address, ":") {
-		return "127.0.0.1" + address
-	}
-	return address
 }
 
 type relayListCmd struct{ jsonFlag }

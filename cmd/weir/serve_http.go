@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -27,4 +28,12 @@ func serveHTTP(flag, address string, handler http.Handler, what, path string, lo
 		_ = server.Close()
 		<-done
 	}, nil
+}
+
+// loopback is an address; without a host, that of this machine alone.
+func loopback(address string) string {
+	if strings.HasPrefix(address, ":") {
+		return "127.0.0.1" + address
+	}
+	return address
 }

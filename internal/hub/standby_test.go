@@ -8,13 +8,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
-	"github.com/weir-pg/weir/schema"
 )
 
 // checker is a sink that queries each message's row on the primary as soon as the message arrives.
@@ -46,14 +44,7 @@ func (r *checker) Deliver(events []Event) error {
 // for a while; no ticks are cut there. With a synchronous standby, a client that receives a message can read its row on the primary immediately.
 func TestReadsFromAStandbyThatLags(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t, nil)
-	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(schema.Up(t.Context(), conn), conn.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	primary := pgtest.Installed(t, nil)
 	standby := pgtest.Standby(t, primary, map[string]string{"cluster_name": "near"})
 	write, read := pgtest.Pool(t, primary.URL("postgres")), pgtest.Pool(t, standby.URL("postgres"))
 	exec(t, write, `CREATE TABLE row_of (name text)`)

@@ -31,10 +31,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/testdb"
+	"github.com/weir-pg/weir/schema"
 )
 
 // bound is longer than any single step of this package takes on a busy machine.
@@ -111,6 +113,22 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 func Server(t testing.TB, parameters map[string]string) *embedded.Server {
 	t.Helper()
 	return serve(t, "", parameters)
+}
+
+// Installed is Server with Weir's schema in the database postgres.
+func Installed(t testing.TB, parameters map[string]string) *embedded.Server {
+	t.Helper()
+	s := Server(t, parameters)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(schema.Up(ctx, conn), conn.Close(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // serve starts a server for one test.

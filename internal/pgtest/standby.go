@@ -3,6 +3,8 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -40,6 +42,18 @@ func Standby(t testing.TB, of *embedded.Server, parameters map[string]string) *e
 		}
 	})
 	return s
+}
+
+// EitherOf returns the URL of a database at whichever of two servers is the primary.
+func EitherOf(t testing.TB, primary, standby *embedded.Server, database string) string {
+	t.Helper()
+	both, err := url.Parse(primary.URL(database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both.Host = fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", primary.Port(), standby.Port())
+	both.RawQuery += "&target_session_attrs=read-write"
+	return both.String()
 }
 
 // Replayed returns when the standby shows everything that the primary has committed, except asynchronous commits.

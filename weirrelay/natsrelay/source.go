@@ -47,17 +47,11 @@ func NewSource(c SourceConfig) (*Source, error) {
 	case c.Stream == "":
 		return nil, errors.New("natsrelay: SourceConfig.Stream is empty: name the stream that is read")
 	}
-	s := &Source{SourceConfig: c}
-	var err error
-	if c.Domain == "" {
-		s.js, err = jetstream.New(c.Conn)
-	} else {
-		s.js, err = jetstream.NewWithDomain(c.Conn, c.Domain)
-	}
+	js, err := open(c.Conn, c.Domain)
 	if err != nil {
-		return nil, fmt.Errorf("natsrelay: %w", err)
+		return nil, err
 	}
-	return s, nil
+	return &Source{SourceConfig: c, js: js}, nil
 }
 
 // Begin implements weirrelay.Source.

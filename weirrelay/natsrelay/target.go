@@ -71,18 +71,24 @@ func New(c Config) (*Target, error) {
 	case c.Stream == "":
 		return nil, errors.New("natsrelay: Config.Stream is empty: name the stream that stores what is relayed")
 	}
-	t := &Target{Config: c}
-	options := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncTimeout(ackTimeout), jetstream.WithPublishAsyncMaxPending(16384)}
-	var err error
-	if c.Domain == "" {
-		t.js, err = jetstream.New(c.Conn, options...)
+	js, err := open(c.Conn, c.Domain, jetstream.WithPublishAsyncTimeout(ackTimeout), jetstream.WithPublishAsyncMaxPending(16384))
+	if err != nil {
+		return nil, err
+	}
+	return &Target{Config: c, js: js}, nil
+}
+
+// open returns the JetStream of a domain; "": that of the server.
+func open(conn *nats.Conn, domain string, options ...jetstream.JetStreamOpt) (js jetstream.JetStream, err error) {
+	if domain == "" {
+		js, err = jetstream.New(conn, options...)
 	} else {
-		t.js, err = jetstream.NewWithDomain(c.Conn, c.Domain, options...)
+		js, err = jetstream.NewWithDomain(conn, domain, options...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("natsrelay: %w", err)
 	}
-	return t, nil
+	return js, nil
 }
 
 // Begin implements weirrelay.Target: it reads which messages the stream has already at its end.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -18,7 +19,7 @@ func TestAllHubsDeliverTheSameSequence(t *testing.T) {
 	s := newSite(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 3)
 	reader, followers := settle(t, nodes...)
 
 	// One follower wants everything, the other a few channels.
@@ -191,7 +192,7 @@ func (v *visit) compare(t testing.TB, log []string) {
 func TestOneHubReadsForAll(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 10)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 10)
 	boxes := make([]*box, len(nodes))
 	for i, n := range nodes {
 		_, boxes[i] = subscribe(t, n, hub.Position{}, ">")
@@ -245,7 +246,7 @@ func TestOneHubReadsForAll(t *testing.T) {
 func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 3)
 	_, followers := settle(t, nodes...)
 	wanting, other := followers[0], followers[1]
 	if bucketOf("large") == bucketOf("small") {
@@ -282,7 +283,7 @@ func TestNobodyGetsWhatNobodyWants(t *testing.T) {
 func TestResumesAtAnotherHub(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 3)
 	reader, followers := settle(t, nodes...)
 	_, here := subscribe(t, followers[0], hub.Position{}, "a")
 	_, there := subscribe(t, followers[1], hub.Position{}, "b")
@@ -307,7 +308,7 @@ func TestResumesAtAnotherHub(t *testing.T) {
 func TestLargeTicksReachAllHubs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 2)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 2)
 	_, followers := settle(t, nodes...)
 	_, b := subscribe(t, followers[0], hub.Position{}, "many", "large", "c")
 	s.exec(`SELECT weir.publish_many(array_agg('many'::text), array_agg(i::text ORDER BY i)) FROM generate_series(1, 25000) i`)
@@ -330,7 +331,7 @@ func TestLargeTicksReachAllHubs(t *testing.T) {
 func TestRelaysWhatIsNotLogged(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 3)
 	var boxes []*box
 	for _, n := range nodes {
 		_, b := subscribe(t, n, hub.Position{}, "x", "done")

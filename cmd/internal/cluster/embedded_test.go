@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -131,7 +132,7 @@ func TestExternalNATSWithTLSAndPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns := natsServer(t, &server.Options{Port: -1, TLSConfig: config, TLSTimeout: 5, Username: "weir", Password: secret})
+	ns := natstest.Start(t, &server.Options{TLSConfig: config, TLSTimeout: 5, Username: "weir", Password: secret})
 	url := "tls://" + ns.Addr().String()
 	one := s.join(Config{URL: url, TLS: files, User: "weir", Password: secret})
 	two := s.join(Config{URL: strings.Replace(url, "tls://", "tls://weir:"+strings.ReplaceAll(secret, " ", "%20")+"@", 1), TLS: files})

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -24,7 +25,7 @@ func TestWhatNATSLosesComesFromTheDatabase(t *testing.T) {
 	s := newSite(t)
 	may := &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"}}, Subscribe: &server.SubjectPermission{Allow: []string{">"}}}
 	lossy := &server.Permissions{Publish: may.Publish, Subscribe: &server.SubjectPermission{Deny: []string{subjectsOf(s.name).bucket[bucketOf("lost")]}}}
-	nats := natsServer(t, &server.Options{Port: -1, Users: []*server.User{
+	nats := natstest.Start(t, &server.Options{Users: []*server.User{
 		{Username: "all", Password: "all", Permissions: may}, {Username: "lossy", Password: "lossy", Permissions: lossy}}})
 	// Start this hub first, so that it is the reader.
 	all := s.join(Config{URL: nats.ClientURL(), User: "all", Password: "all"})
@@ -50,7 +51,7 @@ func TestWhatNATSLosesComesFromTheDatabase(t *testing.T) {
 func TestReaderWithoutDatabaseFollows(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	url := natsServer(t, nil).ClientURL()
+	url := natstest.Start(t, nil).ClientURL()
 	pool, err := pgxpool.New(t.Context(), s.pool.Config().ConnString())
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +156,7 @@ func (l *link) set(up bool) {
 func TestPartitionedHubServesItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nats := natsServer(t, nil)
+	nats := natstest.Start(t, nil)
 	links := map[*node]*link{}
 	var nodes []*node
 	boxes := map[*node]*box{}
@@ -209,7 +210,7 @@ func TestPartitionedHubServesItself(t *testing.T) {
 func TestWantWaitsForPartsInFlight(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	url := natsServer(t, nil).ClientURL()
+	url := natstest.Start(t, nil).ClientURL()
 	reader := s.join(Config{URL: url})
 	settle(t, reader)
 	c, err := Start(t.Context(), Config{Source: s.source(), Database: s.name, URL: url, Name: "follower", Logger: logger(t)})
@@ -282,7 +283,7 @@ func TestWantWaitsForPartsInFlight(t *testing.T) {
 func TestFramesOfOthersAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	url := natsServer(t, nil).ClientURL()
+	url := natstest.Start(t, nil).ClientURL()
 	n := s.join(Config{URL: url})
 	settle(t, n)
 	other, err := nats.Connect(url)

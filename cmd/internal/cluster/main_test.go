@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -179,25 +178,6 @@ func (s *site) log(filters ...hub.Filter) (all []string) {
 
 func text(m *hub.Message) string {
 	return fmt.Sprintf("%s %s %s %t", m.Position, m.Channel, m.Payload, m.Binary)
-}
-
-// natsServer runs a NATS server in place of an external one, until the test ends.
-func natsServer(t testing.TB, options *server.Options) *server.Server {
-	t.Helper()
-	if options == nil {
-		options = &server.Options{Port: -1}
-	}
-	options.Host, options.NoSigs, options.NoLog = "127.0.0.1", true, true
-	s, err := server.NewServer(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the NATS server does not start")
-	}
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	return s
 }
 
 func until(t testing.TB, what string, holds func() bool) {

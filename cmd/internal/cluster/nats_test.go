@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestWithoutNATSEveryHubServesItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	first := natsServer(t, nil)
+	first := natstest.Start(t, nil)
 	url := first.ClientURL()
 	nodes := s.cluster(url, 2)
 	var boxes []*box
@@ -45,7 +46,7 @@ func TestWithoutNATSEveryHubServesItself(t *testing.T) {
 	listen(nodes[2])
 	publish("without")
 
-	_ = natsServer(t, &server.Options{Port: port})
+	_ = natstest.Start(t, &server.Options{Port: port})
 	settle(t, nodes...)
 	_, followers := settle(t, nodes...)
 	before := followers[0].cluster.Stats().PartsReceived

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/hub"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestLogSetBackIsToldAtAllHubs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	nodes := s.cluster(natsServer(t, nil).ClientURL(), 3)
+	nodes := s.cluster(natstest.Start(t, nil).ClientURL(), 3)
 	var boxes []*box
 	for _, n := range nodes {
 		_, b := subscribe(t, n, hub.Position{}, "c")
@@ -56,7 +57,7 @@ func (s *site) setBack() {
 func TestLogSetBackIsNoticedAfterItHasGrown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	url := natsServer(t, nil).ClientURL()
+	url := natstest.Start(t, nil).ClientURL()
 	reader := s.join(Config{URL: url})
 	settle(t, reader)
 	_, b := subscribe(t, reader, hub.Position{}, "c")

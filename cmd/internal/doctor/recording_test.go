@@ -155,18 +155,9 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 // TestARecordingOfAStandbyIsReplayed: what was seen of standbys is in the recording too.
 func TestARecordingOfAStandbyIsReplayed(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t, nil)
-	standby := pgtest.Standby(t, primary, map[string]string{"hot_standby_feedback": "on", "primary_slot_name": "for_standby", "wal_receiver_status_interval": "1"})
-	at := primary.URL("postgres")
-	asker := connect(t, at)
-	execute(t, asker, "CREATE TABLE warm ()")
-	pgtest.Replayed(t, primary, standby)
-	reader := connect(t, standby.URL("postgres"))
-	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_class")
-	churn(t, at)
-	until(t, asker, "SELECT coalesce(max(age(xmin)), 0) > 600 FROM pg_replication_slots WHERE active")
-	live, file := recorded(t, doctor.Config{URL: at, Standbys: []string{standby.URL("postgres")}}, pinnedLong)
-	expectFact(t, expect(t, live, doctor.HorizonPinned, doctor.Info), "on the standby 127.0.0.1:", fmt.Sprintf("pid %d of postgres", reader.PgConn().PID()))
+	p := pinByAStandby(t)
+	live, file := recorded(t, doctor.Config{URL: p.at, Standbys: []string{p.standby.URL("postgres")}}, pinnedLong)
+	expectFact(t, expect(t, live, doctor.HorizonPinned, doctor.Info), "on the standby 127.0.0.1:", fmt.Sprintf("pid %d of postgres", p.reader.PgConn().PID()))
 	expectSame(t, live, file)
 }
 

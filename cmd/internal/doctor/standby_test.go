@@ -6,25 +6,42 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/cmd/internal/doctor"
+	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
+
+// pinnedByAStandby is a server whose horizon a long query of its standby holds back, through its slot.
+type pinnedByAStandby struct {
+	at            string // its URL
+	standby       *embedded.Server
+	asker, reader *pgx.Conn // sessions of the server, and of the query
+}
+
+func pinByAStandby(t *testing.T) (p pinnedByAStandby) {
+	t.Helper()
+	primary := pgtest.Server(t, nil)
+	p.standby = pgtest.Standby(t, primary, map[string]string{
+		"hot_standby_feedback": "on", "primary_slot_name": "for_standby", "wal_receiver_status_interval": "1",
+	})
+	p.at = primary.URL("postgres")
+	p.asker = connect(t, p.at)
+	execute(t, p.asker, "CREATE TABLE warm ()")
+	pgtest.Replayed(t, primary, p.standby)
+	p.reader = connect(t, p.standby.URL("postgres"))
+	execute(t, p.reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_class")
+	churn(t, p.at)
+	until(t, p.asker, "SELECT coalesce(max(age(xmin)), 0) > 600 FROM pg_replication_slots WHERE active")
+	return p
+}
 
 // TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone: dropping the slot of a standby that runs a long query would destroy the standby.
 func TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t, nil)
-	standby := pgtest.Standby(t, primary, map[string]string{
-		"hot_standby_feedback": "on", "primary_slot_name": "for_standby", "wal_receiver_status_interval": "1",
-	})
-	at := primary.URL("postgres")
-	asker := connect(t, at)
-	execute(t, asker, "CREATE TABLE warm ()")
-	pgtest.Replayed(t, primary, standby)
-	reader := connect(t, standby.URL("postgres"))
-	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_class")
-	churn(t, at)
-	until(t, asker, "SELECT coalesce(max(age(xmin)), 0) > 600 FROM pg_replication_slots WHERE active")
+	p := pinByAStandby(t)
+	at, standby, asker, reader := p.at, p.standby, p.asker, p.reader
 
 	f := expect(t, examine(t, at, pinnedLong), doctor.HorizonPinned, doctor.Warning)
 	for _, text := range []string{"On the standby", "Leave the slot for_standby alone"} {

@@ -7,12 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weir-pg/weir/internal/pgtest"
-	"github.com/weir-pg/weir/schema"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 )
@@ -20,17 +18,9 @@ import (
 // durable starts a PostgreSQL of its own that waits for the disk, as people's do, and JetStream, each with Weir's stream and schema.
 func durable(b *testing.B) (url string, nc *nats.Conn, js jetstream.JetStream) {
 	b.Helper()
-	pg := pgtest.Server(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"})
+	pg := pgtest.Installed(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"})
 	url = pg.URL("postgres")
-	conn, err := pgx.Connect(b.Context(), url)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer conn.Close(b.Context())
-	if err := schema.Up(b.Context(), conn); err != nil {
-		b.Fatal(err)
-	}
-	nc, js = dial(b, jetStream(b, b.TempDir(), 0).ClientURL())
+	nc, js = dial(b, jetStream(b).ClientURL())
 	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, AllowAtomicPublish: true}); err != nil {
 		b.Fatal(err)
 	}
@@ -49,18 +39,17 @@ func target(b *testing.B, nc *nats.Conn) weirrelay.Target {
 // BenchmarkJobsIntoJetStream moves a backlog of jobs: go test ./cmd/internal/relay -run '^$' -bench JobsInto -benchtime 300000x.
 func BenchmarkJobsIntoJetStream(b *testing.B) {
 	url, nc, js := durable(b)
-	pool := open(b, url)
+	pool := pgtest.Pool(b, url)
 	for left := b.N; left > 0; left -= 10_000 {
 		if _, err := pool.Exec(b.Context(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::integer]), array_fill('k'::text, ARRAY[$1]), ARRAY(SELECT jsonb_build_object('n', i) FROM generate_series(1, $1) i))`, min(left, 10_000)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	ctx, stop := context.WithCancel(b.Context())
-	done := make(chan error, 1)
+	ctx := b.Context()
 	b.ResetTimer()
-	go func() {
-		done <- weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "bench", Pool: pool, Target: target(b, nc), Routes: []weirrelay.Route{{Queue: "q", Subject: "s.{kind}"}}})
-	}()
+	relaying(b, func(ctx context.Context) error {
+		return weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "bench", Pool: pool, Target: target(b, nc), Routes: []weirrelay.Route{{Queue: "q", Subject: "s.{kind}"}}})
+	})
 	s, err := js.Stream(ctx, "S")
 	if err != nil {
 		b.Fatal(err)
@@ -77,10 +66,6 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
-	stop()
-	if err := <-done; err != nil {
-		b.Error(err)
-	}
 }
 
 // BenchmarkMessagesThroughJetStream publishes 10,000 messages a second for as many messages as it is told, in transactions of a hundred, and measures how long each takes from before its
@@ -88,12 +73,10 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 func BenchmarkMessagesThroughJetStream(b *testing.B) {
 	const each, every = 100, 10 * time.Millisecond
 	url, nc, _ := durable(b)
-	pool := open(b, url)
-	ctx, stop := context.WithCancel(b.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- weirrelay.Run(ctx, weirrelay.Config{Name: "bench", Pool: pool, Target: target(b, nc), Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c", Subject: "s.{channel}"}}})
-	}()
+	pool := pgtest.Pool(b, url)
+	relaying(b, func(ctx context.Context) error {
+		return weirrelay.Run(ctx, weirrelay.Config{Name: "bench", Pool: pool, Target: target(b, nc), Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c", Subject: "s.{channel}"}}})
+	})
 	n := max(b.N/each, 1) * each
 	took := make([]time.Duration, 0, n)
 	arrived := make(chan struct{})
@@ -116,7 +99,7 @@ func BenchmarkMessagesThroughJetStream(b *testing.B) {
 	begin := time.Now()
 	for i := range n / each {
 		time.Sleep(time.Until(begin.Add(time.Duration(i) * every))) // the rate that is offered
-		if _, err := pool.Exec(ctx, `SELECT weir.publish_many(array_fill('c'::text, ARRAY[$1::integer]), array_fill($2::text, ARRAY[$1]), true)`, each, strconv.FormatInt(time.Now().UnixNano(), 10)); err != nil {
+		if _, err := pool.Exec(b.Context(), `SELECT weir.publish_many(array_fill('c'::text, ARRAY[$1::integer]), array_fill($2::text, ARRAY[$1]), true)`, each, strconv.FormatInt(time.Now().UnixNano(), 10)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -127,8 +110,4 @@ func BenchmarkMessagesThroughJetStream(b *testing.B) {
 	b.ReportMetric(float64(n)/published.Seconds(), "messages/s")
 	b.ReportMetric(float64(took[n/2])/1e6, "p50-ms")
 	b.ReportMetric(float64(took[n*99/100])/1e6, "p99-ms")
-	stop()
-	if err := <-done; err != nil {
-		b.Error(err)
-	}
 }

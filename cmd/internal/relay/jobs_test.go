@@ -22,7 +22,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 	const jobs = 5000
 	for what, prepare := range map[string]func(t *testing.T) (weirrelay.Target, func() []string){
 		"NATS": func(t *testing.T) (weirrelay.Target, func() []string) {
-			nc, js := dial(t, jetStream(t, t.TempDir(), 0).ClientURL())
+			nc, js := dial(t, jetStream(t).ClientURL())
 			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}, AllowAtomicPublish: true, MaxMsgSize: 2000}); err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +50,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 			}
 		},
 		"another database": func(t *testing.T) (weirrelay.Target, func() []string) {
-			to := open(t, pgtest.Database(t))
+			to := pgtest.Pool(t, pgtest.Database(t))
 			return &weirrelay.Database{Pool: to, Name: "mail"}, func() (all []string) {
 				pgtest.Until(t, "the jobs are there", func() bool {
 					rows, err := to.Query(t.Context(), `SELECT args::text FROM weir.job WHERE kind = 'small'`)
@@ -73,7 +73,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			pool := open(t, pgtest.Database(t))
+			pool := pgtest.Pool(t, pgtest.Database(t))
 			target, arrived := prepare(t)
 			if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue_many(array_fill('mail'::text, ARRAY[$1::integer]), array_fill('small'::text, ARRAY[$1]), ARRAY(SELECT jsonb_build_object('n', i) FROM generate_series(1, $1) i))`, jobs); err != nil {
 				t.Fatal(err)
@@ -82,11 +82,9 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 			if err := pool.QueryRow(t.Context(), `SELECT weir.enqueue('mail', 'big', jsonb_build_object('text', repeat('x', 3000)))`).Scan(&big); err != nil {
 				t.Fatal(err)
 			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() {
-				done <- weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "mail", Pool: pool, Target: target, Routes: []weirrelay.Route{{Queue: "mail", Subject: "jobs.{kind}"}}})
-			}()
+			stop := relaying(t, func(ctx context.Context) error {
+				return weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "mail", Pool: pool, Target: target, Routes: []weirrelay.Route{{Queue: "mail", Subject: "jobs.{kind}"}}})
+			})
 			got := arrived()
 			client := weir.NewClient(pool)
 			pgtest.Until(t, "all jobs have ended", func() bool {
@@ -94,9 +92,6 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 				return err == nil && len(page.Jobs) == 0
 			})
 			stop()
-			if err := pgtest.Receive(t, done, "the relay ends"); err != nil {
-				t.Error(err)
-			}
 			want := make([]string, jobs)
 			for i := range want {
 				want[i] = fmt.Sprintf(`{"n": %d}`, i+1)

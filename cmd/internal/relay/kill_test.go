@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -19,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weir-pg/weir/internal/pgtest"
-	"github.com/weir-pg/weir/schema"
 )
 
 // process is this test's binary as another program.
@@ -44,15 +42,8 @@ var kills = flag.Int("kills", 24, "how often TestNothingIsLostOrDoubledThoughEac
 // TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays, JetStream and PostgreSQL are killed as by kill -9.
 func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	pgtest.Alone(t, "it kills processes all the time")
-	pg := pgtest.Server(t, nil)
+	pg := pgtest.Installed(t, nil)
 	url := pg.URL("postgres")
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(schema.Up(t.Context(), conn), conn.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +66,7 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	t.Cleanup(func() { kill(relays[0]); kill(relays[1]) })
 
 	// The publisher has a row for each message, in the same transaction: so it knows after a crash which are committed.
-	pool := open(t, url)
+	pool := pgtest.Pool(t, url)
 	if _, err := pool.Exec(t.Context(), `CREATE TABLE made (n integer PRIMARY KEY)`); err != nil {
 		t.Fatal(err)
 	}

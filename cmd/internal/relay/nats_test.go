@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
@@ -20,22 +21,10 @@ import (
 
 const patience = time.Minute
 
-// jetStream starts a NATS server with JetStream, which stores in dir, on a port; 0: any.
-func jetStream(t testing.TB, dir string, port int) *server.Server {
+// jetStream starts a NATS server with JetStream.
+func jetStream(t testing.TB) *server.Server {
 	t.Helper()
-	if port == 0 {
-		port = -1
-	}
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the NATS server does not start")
-	}
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	return s
+	return natstest.Start(t, &server.Options{JetStream: true, StoreDir: t.TempDir()})
 }
 
 func dial(t testing.TB, url string) (*nats.Conn, jetstream.JetStream) {
@@ -52,32 +41,24 @@ func dial(t testing.TB, url string) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-func open(t testing.TB, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
-}
-
 // run runs a relay until stop is called, or the test ends.
 func run(t *testing.T, c weirrelay.Config) (stop func()) {
 	t.Helper()
+	return relaying(t, func(ctx context.Context) error { return weirrelay.Run(ctx, c) })
+}
+
+// relaying runs a relay of any sort until stop is called, or the test ends.
+func relaying(t testing.TB, relay func(context.Context) error) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- weirrelay.Run(ctx, c) }()
-	ended := false
-	stop = func() {
+	go func() { done <- relay(ctx) }() // ends with ctx
+	stop = sync.OnceFunc(func() {
 		cancel()
-		if !ended {
-			ended = true
-			if err := <-done; err != nil {
-				t.Errorf("the relay ended: %v", err)
-			}
+		if err := pgtest.Receive(t, done, "the relay ends"); err != nil {
+			t.Errorf("the relay ended: %v", err)
 		}
-	}
+	})
 	t.Cleanup(stop)
 	return stop
 }
@@ -129,8 +110,8 @@ func TestJetStreamGetsEveryMessageOnceInOrder(t *testing.T) {
 }
 
 func getsEveryMessageOnce(t *testing.T, atomic bool) {
-	pool := open(t, pgtest.Database(t))
-	nc, js := dial(t, jetStream(t, t.TempDir(), 0).ClientURL())
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	nc, js := dial(t, jetStream(t).ClientURL())
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, Duplicates: time.Second, AllowAtomicPublish: atomic}); err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func TestRedisGetsEveryMessageOnceInOrder(t *testing.T) {
 }
 
 func redisGetsEveryMessageOnce(t *testing.T, form redisrelay.Form) {
-	pool := open(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Database(t))
 	server := startRedis(t)
 	c := server.client()
 	target, err := redisrelay.New(redisrelay.Config{Client: c, Name: "orders", Form: form})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,7 +21,7 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 	t.Parallel()
 	for what, prepare := range map[string]func(t *testing.T) (source func() weirrelay.Source, send func(payload string)){
 		"NATS": func(t *testing.T) (func() weirrelay.Source, func(string)) {
-			nc, js := dial(t, jetStream(t, t.TempDir(), 0).ClientURL())
+			nc, js := dial(t, jetStream(t).ClientURL())
 			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in.>"}}); err != nil {
 				t.Fatal(err)
 			}
@@ -56,19 +55,11 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			pool := open(t, pgtest.Database(t))
+			pool := pgtest.Pool(t, pgtest.Database(t))
 			source, send := prepare(t)
 			for range 2 {
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
 				c := weirrelay.FromConfig{Name: "in", Pool: pool, Source: source(), Queue: "q", Kind: "{payload.kind}", Key: "{subject}", MaxRecords: 7}
-				go func() { done <- weirrelay.RunFrom(ctx, c) }()
-				t.Cleanup(sync.OnceFunc(func() {
-					cancel()
-					if err := <-done; err != nil {
-						t.Error(err)
-					}
-				}))
+				relaying(t, func(ctx context.Context) error { return weirrelay.RunFrom(ctx, c) })
 			}
 			const n = 600
 			for i := range n {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/cluster"
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -31,7 +32,7 @@ func TestHubsOverNATSKnowWhoIsThereAndWhoIsRevoked(t *testing.T) {
 			}
 			var broker *nats.Server
 			if own {
-				broker = startNATS(t)
+				broker = natstest.Start(t, nil)
 			}
 			var hubs []*Server
 			for i := range 2 {
@@ -128,19 +129,4 @@ func TestHubsOverNATSKnowWhoIsThereAndWhoIsRevoked(t *testing.T) {
 			until(reader, "ada")
 		})
 	}
-}
-
-// startNATS starts a NATS server of one's own.
-func startNATS(t *testing.T) *nats.Server {
-	t.Helper()
-	s, err := nats.NewServer(&nats.Options{Host: "127.0.0.1", Port: nats.RANDOM_PORT, NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the NATS server is not ready")
-	}
-	return s
 }

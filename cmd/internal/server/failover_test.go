@@ -13,14 +13,12 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
-	"github.com/weir-pg/weir/schema"
 )
 
 // TestFailoverThatLostMessagesIsToldEverywhere: a lagging standby is promoted, and its log grows past the positions that the old one had
@@ -29,24 +27,12 @@ import (
 // clients.
 func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t, nil)
-	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(schema.Up(t.Context(), conn), conn.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	primary := pgtest.Installed(t, nil)
 	standby := pgtest.Standby(t, primary, nil)
-	both, err := url.Parse(primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	both.Host = fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", primary.Port(), standby.Port())
-	both.RawQuery += "&target_session_attrs=read-write"
+	both := pgtest.EitherOf(t, primary, standby, "postgres")
 
 	anonymous := web.Config{Anonymous: true}
-	old := start(t, Config{Database: both.String(), Web: anonymous})
+	old := start(t, Config{Database: both, Web: anonymous})
 	// A subscription, and the position after each of its messages.
 	live, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"c"}, Hubs: []string{"http://" + old.HTTPAddr().String()}})
 	if err != nil {
@@ -74,7 +60,7 @@ func TestFailoverThatLostMessagesIsToldEverywhere(t *testing.T) {
 	pgtest.Replayed(t, primary, standby)
 	pgtest.CutOff(t, standby)
 	lost := say(pool, live, "lost", 10)
-	straight, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"c"}, Client: weir.NewClient(pgtest.Pool(t, both.String()))})
+	straight, err := weir.Subscribe(t.Context(), weir.SubscribeConfig{Channels: []string{"c"}, Client: weir.NewClient(pgtest.Pool(t, both))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package work_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,11 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/internal/pgtest"
-	"github.com/weir-pg/weir/schema"
 )
 
 // work records as completed what it gets, with its id as the output, until a condition holds.
@@ -33,22 +29,10 @@ func (k *socket) work(until func() bool) {
 // TestWorkersSurviveAFailover: a session goes on at its hub, whose database fails over to its standby while jobs run: each job of the standby completes.
 func TestWorkersSurviveAFailover(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t, nil)
-	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(schema.Up(t.Context(), conn), conn.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	primary := pgtest.Installed(t, nil)
 	standby := pgtest.Standby(t, primary, nil)
-	both, err := url.Parse(primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	both.Host = fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", primary.Port(), standby.Port())
-	both.RawQuery += "&target_session_attrs=read-write"
-	s := &site{t: t, database: both.String(), pool: pgtest.Pool(t, primary.URL("postgres"))}
+	both := pgtest.EitherOf(t, primary, standby, "postgres")
+	s := &site{t: t, database: both, pool: pgtest.Pool(t, primary.URL("postgres"))}
 	s.server = s.hub(shortLease)
 	s.url = "http://" + s.server.HTTPAddr().String()
 	const jobs = 200
