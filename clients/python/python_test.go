@@ -52,7 +52,7 @@ func TestTheClientInPythonKeepsItsPromisesThroughPgBouncer(t *testing.T) {
 func pytest(t *testing.T, database, through string) {
 	python := installed(t)
 	var complaints bytes.Buffer
-	hub := hubtest.Start(t, database, &complaints)
+	hub := hubtest.Run(t, database, &complaints, "--jobs").Address
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // shows what it has said before go test ends without a word
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
