@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
@@ -65,6 +66,11 @@ func TestAnotherDatabaseGetsEveryMessageOnceInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sub.Close()
+	operator, err := pgx.Connect(t.Context(), to.Config().ConnString()) // no connection of the pool, which the relays use, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = operator.Close(context.WithoutCancel(t.Context())) }()
 	const rounds, each = 15, 40
 	for round := range rounds {
 		for i := range each {
@@ -74,7 +80,9 @@ func TestAnotherDatabaseGetsEveryMessageOnceInOrder(t *testing.T) {
 			exec(t, from, `SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.classid = 1464158565`)
 		}
 		if round%3 == 2 {
-			exec(t, to, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%relay%'`)
+			if _, err := operator.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%relay%'`); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	for n := range rounds * each {

@@ -87,7 +87,7 @@ func (w *remoteWorker) interrupt(cause error) {
 
 // takes calls take, one call after the other: while the worker stops, to hold what runs.
 func (w *remoteWorker) takes(ctx, lasting context.Context) {
-	for lasting.Err() == nil {
+	for number := 1; lasting.Err() == nil; number++ {
 		call, cancel := context.WithCancel(lasting)
 		free, held := map[string]int{}, []string{}
 		stopping := ctx.Err() != nil
@@ -115,7 +115,7 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 			Quiet  bool
 		}
 		sent := time.Now()
-		err := w.remote.call(call, "POST", "/v1/work/take", object{"worker": w.name, "queues": free, "kinds": w.kinds, "held": held, "wait": 20}, &answer)
+		err := w.remote.call(call, "POST", "/v1/work/take", object{"worker": w.name, "queues": free, "kinds": w.kinds, "held": held, "call": number, "wait": 20}, &answer)
 		interrupted := call.Err() != nil
 		unhook()
 		cancel()

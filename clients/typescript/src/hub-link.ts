@@ -29,6 +29,7 @@ export abstract class AtHub {
   readonly givesBack = false;
   protected readonly hub: Hub;
   protected worker: string | undefined;
+  #calls = 0;
 
   constructor(hub: Hub) {
     this.hub = hub;
@@ -36,6 +37,11 @@ export abstract class AtHub {
 
   patience(): number {
     return 0.9;
+  }
+
+  /** What a call says of the worker. Its number tells the hub which of two calls is the later one: one that was ended here may reach it after the next. */
+  protected opening(feed: Feed, queues: Iterable<[string, number]>): object {
+    return { worker: this.worker, name: feed.name, queues: Object.fromEntries(queues), kinds: feed.kinds, held: feed.held(), call: ++this.#calls };
   }
 
   async checkpoint({ checkpoint }: Given): Promise<unknown> {
@@ -69,7 +75,7 @@ export class HubLink extends AtHub implements Link {
       const sentAt = Date.now();
       try {
         const asked = within(room, MOST - feed.held().length);
-        const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ worker: this.worker, name: feed.name, queues: Object.fromEntries(asked), kinds: feed.kinds, held: feed.held(), wait: 20 }), { signal: call.signal, patience: 40 });
+        const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait: 20 }), { signal: call.signal, patience: 40 });
         const { worker, lease, jobs, cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, answer, call)) as { worker: string; lease: number; jobs?: HubJob[]; cancel?: Cancel[]; quiet?: boolean };
         this.worker = worker;
         backoff.reset();

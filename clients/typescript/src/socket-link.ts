@@ -62,7 +62,7 @@ export class SocketLink extends AtHub implements Link {
       new URL("/v1/work/ws", this.hub.url),
       "weir.work.v1",
       token,
-      (socket) => socket.send(JSON.stringify({ type: "open", worker: this.worker, name: feed.name, queues: slots(feed), kinds: feed.kinds, held: feed.held() })),
+      (socket) => socket.send(JSON.stringify({ type: "open", ...this.opening(feed, Object.entries(slots(feed))) })),
       (said: Answer) => {
         switch (said.type) {
           case "opened":
@@ -144,8 +144,8 @@ export class SocketLink extends AtHub implements Link {
 
   /** Throws the hub's reason to refuse this worker, if it has one. */
   async #whyNot(feed: Feed): Promise<void> {
-    const queues = Object.fromEntries([...feed.queues.keys()].map((queue) => [queue, 0]));
-    const answer = (await this.hub.call("POST", "/v1/work/take", JSON.stringify({ worker: this.worker, queues, held: feed.held(), wait: 0 }))) as Answer;
+    const queues = [...feed.queues.keys()].map((queue): [string, number] => [queue, 0]);
+    const answer = (await this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, queues), wait: 0 }))) as Answer;
     this.worker = answer.worker;
   }
 

@@ -23,6 +23,7 @@ type attempt struct {
 	place   int64              // in the order of those that wait for a session
 	session *Session           // nil: nobody was free for it yet
 	since   time.Time          // when it was given to the session, or last named by it
+	answers int                // to calls that it was in
 	point   json.RawMessage    // the checkpoint of earlier attempts
 	reason  string             // why it is to be interrupted; "": it is not
 	ended   chan worker.Result // receives its end, once

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -103,22 +104,100 @@ func TestTheTimeThatAHubDidNotRunCountsForNoLease(t *testing.T) {
 // TestJobsForAClientThatHasGoneAreReleased: they do not wait for its lease to end.
 func TestJobsForAClientThatHasGoneAreReleased(t *testing.T) {
 	t.Parallel()
-	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	d, a := oneJob()
 	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := key{1, 2, 3, 4}
-	a := &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
-	d.mu.Lock()
-	d.place(a)
-	d.mu.Unlock()
+	d.arrives(a)
 	news, err := c.Wait(t.Context())
 	if err != nil || len(news.Jobs) != 1 {
 		t.Fatalf("%+v %v", news, err)
 	}
 	c.Unsent(news.Jobs)
 	c.Close(true)
+	a.isReleased(t)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.sessions) != 0 {
+		t.Errorf("%d sessions are left", len(d.sessions))
+	}
+}
+
+// TestACallThatWasOvertakenReleasesNothing: a client has ended a call and made another, which the hub got first, and whose answer has a job. When the first one comes, it does not name that
+// job; its client has gone, and it has no room. With numbers, it changes nothing; without, the job stays the worker's, who may run it.
+func TestACallThatWasOvertakenReleasesNothing(t *testing.T) {
+	t.Parallel()
+	for _, numbered := range []bool{true, false} {
+		for _, room := range []int{0, 1} {
+			d, a := oneJob()
+			calls := int64(0)
+			opening := func(o Opening) Opening {
+				if calls++; numbered {
+					o.Number = calls
+				}
+				return o
+			}
+			id := newID()
+			late := opening(Opening{Worker: id, Queues: map[string]int{"mail": room}})
+			c, err := d.Open(t.Context(), opening(Opening{Worker: id, Queues: map[string]int{"mail": 1}}), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.arrives(a)
+			if news, err := c.Wait(t.Context()); err != nil || len(news.Jobs) != 1 {
+				t.Fatalf("%+v %v", news, err)
+			}
+			c.Close(false)
+			overtaken, err := d.Open(t.Context(), late, false)
+			var bad *BadError
+			switch {
+			case numbered && !errors.As(err, &bad):
+				t.Errorf("%v, want that it is refused", err)
+			case !numbered && err != nil:
+				t.Error(err)
+			case !numbered:
+				overtaken.Close(true)
+			}
+			if len(a.ended) > 0 {
+				t.Errorf("numbered: %t, room %d: the job was released", numbered, room)
+			}
+			if c, err = d.Open(t.Context(), opening(Opening{Worker: id, Queues: map[string]int{"mail": 1}}), false); err != nil {
+				t.Fatal(err)
+			}
+			if news, err := c.Wait(t.Context()); err != nil || len(news.Jobs) != 1 {
+				t.Errorf("the next call, which does not name the job either, is answered with %+v %v", news, err)
+			}
+			c.Close(false)
+			if c, err = d.Open(t.Context(), opening(Opening{Worker: id, Queues: map[string]int{"mail": 0}}), false); err != nil {
+				t.Fatal(err)
+			}
+			c.Close(false)
+			if numbered {
+				a.isReleased(t) // the worker has not got it, and does not want it any more
+			} else if len(a.ended) > 0 {
+				t.Error("the job was released though the worker may have it")
+			}
+		}
+	}
+}
+
+// oneJob returns a dispatcher without a database, and a job for it.
+func oneJob() (*Dispatcher, *attempt) {
+	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+	k := key{1, 2, 3, 4}
+	return d, &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+}
+
+// arrives is what happens when an attempt was claimed.
+func (d *Dispatcher) arrives(a *attempt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.place(a)
+}
+
+func (a *attempt) isReleased(t *testing.T) {
+	t.Helper()
 	select {
 	case r := <-a.ended:
 		if r.Outcome != store.Released {
@@ -126,10 +205,5 @@ func TestJobsForAClientThatHasGoneAreReleased(t *testing.T) {
 		}
 	default:
 		t.Error("it has not ended")
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.sessions) != 0 {
-		t.Errorf("%d sessions are left", len(d.sessions))
 	}
 }

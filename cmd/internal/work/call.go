@@ -25,6 +25,7 @@ type Opening struct {
 	Queues map[string]int // how many jobs it wants of each
 	Kinds  []string       // that it has handlers for; nil: all
 	Held   []string       // tokens of the attempts that it has
+	Number int64          // grows with each call of the worker; 0: it does not number them
 }
 
 // Call is a connection of a session: one call of take, or a standing one, a WebSocket. A session has one at a time.
@@ -37,6 +38,7 @@ type Call struct {
 	away     map[key]string // attempts of other hubs that it said it holds, and that may not have ended, with their queues ("": not known yet), whose slots they take; Dispatcher.mu guards it
 
 	anonymous bool // the client did not name its worker
+	numbered  bool // so no earlier call can be taken for it, which names fewer attempts than the worker has
 }
 
 // Open connects a session, which it creates if it is not known.
@@ -63,10 +65,15 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		s = &Session{d: d, id: o.Worker, wants: map[string]*want{}, held: map[key]*attempt{}, wake: make(chan struct{}, 1)}
 		d.sessions[s.id] = s
 	}
+	if o.Number > 0 && o.Number <= s.newest {
+		d.mu.Unlock()
+		return nil, &BadError{fmt.Sprintf("call %d came after call %d", o.Number, s.newest), "number the calls of a worker in the order in which they are made"}
+	}
+	s.newest = max(o.Number, s.newest)
 	if s.call != nil {
 		s.call.end(errRenewed)
 	}
-	c := &Call{Standing: standing, Session: s, over: make(chan struct{}), anonymous: anonymous && !standing}
+	c := &Call{Standing: standing, Session: s, over: make(chan struct{}), anonymous: anonymous && !standing, numbered: o.Number > 0}
 	s.call, s.seen = c, d.clock()
 	if o.Name != "" {
 		s.name = o.Name
@@ -82,7 +89,7 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		c.hasAway(elsewhere, seen)
 	}
 	room := c.room(&o, names)
-	s.repeat(room)
+	c.repeat(room)
 	first := false
 	for _, name := range names {
 		s.wants[name].slots = o.Queues[name]
@@ -153,18 +160,25 @@ func (s *Session) has(queue string) (n int) {
 	return n
 }
 
-// repeat keeps those attempts to be told again for which there is room, and releases the others: the worker has not got them, and would be given too many. The caller holds mu.
-func (s *Session) repeat(room map[string]int) {
+// repeat keeps those attempts to be told again for which there is room, and releases the others: the worker would be given too many. The caller holds mu.
+func (c *Call) repeat(room map[string]int) {
+	s := c.Session
 	s.outbox = slices.DeleteFunc(s.outbox, func(a *attempt) bool {
 		if room[a.queue.name] > 0 && s.takes(a.task.Kind) {
 			room[a.queue.name]--
 			return false
 		}
-		if a.finish(worker.Result{Outcome: store.Released}) {
-			delete(s.held, a.key) // without freed, which would give it another
-		}
+		c.release(a)
 		return true
 	})
+}
+
+// release ends an attempt that was not told to this call, for others to run, if it is certain that the worker has not got it. After calls without numbers it is not: this one may have been
+// overtaken by a later one, whose answer contained it. The caller holds mu.
+func (c *Call) release(a *attempt) {
+	if (c.numbered || a.answers == 0) && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released}) {
+		delete(c.Session.held, a.key) // without freed, which would give it another
+	}
 }
 
 // end ends the call, whose credit it takes back; the caller holds mu.
@@ -304,6 +318,7 @@ func (c *Call) news() (n News, gathers bool) {
 		}
 		told++
 		if a.session == s && !a.over && a.reason == "" {
+			a.answers++
 			n.Jobs = append(n.Jobs, a.job())
 		}
 	}
@@ -336,9 +351,7 @@ func (c *Call) Close(gone bool) (rest News) {
 	s.seen = d.clock()
 	if gone {
 		for _, a := range s.outbox {
-			if a.session == s && a.finish(worker.Result{Outcome: store.Released}) {
-				delete(s.held, a.key) // without freed, which would give it another
-			}
+			c.release(a)
 		}
 		s.outbox = nil
 	} else {
@@ -351,7 +364,7 @@ func (c *Call) Close(gone bool) (rest News) {
 	return rest
 }
 
-// Unsent releases jobs that Wait has returned: the client has gone before it could get them.
+// Unsent takes back jobs that Wait has returned: the client has gone before it could get them.
 func (c *Call) Unsent(jobs []Job) {
 	d := c.Session.d
 	d.mu.Lock()
@@ -361,8 +374,9 @@ func (c *Call) Unsent(jobs []Job) {
 	}
 	for _, j := range jobs {
 		k, err := d.tokens.parse(j.Token)
-		if a := d.attempts[k]; err == nil && a != nil && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released}) {
-			d.freed(a)
+		if a := d.attempts[k]; err == nil && a != nil && a.session == c.Session && !a.over {
+			a.answers--
+			c.Session.outbox = append(c.Session.outbox, a)
 		}
 	}
 }

@@ -50,6 +50,8 @@ func (o *Opening) check() (names []string, err error) {
 		return nil, &BadError{fmt.Sprintf("held may have %d tokens, got %d", maxHeld, len(o.Held)), "use several workers"}
 	case utf8.RuneCountInString(o.Name) > maxName:
 		return nil, &BadError{fmt.Sprintf("the name may have %d characters, got %d", maxName, utf8.RuneCountInString(o.Name)), ""}
+	case o.Number < 0:
+		return nil, &BadError{fmt.Sprintf("call must be a whole number from 1, got %d", o.Number), ""}
 	case len(o.Worker) > maxID || strings.Trim(o.Worker, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "":
 		return nil, &BadError{fmt.Sprintf("%.100q is no worker", o.Worker), "pass the worker of the first answer, or none"}
 	}

@@ -97,6 +97,7 @@ type opening struct {
 	Queues numbers          `json:"queues"`
 	Kinds  web.List[string] `json:"kinds"`
 	Held   web.List[string] `json:"held"`
+	Call   int64            `json:"call"`
 	Wait   *float64         `json:"wait"`
 }
 
@@ -153,7 +154,7 @@ func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Requ
 	if _, err := e.gate.Authorize(r.Context(), caller, web.Work, slices.Sorted(maps.Keys(o.Queues))...); err != nil {
 		return nil, err
 	}
-	c, err := e.Open(r.Context(), Opening{o.Worker, o.Name, o.Queues, o.Kinds, o.Held}, false)
+	c, err := e.Open(r.Context(), Opening{o.Worker, o.Name, o.Queues, o.Kinds, o.Held, o.Call}, false)
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,14 @@ import (
 
 // Session is one remote worker. Dispatcher.mu guards it.
 type Session struct {
-	d     *Dispatcher
-	id    string
-	name  string
-	seen  time.Time       // when it was last heard of
-	kinds map[string]bool // that it has handlers for; nil: all
-	wants map[string]*want
-	held  map[key]*attempt // given to it, and without an end
+	d      *Dispatcher
+	id     string
+	name   string
+	seen   time.Time       // when it was last heard of
+	newest int64           // the highest number of its calls
+	kinds  map[string]bool // that it has handlers for; nil: all
+	wants  map[string]*want
+	held   map[key]*attempt // given to it, and without an end
 	// What it has to be told.
 	outbox    []*attempt    // jobs
 	tellOf    []Interrupted // attempts to interrupt

@@ -189,7 +189,7 @@ func (s *session) open(ctx context.Context) bool {
 			continue
 		}
 		o := r.opening
-		if s.call, err = s.Open(ctx, Opening{o.Worker, o.Name, o.Queues, o.Kinds, o.Held}, true); err != nil {
+		if s.call, err = s.Open(ctx, Opening{o.Worker, o.Name, o.Queues, o.Kinds, o.Held, o.Call}, true); err != nil {
 			s.refuse(ctx, r.ID, err)
 			continue
 		}

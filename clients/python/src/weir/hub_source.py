@@ -42,6 +42,7 @@ class HubSource:
         self._started = started
         self._socket: Any = None
         self._worker: str | None = None
+        self._calls = 0  # the hub takes the highest number for the latest call
         self._lease = 30.0
         self._seen = time.monotonic()  # when the session was last known to be open
         self._number = 0
@@ -131,8 +132,10 @@ class HubSource:
         began = time.monotonic()
         socket = await open_socket(self._url, self._token, "weir.work.v1", pings=False)
         try:
+            self._calls += 1
             hello: dict[str, Any] = {
                 "type": "open",
+                "call": self._calls,
                 "name": self._name,
                 "queues": {q: 0 if runner.stopping else lane.slots for q, lane in runner.lanes.items()},
                 "held": list(runner.held),
