@@ -82,6 +82,22 @@ var interrupting = []script{
 		}
 		s.allEnd(len(ids))
 	}},
+	{promise: "a job is not lost because its worker had none for longer than its lease", needs: []string{"lease"}, run: func(s *stage) {
+		d := s.worker(object{"lease": lease})
+		time.Sleep((lease + 2) * time.Second) // nothing happens: that is the point
+		id := s.enqueue()
+		e := d.job(id)
+		other := s.enqueue() // once it is there, the worker has asked for more, and holds the first
+		beside := d.job(other)
+		d.none("interrupted")
+		d.finish(e, "return", nil)
+		d.finish(beside, "return", nil)
+		for _, id := range []int64{id, other} {
+			if i := s.until(id, "completed"); i.Attempt != 1 {
+				s.Errorf("the job is %+v", i)
+			}
+		}
+	}},
 	{promise: "a worker that stood still drops its jobs, and goes on", needs: []string{"lease"}, run: func(s *stage) {
 		first := s.worker(object{"lease": lease})
 		id := s.enqueue()

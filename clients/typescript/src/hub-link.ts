@@ -74,12 +74,14 @@ export class HubLink extends AtHub implements Link {
       const call = new AbortController();
       const sentAt = Date.now();
       try {
-        const asked = within(room, MOST - feed.held().length);
-        const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait: 20 }), { signal: call.signal, patience: 40 });
+        const holds = feed.held().length;
+        const asked = within(room, MOST - holds);
+        const wait = this.worker === undefined ? 0 : 20; // at first, to be known at once
+        const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait }), { signal: call.signal, patience: 40 });
         const { worker, lease, jobs, cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, answer, call)) as { worker: string; lease: number; jobs?: HubJob[]; cancel?: Cancel[]; quiet?: boolean };
         this.worker = worker;
         backoff.reset();
-        feed.renewed(sentAt, lease);
+        feed.renewed(holds > 0 ? sentAt : Date.now(), lease); // it waits for jobs for longer than a lease may be, if there is nothing to renew
         feed.give((jobs ?? []).map(given));
         feed.interrupt(cancel ?? []);
         if (quiet) await sleep(backoff.next());
