@@ -486,8 +486,8 @@ CREATE TABLE weir.minute (
   sampled bigint,
   waiting bigint,
   oldest interval,
-  waits integer[],
-  runs integer[]
+  waits numeric,
+  runs numeric
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.minute_0 PARTITION OF weir.minute FOR VALUES IN ('0') WITH (autovacuum_enabled=off);
 CREATE TABLE weir.minute_1 PARTITION OF weir.minute FOR VALUES IN ('1') WITH (autovacuum_enabled=off);
@@ -2786,8 +2786,8 @@ BEGIN
     FROM marks k JOIN weir.queue q ON q.id = k.queue_id GROUP BY GROUPING SETS ((k.minute, q.name, k.what, k.bucket), (k.minute, k.what, k.bucket))
   ), spread AS MATERIALIZED (
     SELECT b.minute, b.queue, sum(b.n) FILTER (WHERE b.what = 'run') AS sampled,
-           array_agg(ARRAY[b.bucket, b.about] ORDER BY b.bucket) FILTER (WHERE b.what = 'wait') AS waits,
-           array_agg(ARRAY[b.bucket, b.about] ORDER BY b.bucket) FILTER (WHERE b.what = 'run') AS runs
+           sum(b.about * ('1e' || 12 * b.bucket)::numeric) FILTER (WHERE b.what = 'wait') AS waits,
+           sum(b.about * ('1e' || 12 * b.bucket)::numeric) FILTER (WHERE b.what = 'run') AS runs
     FROM buckets b GROUP BY b.minute, b.queue
   ), written AS (
     INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, cancelled, retried, other, sampled, waits, runs)
@@ -10812,23 +10812,21 @@ BEGIN
   first := date_bin(every, first, zero);
   LOCK TABLE weir.minute IN ACCESS SHARE MODE;
   RETURN QUERY
-  WITH read AS MATERIALIZED (
-    SELECT date_bin(every, m.at, zero) AS bin, m.* FROM weir.minute m WHERE m.queue = coalesce(history.queue, '') AND m.at >= first AND m.at < counted
-  ), sums AS MATERIALIZED (
-    SELECT r.bin, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled, sum(r.retried)::bigint AS retried, sum(r.other)::bigint AS other,
-           max(r.waiting) AS waiting, max(r.oldest) AS oldest
-    FROM read r GROUP BY r.bin
-  ), buckets AS (  -- slices are taken once for each row; an element, each time from the whole array
-    SELECT k.bin, false AS ran, k.bucket, sum(k.n)::float8 AS n
-    FROM (SELECT r.bin, unnest(r.waits[:][1:1]) AS bucket, unnest(r.waits[:][2:2]) AS n FROM read r WHERE r.waits IS NOT NULL) k GROUP BY k.bin, k.bucket
-    UNION ALL
-    SELECT k.bin, true, k.bucket, sum(k.n)::float8
-    FROM (SELECT r.bin, unnest(r.runs[:][1:1]) AS bucket, unnest(r.runs[:][2:2]) AS n FROM read r WHERE r.runs IS NOT NULL) k GROUP BY k.bin, k.bucket
+  WITH sums AS MATERIALIZED (
+    SELECT date_bin(every, m.at, zero) AS bin, sum(m.completed)::bigint AS completed, sum(m.failed)::bigint AS failed, sum(m.cancelled)::bigint AS cancelled, sum(m.retried)::bigint AS retried,
+           sum(m.other)::bigint AS other, max(m.waiting) AS waiting, max(m.oldest) AS oldest, sum(m.waits)::text AS waits, sum(m.runs)::text AS runs
+    FROM weir.minute m WHERE m.queue = coalesce(history.queue, '') AND m.at >= first AND m.at < counted GROUP BY 1
+  ), buckets AS MATERIALIZED (  -- twelve digits each, from the first that is not zero
+    SELECT s.bin, x.ran, b.bucket, substr(d.digits, d.n - 12 * b.bucket - 11, 12)::float8 AS n
+    FROM sums s CROSS JOIN LATERAL (VALUES (false, s.waits), (true, s.runs)) x(ran, counts)
+    CROSS JOIN LATERAL (SELECT (length(x.counts) + 11) / 12 * 12 AS n OFFSET 0) k
+    CROSS JOIN LATERAL (SELECT lpad(x.counts, k.n, '0') AS digits, k.n OFFSET 0) d
+    CROSS JOIN LATERAL generate_series((length(x.counts) - length(rtrim(x.counts, '0'))) / 12, d.n / 12 - 1) b(bucket)
   ), heaped AS (
-    SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.ran ORDER BY b.bucket) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.ran) AS total FROM buckets b
+    SELECT b.*, sum(b.n) OVER (PARTITION BY b.bin, b.ran ORDER BY b.bucket ROWS UNBOUNDED PRECEDING) AS heap, sum(b.n) OVER (PARTITION BY b.bin, b.ran) AS total FROM buckets b
   ), quantiles AS (  -- durations within a bucket are taken to be evenly spread, on its logarithmic scale
     SELECT h.bin, h.ran, p.p, CASE WHEN h.bucket = 0 THEN f.f ELSE power(2, (h.bucket - 1 + f.f) / 2) END * interval '1 millisecond' AS took
-    FROM heaped h CROSS JOIN (VALUES (0.5::float8), (0.95)) p(p) CROSS JOIN LATERAL (SELECT (p.p * h.total - (h.heap - h.n)) / h.n AS f) f
+    FROM heaped h CROSS JOIN (VALUES (0.5::float8), (0.95)) p(p) CROSS JOIN LATERAL (SELECT (p.p * h.total - (h.heap - h.n)) / nullif(h.n, 0) AS f) f
     WHERE p.p * h.total > h.heap - h.n AND p.p * h.total <= h.heap
   ), spread AS MATERIALIZED (
     SELECT q.bin, max(q.took) FILTER (WHERE NOT q.ran AND q.p = 0.5) AS wait_p50, max(q.took) FILTER (WHERE NOT q.ran AND q.p > 0.5) AS wait_p95,
@@ -12532,7 +12530,7 @@ COMMENT ON COLUMN weir.minute.retried IS 'With those whose worker was lost. othe
 COMMENT ON COLUMN weir.minute.sampled IS 'How many of the attempts that completed, failed or were retried have been looked at for waits and runs.';
 COMMENT ON COLUMN weir.minute.upto IS 'The ends before this time are counted, here or in earlier rows. NULL: the row says what waited.';
 COMMENT ON COLUMN weir.minute.waiting IS 'How many jobs waited when the minute was over. oldest: for how long the first of them had.';
-COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: pairs of a bucket of weir._bucket and about how many of them fall into it.';
+COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: about how many of them fall into each bucket of weir._bucket, in twelve digits for each, those of bucket 0 last. So sums of rows are sums of their buckets.';
 COMMENT ON COLUMN weir.operation.filter IS 'The conditions, by the names of the arguments of weir.retry_where and the like.';
 COMMENT ON COLUMN weir.operation_step.after IS 'Where the list continues. NULL: at its beginning.';
 COMMENT ON COLUMN weir.operation_step.by IS 'Who has stopped the operation.';

@@ -93,7 +93,7 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	for _, sql := range []string{
 		`SELECT weir._count_minutes()`,
 		`INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, cancelled, other, waits, runs)
-			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', CASE WHEN n % 2 = 0 THEN 100000 + n ELSE 0 END, 0, 0, 0, 0, ARRAY[[10, 800], [16, 100]], ARRAY[[18, 60]]
+			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', CASE WHEN n % 2 = 0 THEN 100000 + n ELSE 0 END, 0, 0, 0, 0, 800e120 + 100e192, 60e216
 			FROM generate_series(1, 350) n CROSS JOIN LATERAL (SELECT date_trunc('minute', now()) - n * interval '1 minute' AS at) m`,
 	} {
 		if _, err := r.pool.Exec(t.Context(), sql); err != nil {

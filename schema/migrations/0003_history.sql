@@ -20,8 +20,8 @@ CREATE TABLE weir.minute (
   sampled   bigint,
   waiting   bigint,
   oldest    interval,
-  waits     integer[],
-  runs      integer[]
+  waits     numeric,
+  runs      numeric
 ) PARTITION BY LIST (ring);
 CREATE TABLE weir.minute_0 PARTITION OF weir.minute FOR VALUES IN (0) WITH (autovacuum_enabled = off);
 CREATE TABLE weir.minute_1 PARTITION OF weir.minute FOR VALUES IN (1) WITH (autovacuum_enabled = off);
@@ -35,7 +35,7 @@ COMMENT ON COLUMN weir.minute.upto IS 'The ends before this time are counted, he
 COMMENT ON COLUMN weir.minute.retried IS 'With those whose worker was lost. other: snoozed or released.';
 COMMENT ON COLUMN weir.minute.sampled IS 'How many of the attempts that completed, failed or were retried have been looked at for waits and runs.';
 COMMENT ON COLUMN weir.minute.waiting IS 'How many jobs waited when the minute was over. oldest: for how long the first of them had.';
-COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: pairs of a bucket of weir._bucket and about how many of them fall into it.';
+COMMENT ON COLUMN weir.minute.waits IS 'For how long the attempts waited that completed, failed or were retried, and in runs, how long they ran: about how many of them fall into each bucket of weir._bucket, in twelve digits for each, those of bucket 0 last. So sums of rows are sums of their buckets.';
 
 -- down --
 DROP TABLE weir.minute;

@@ -26,7 +26,7 @@ func TestTheOverviewShowsWhatIsGoingOn(t *testing.T) {
 		`SELECT weir.set_limit('thumbnails', running => 20)`,
 		`SELECT weir._count_minutes()`,
 		`INSERT INTO weir.minute (at, ring, queue, upto, completed, failed, retried, cancelled, other, waits, runs)
-			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', 900 + 300 * sin(n / 9.0) + n % 37, n % 7, 20 + n % 5, n % 3, 0, ARRAY[[10 + n / 30, 800], [16, 100]], ARRAY[[4, 500], [17 + n / 40, 60]]
+			SELECT at, weir._minute_ring(at), '', at + interval '1 minute', 900 + 300 * sin(n / 9.0) + n % 37, n % 7, 20 + n % 5, n % 3, 0, 800 * ('1e' || 12 * (10 + n / 30))::numeric + 100e192, 500e48 + 60 * ('1e' || 12 * (17 + n / 40))::numeric
 			FROM generate_series(2, 70) n CROSS JOIN LATERAL (SELECT date_trunc('minute', now()) - n * interval '1 minute' AS at) m`,
 		`INSERT INTO weir.minute (at, ring, queue, waiting, oldest)
 			SELECT at, weir._minute_ring(at), '', 400 + 200 * sin(n / 9.0) + n % 60, (4 + 3 * sin(n / 7.0)) * interval '1 second' FROM generate_series(2, 70) n

@@ -3,6 +3,7 @@ package proof
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -104,9 +105,9 @@ func TestAHistoryCountsWhatEnded(t *testing.T) {
 				want[place{m.n, queue, outcome}]++
 			}
 		}
-		if m.pass(); rng.IntN(4) > 0 {
-			m.count()
-			if round%8 == 7 {
+		m.pass()
+		if rotates := round%8 == 7; rotates || rng.IntN(4) > 0 {
+			if m.count(); rotates {
 				rotateUntil(t, conn, "reclaimed")
 			}
 		}
@@ -241,6 +242,61 @@ func TestDurationsOfAHistoryAreWithinTwentyPercent(t *testing.T) {
 		within("p95 of running", p.RunP95, 4*time.Second)
 		within("p50 of waiting", p.WaitP50, 2*time.Second)
 		within("p95 of waiting", p.WaitP95, 3*time.Minute)
+	}
+}
+
+// TestRowsOfAHistoryAddUp: the quantiles of a step are those of the sums of its rows' buckets, whatever these are: next to each other or far apart, the first and the last, with few and with billions.
+func TestRowsOfAHistoryAddUp(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	rng := rand.New(rand.NewPCG(newSeed(t), 2))
+	m := newMinutes(t, conn)
+	const step, steps = 5, 8
+	for m.begin.Minute()%step != 0 {
+		m.begin = m.begin.Add(-time.Minute)
+	}
+	const last = 64
+	var sums [steps][2][last + 1]float64
+	for minute := range step * steps {
+		for range 1 + rng.IntN(2) {
+			var texts [2]string
+			for i := range texts {
+				texts[i] = "0"
+				for range 1 + rng.IntN(6) {
+					bucket, n := []int{0, rng.IntN(last + 1), 20 + rng.IntN(4), last}[rng.IntN(4)], 1+rng.Int64N([]int64{1, 1000, 2e9}[rng.IntN(3)])
+					texts[i] += fmt.Sprintf(" + %de%d", n, 12*bucket)
+					sums[minute/step][i][bucket] += float64(n)
+				}
+			}
+			at := m.begin.Add(time.Duration(minute) * time.Minute)
+			exec(t, conn, fmt.Sprintf(`INSERT INTO weir.minute (at, ring, queue, upto, completed, waits, runs) VALUES ($1, weir._minute_ring($1), 'q', $2, 1, %s, %s)`, texts[0], texts[1]), at, at.Add(time.Minute))
+		}
+	}
+	m.n = step * steps
+	m.count()
+	for i, p := range m.history("q", "5 minutes")[:steps] {
+		for _, k := range []struct {
+			what int
+			part float64
+			got  *time.Duration
+		}{{0, 0.5, p.WaitP50}, {0, 0.95, p.WaitP95}, {1, 0.5, p.RunP50}, {1, 0.95, p.RunP95}} {
+			var total, heap float64
+			for _, n := range sums[i][k.what] {
+				total += n
+			}
+			bucket := 0
+			for ; heap+sums[i][k.what][bucket] < k.part*total; bucket++ {
+				heap += sums[i][k.what][bucket]
+			}
+			f := (k.part*total - heap) / sums[i][k.what][bucket]
+			want := f
+			if bucket > 0 {
+				want = math.Pow(2, (float64(bucket)-1+f)/2)
+			}
+			if k.got == nil || math.Abs(k.got.Seconds()*1000-want) > 0.001*want+0.001 {
+				t.Errorf("step %d, quantile %v of %d: %v, want %.3f ms", i, k.part, k.what, k.got, want)
+			}
+		}
 	}
 }
 

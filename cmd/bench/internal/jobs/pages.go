@@ -149,7 +149,7 @@ func (p *pages) minutes(ctx context.Context) error {
 		  CASE WHEN k.is_count THEN 500 END, CASE WHEN NOT k.is_count THEN 100 END, CASE WHEN NOT k.is_count THEN interval '3 s' END, CASE WHEN k.is_count THEN h.h END, CASE WHEN k.is_count THEN h.h END
 		FROM generate_series(date_trunc('minute', now()) - interval '72 hours', date_trunc('minute', now()) - interval '3 minutes', interval '1 minute') t(at)
 		CROSS JOIN (SELECT '' AS queue UNION ALL SELECT 'q' || n FROM generate_series(1, 9) n) q CROSS JOIN (VALUES (true), (false)) k(is_count)
-		CROSS JOIN (SELECT array_agg(ARRAY[b, 200]) AS h FROM generate_series(4, 15) b) h`)
+		CROSS JOIN (SELECT sum(200 * ('1e' || 12 * b)::numeric) AS h FROM generate_series(4, 15) b) h`)
 	return err
 }
 
