@@ -278,7 +278,7 @@ func (h *Hub) lookInRing(batch []*ask) {
 
 // lookInLog continues in the log, backwards, until all have what they asked for, or a bound is reached.
 func (h *Hub) lookInLog(batch []*ask) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	ctx, cancel := context.WithTimeout(context.Background(), h.lookFor)
 	defer cancel()
 	defer func() {
 		for _, a := range batch {

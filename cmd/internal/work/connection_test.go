@@ -133,13 +133,13 @@ func TestAnAnswerHasNoMoreThanWasAskedFor(t *testing.T) {
 	for _, j := range a.Jobs {
 		given[j.Token] = true
 	}
-	again := s.take(m{"queues": m{"mail": 4}, "worker": a.Worker})
+	again := s.take(m{"queues": m{"mail": 4}, "worker": a.Worker, "call": 1})
 	for _, j := range again.Jobs {
 		if len(again.Jobs) != 4 || !given[j.Token] {
 			t.Fatalf("%+v, then %+v", a.Jobs, again.Jobs)
 		}
 	}
-	fewer := s.take(m{"queues": m{"mail": 1}, "worker": a.Worker})
+	fewer := s.take(m{"queues": m{"mail": 1}, "worker": a.Worker, "call": 2})
 	if len(fewer.Jobs) != 1 || !given[fewer.Jobs[0].Token] {
 		t.Fatalf("%+v, then %+v", a.Jobs, fewer.Jobs)
 	}
