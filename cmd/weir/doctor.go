@@ -28,7 +28,7 @@ type doctorCmd struct {
 	Once  bool          `xor:"mode" help:"Sample for 3 seconds only, to see what is wrong right now."`
 	Watch bool          `xor:"mode,form,file" help:"Run until Ctrl-C, and show waits, who blocks whom, and findings as they come and go."`
 	// A recording is judged once.
-	Record            string `xor:"file" placeholder:"FILE" help:"Write what was seen to a file as well, for --replay elsewhere."`
+	Record            string `xor:"file" placeholder:"FILE" help:"Write what was seen to a new file as well, for --replay elsewhere."`
 	Replay            string `xor:"mode,file" placeholder:"FILE" help:"Report on a recording instead of a database."`
 	WithoutStatements bool   `help:"Leave the texts of statements and the keys of rows out of what is shown and recorded; the command and its tables stay."`
 	ListenMetrics     string `placeholder:"ADDRESS" help:"Run until Ctrl-C, and serve Prometheus /metrics, and /readyz and /healthz for probes, for example on :9188 (loopback)."`
@@ -45,7 +45,7 @@ const (
 func (doctorCmd) Help() string {
 	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough; with fewer privileges the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
 
-Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but the role may not see what it would take to be sure.
+Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but it could not see what it would take to be sure: for want of privileges, or of a standby that it was to look at.
 
 Examples:
 
@@ -226,7 +226,11 @@ func lossText(w doctor.Waits) string {
 	if w.Lost() < 0.05 {
 		return "no session is waiting"
 	}
-	return fmt.Sprintf("%.1f sessions are waiting at any moment, most of them (%.1f) for %s", w.Lost(), rate, class)
+	verb := "sessions are"
+	if fmt.Sprintf("%.1f", w.Lost()) == "1.0" {
+		verb = "session is"
+	}
+	return fmt.Sprintf("%.1f %s waiting at any moment, most of that (%.1f) for %s", w.Lost(), verb, rate, class)
 }
 
 // page writes lines until a write fails.

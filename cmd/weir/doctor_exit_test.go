@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/weir-pg/weir/cmd/internal/doctor"
@@ -25,6 +26,16 @@ func TestADoctorThatCouldNotSeeDoesNotExitAsIfAllWereWell(t *testing.T) {
 		}
 		if code != c.want {
 			t.Errorf("%s, incomplete: %t: exit code %d, want %d", c.severity, c.incomplete, code, c.want)
+		}
+	}
+}
+
+// TestFindingsAreLoggedAsSevereAsTheyAre: who alerts on errors in the log hears of critical ones.
+func TestFindingsAreLoggedAsSevereAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for severity, want := range map[doctor.Severity]slog.Level{doctor.Info: slog.LevelInfo, doctor.Warning: slog.LevelWarn, doctor.Critical: slog.LevelError} {
+		if level := levelOf(severity); level != want {
+			t.Errorf("%s is logged as %s, want %s", severity, level, want)
 		}
 	}
 }

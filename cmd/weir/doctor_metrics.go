@@ -13,6 +13,17 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/doctor"
 )
 
+// levelOf returns the level at which something of a severity is logged: alerts are often made of levels.
+func levelOf(s doctor.Severity) slog.Level {
+	switch s {
+	case doctor.Critical:
+		return slog.LevelError
+	case doctor.Warning:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
 // serve runs until ctx ends and serves metrics. With --watch it also shows what it sees; without, it logs what comes and goes.
 func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) error {
 	log := newLogger(s.err, slog.LevelInfo)
@@ -33,7 +44,7 @@ func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) err
 	err = d.Watch(ctx, func(now doctor.Snapshot) {
 		metrics.Show(now)
 		for _, change := range now.Changes {
-			log.Info(change.Text)
+			log.Log(ctx, levelOf(change.Severity), change.Text)
 		}
 		if now.Report != nil && len(now.Report.Unseen) > 0 && !slices.Equal(unseen, now.Report.Unseen) {
 			unseen = now.Report.Unseen

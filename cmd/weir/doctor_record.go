@@ -47,6 +47,9 @@ type recordingFile struct {
 }
 
 func createRecording(name string) (*recordingFile, error) {
+	if _, err := os.Lstat(name); err == nil {
+		return nil, usagef("--record %s: the file exists already, and a recording can't be made again: name another one, or remove it", name)
+	}
 	file, err := os.CreateTemp(filepath.Dir(name), ".weir-recording-*")
 	if err != nil {
 		return nil, usagef("--record %s: %w", name, err)

@@ -14,10 +14,9 @@ func printFindings(s *streams, f *guard.Findings) error {
 	for _, name := range f.Absent {
 		fmt.Fprintf(s.err, "weir: standby %s does not answer\n", name)
 	}
-	if len(f.Holders) == 0 {
-		fmt.Fprintln(s.out, "nothing holds back the horizon")
-	} else {
-		fmt.Fprintf(s.out, "horizon: %s old, held for at least %s\n\n", plural(f.AgeXids, "transaction"), lasted(f.Held))
+	fmt.Fprintln(s.out, guardHead(f))
+	if len(f.Holders) > 0 {
+		fmt.Fprintln(s.out)
 		rows := make([][]string, len(f.Holders))
 		for i, h := range f.Holders {
 			rows[i] = []string{h.Server, string(h.Kind), h.Name, who(h), h.State, lasted(h.Held), count(h.AgeXids), string(h.Step)}
@@ -60,6 +59,28 @@ func printFindings(s *streams, f *guard.Findings) error {
 		fmt.Fprintln(s.err, "weir: dry run: pass --act to end sessions")
 	}
 	return nil
+}
+
+// guardHead says in a line what the rows below it do: hold back the horizon, keep others waiting for locks, or both.
+func guardHead(f *guard.Findings) string {
+	head, holds := "nothing holds back the horizon", false
+	for _, h := range f.Holders {
+		holds = holds || h.Kind != guard.Blocker
+	}
+	if holds {
+		head = fmt.Sprintf("horizon: %s old, held for at least %s", plural(f.AgeXids, "transaction"), lasted(f.Held))
+	}
+	if f.Blocked > 0 {
+		head += fmt.Sprintf("; %s for locks", waiting(f.Blocked))
+	}
+	return head
+}
+
+func waiting(sessions int) string {
+	if sessions == 1 {
+		return "1 session waits"
+	}
+	return plural(sessions, "session") + " wait"
 }
 
 // printHarm prints the tables with the most dead rows, and the probes.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,7 +14,7 @@ import (
 func serveHTTP(flag, address string, handler http.Handler, what, path string, log *slog.Logger) (stop func(), err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, usagef("%s %s: %s: name a free port, as in :9187", flag, address, reason(err))
+		return nil, usagef("%s %s: %s: name a free port, as in :%d", flag, address, reason(err), anotherPort(address))
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	done := make(chan struct{})
@@ -28,6 +29,17 @@ func serveHTTP(flag, address string, handler http.Handler, what, path string, lo
 		_ = server.Close()
 		<-done
 	}, nil
+}
+
+// anotherPort returns a port to propose instead of that of an address.
+func anotherPort(address string) int {
+	_, text, _ := net.SplitHostPort(address) // "" if it is no address
+	port, err := strconv.ParseUint(text, 10, 16)
+	const last = 1<<16 - 1
+	if err != nil || port == 0 || port == last {
+		return 9187
+	}
+	return int(port) + 1
 }
 
 // loopback is an address; without a host, that of this machine alone.

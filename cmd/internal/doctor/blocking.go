@@ -176,7 +176,11 @@ func (b Blocking) Lines() []string {
 		add(h, "")
 	}
 	if more := b.Waiting - shown; more > 0 && len(lines) > 0 {
-		lines = append(lines, many(more, "session")+" more wait")
+		wait := "sessions wait"
+		if more == 1 {
+			wait = "session waits"
+		}
+		lines = append(lines, fmt.Sprintf("%d more %s", more, wait))
 	}
 	return lines
 }

@@ -26,7 +26,7 @@ pid 5 (u, a), waits 1.0 s, also behind 6
     pid 7 (u, a), waits 1.0 s
 a prepared transaction
   pid 9 (u, a), waits 2.0 s, also behind 1
-3 sessions more wait`
+3 more sessions wait`
 	if got := strings.Join(b.Lines(), "\n"); got != want {
 		t.Errorf("the tree is\n%s\nwant\n%s", got, want)
 	}

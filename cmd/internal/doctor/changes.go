@@ -10,8 +10,9 @@ import (
 
 // Change is something that came or went while Watch ran.
 type Change struct {
-	At   time.Time
-	Text string
+	At       time.Time
+	Severity Severity // of the finding that has come, Warning for who blocks others, and Info for what is over
+	Text     string
 }
 
 // changes notices what comes and goes.
@@ -38,8 +39,8 @@ type cameHead struct {
 // headLasts is how long others must wait for a session, in reading after reading, for it to be told: at a hot row another one comes every moment.
 const headLasts = 2 * time.Second
 
-func (c *changes) tell(at time.Time, format string, args ...any) {
-	c.last = append(c.last, Change{at, fmt.Sprintf(format, args...)})
+func (c *changes) tell(at time.Time, severity Severity, format string, args ...any) {
+	c.last = append(c.last, Change{at, severity, fmt.Sprintf(format, args...)})
 }
 
 // take returns what has changed since it was last called.
@@ -59,13 +60,13 @@ func (c *changes) report(at time.Time, r Report) {
 			was.at = at
 		}
 		if was.severity != f.Severity {
-			c.tell(at, "%s %s: %s", f.Severity, f.Code, f.Summary)
+			c.tell(at, f.Severity, "%s %s: %s", f.Severity, f.Code, f.Summary)
 		}
 		found[key] = cameFinding{f.Severity, was.at}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.findings)) {
 		if _, still := found[key]; !still {
-			c.tell(at, "over %s, after %s", key, span(at.Sub(c.findings[key].at)))
+			c.tell(at, Info, "over %s, after %s", key, span(at.Sub(c.findings[key].at)))
 		}
 	}
 	c.findings = found
@@ -86,14 +87,14 @@ func (c *changes) blocking(at time.Time, b Blocking) {
 		was.seen, was.most = true, max(was.most, h.Size())
 		if !was.told && at.Sub(was.at) >= headLasts {
 			was.told = true
-			c.tell(at, "blocks %s: %s, since %s ago", many(h.Size(), "session"), h.text(), span(at.Sub(was.at)))
+			c.tell(at, Warning, "blocks %s: %s, since %s ago", many(h.Size(), "session"), h.text(), span(at.Sub(was.at)))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.heads)) {
 		was := c.heads[key]
 		if !was.seen {
 			if was.told {
-				c.tell(at, "%s blocks nobody any more, after %s, with %s behind it at most", was.who, span(at.Sub(was.at)), many(was.most, "session"))
+				c.tell(at, Info, "%s blocks nobody any more, after %s, with %s behind it at most", was.who, span(at.Sub(was.at)), many(was.most, "session"))
 			}
 			delete(c.heads, key)
 			continue

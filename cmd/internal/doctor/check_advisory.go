@@ -72,7 +72,7 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	}
 	isAdvisory := func(s Session) bool { return s.WaitType == "Lock" && s.Wait == "advisory" }
 	f := l.finding(AdvisoryLock, severity, lost, l.seenBy(isAdvisory))
-	f.Summary = fmt.Sprintf("%s sessions queue up for advisory locks, most of them for %s, which one session at a time gets.", figure(lost), worst)
+	f.Summary = fmt.Sprintf("%s for advisory locks, mostly for %s, which one session at a time gets.", sessionsThat(lost, "queues up", "queue up"), worst)
 	f.add(seeAdvisory, "key %s: %s seen waiting, %s seen holding it", worst, many(len(waiting[worst]), "session"), many(len(holders), "session"))
 	for _, k := range holders[:min(len(holders), maxFacts)] {
 		if k.PID == 0 {

@@ -52,7 +52,7 @@ func checkChurn(_ context.Context, l *inspection) (result, error) {
 			severity = Warning
 		}
 		f := l.finding(ParallelChurn, severity, waits, len(l.view.samples))
-		f.Summary = fmt.Sprintf("Parallel queries start %s processes per second, and %s sessions wait for these to start or end.", figure(launched), figure(waits))
+		f.Summary = fmt.Sprintf("Parallel queries start %s processes per second, and %s for these to start or end.", figure(launched), sessionsThat(waits, "waits", "wait"))
 		f.add(how, "parallel workers launched: %s/s", figure(launched))
 		f.add(seeWaits, "waits: %s", ranked(events, total(events), Event.String))
 		f.add("", "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))

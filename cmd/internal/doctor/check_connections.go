@@ -22,7 +22,7 @@ const seeConnections = `SELECT usename, application_name, state, count(*) FROM p
 const connectionsSQL = `
 SELECT current_setting('max_connections')::bigint, current_setting('superuser_reserved_connections')::bigint + coalesce(current_setting('reserved_connections', true)::bigint, 0),
        count(*), count(*) FILTER (WHERE a.state = 'idle'), count(*) FILTER (WHERE a.state = 'idle' AND a.state_change < clock_timestamp() - interval '` + idleMany + `'),
-       count(*) FILTER (WHERE a.state LIKE 'idle in transaction%')
+       count(*) FILTER (WHERE a.state LIKE 'idle in transaction%'), count(*) FILTER (WHERE a.query = '` + hiddenQuery + `')
 FROM pg_stat_get_activity(NULL) a WHERE a.backend_type = 'client backend' OR a.query = '` + hiddenQuery + `' AND a.usesysid IS NOT NULL AND a.datid IS NOT NULL`
 
 const connectionsOfSQL = `
@@ -31,8 +31,7 @@ FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_roles r ON r.oid = a.usesysid WHE
 
 // checkConnections detects a server that has few connections left, or none.
 func checkConnections(ctx context.Context, l *inspection) (result, error) {
-	type row struct{ Most, Reserved, Used, Idle, Long, Transaction int64 }
-	c, err := one[row](ctx, l.session, connectionsSQL)
+	c, err := one[connectionCount](ctx, l.session, connectionsSQL)
 	if err != nil {
 		return result{}, err
 	}
@@ -48,6 +47,9 @@ func checkConnections(ctx context.Context, l *inspection) (result, error) {
 	f.Summary = fmt.Sprintf("%d of the %d connections that ordinary roles may use are taken; once they are, every new client is refused.", c.Used, open)
 	f.add("SHOW max_connections", "max_connections is %d, of which %d are reserved", c.Most, c.Reserved)
 	f.add(seeConnections, "%d are idle, %d of them for %s or longer; %d are idle in a transaction", c.Idle, c.Long, idleMany, c.Transaction)
+	if c.Hidden > 0 {
+		f.add(seeConnections, "what %d of them do is hidden from this role: it needs pg_monitor", c.Hidden)
+	}
 	type of struct {
 		Who string
 		N   int64
@@ -59,9 +61,30 @@ func checkConnections(ctx context.Context, l *inspection) (result, error) {
 	for _, m := range most {
 		f.add(seeConnections, "%s: %s", m.Who, many(m.N, "connection"))
 	}
-	f.Now = "Close what nobody uses: SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'idle' AND state_change < now() - interval '" + idleMany + "'."
+	f.Now = c.now()
 	f.ForGood = goodConnections
 	return found(f)
+}
+
+// connectionCount counts the sessions of clients, and what they do.
+type connectionCount struct{ Most, Reserved, Used, Idle, Long, Transaction, Hidden int64 }
+
+const endThose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state %s AND state_change < now() - interval '%s'"
+
+// now says what frees connections, which depends on what holds them.
+func (c connectionCount) now() string {
+	working := c.Used - c.Idle - c.Transaction - c.Hidden
+	switch {
+	case c.Hidden > c.Used/2:
+		return "Look who has them, and what they do, as a role with pg_monitor."
+	case c.Long > 0:
+		return "Close what nobody uses: " + fmt.Sprintf(endThose, "= 'idle'", idleMany) + "."
+	case c.Transaction > 0 && c.Transaction >= c.Idle:
+		return "End transactions that do nothing, if their clients have forgotten them: " + fmt.Sprintf(endThose, "LIKE 'idle in transaction%'", "1 minute") + "."
+	case c.Idle > working:
+		return "Make the pools of your processes smaller, one after the other: their connections are idle, but none for long, so ending sessions would only have them connect again."
+	}
+	return "Let fewer processes run, or have them wait for their turn: nearly all of these connections are at work. If they wait, the other findings name for what."
 }
 
 const goodConnections = "Let a pooler share a few connections among many clients, and bound the pool of each process: processes times pool size must stay below max_connections."

@@ -9,7 +9,10 @@ import (
 	"time"
 )
 
-const deadlocksMany = 2
+const (
+	deadlocksMany  = 2
+	deadlocksStand = 0.4 // deadlocks at any moment, from which on the lines at rows are theirs
+)
 
 // checkDeadlocks reports deadlocks: in each, sessions have waited for deadlock_timeout, and one of them has lost its transaction.
 func checkDeadlocks(ctx context.Context, l *inspection) (result, error) {
@@ -26,7 +29,17 @@ func checkDeadlocks(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(Deadlocks, severity, per(2*float64(n)*timeouts[0], l.span()), l.view.seen(RowLock, OtherLock))
+	// While one stands, all that come to its rows queue up behind it.
+	f.stands = per(float64(n)*timeouts[0], l.span())
+	for _, hot := range l.findings {
+		if f.stands >= deadlocksStand && hot.Code == HotRow && n >= deadlocksMany && f.Severity.rank() < hot.Severity.rank() {
+			f.Severity, f.Lost = hot.Severity, max(f.Lost, hot.Lost)
+		}
+	}
 	f.Summary = fmt.Sprintf("%s in %s: in each, a transaction was rolled back after it had waited for %s.", many(n, "deadlock"), span(l.span()), span(seconds(timeouts[0])))
+	if f.stands >= deadlocksStand {
+		f.add("", "for %s of the time one of them stood, and whoever came to its rows waited behind it", shareOf(min(f.stands, 1), 1))
+	}
 	f.add("SELECT datname, deadlocks FROM pg_stat_database -- twice", "%s, all databases", many(n, "deadlock"))
 	statements := map[string]int{}
 	l.view.each(func(s Session, _ float64) {
@@ -48,8 +61,18 @@ const (
 	tempFiles = 5.0      // per second: not one report, but many statements
 )
 
+type workMemory struct{ Work, Times, Others string }
+
+// workMemorySQL reads work_mem, and some of those for whom it is another.
+const workMemorySQL = `
+SELECT coalesce((SELECT pg_size_pretty(p.reset_val::bigint * 1024) FROM pg_settings p WHERE p.name = 'work_mem'), ''), current_setting('hash_mem_multiplier'),
+       coalesce((SELECT string_agg(o.text, '; ' ORDER BY o.text) FROM (
+         SELECT coalesce('role ' || r.rolname, 'all roles') || coalesce(' in database ' || d.datname, '') || ': ' || c.setting AS text
+         FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) c(setting) LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+         WHERE c.setting LIKE 'work\_mem=%' ORDER BY 1 LIMIT 5) o), '')`
+
 // checkTempFiles reports sorts and hashes that don't fit into work_mem.
-func checkTempFiles(_ context.Context, l *inspection) (result, error) {
+func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 	files := per(float64(l.grown(func(c *counters) int64 { return c.TempFiles })), l.span())
 	written := per(float64(l.grown(func(c *counters) int64 { return c.TempBytes })), l.span())
 	waits, statements := 0.0, map[string]int{}
@@ -69,6 +92,14 @@ func checkTempFiles(_ context.Context, l *inspection) (result, error) {
 	f := l.finding(TempFiles, severity, waits, len(l.view.samples))
 	f.Summary = fmt.Sprintf("Sorts and hashes don't fit into work_mem: %s temporary files a second, of %s in all.", figure(files), bytes(written))
 	f.add("SELECT datname, temp_files, temp_bytes FROM pg_stat_database -- twice", "%s files and %s a second, all databases", figure(files), bytes(written))
+	memory, err := one[workMemory](ctx, l.session, workMemorySQL)
+	if err != nil {
+		return result{}, fmt.Errorf("the size of work_mem: %w", err)
+	}
+	f.add("SHOW work_mem", "work_mem is %s, times hash_mem_multiplier (%s) for hashes", memory.Work, memory.Times)
+	if memory.Others != "" {
+		f.add("SELECT setdatabase::regdatabase, setrole::regrole, setconfig FROM pg_db_role_setting", "some have another: %s", memory.Others)
+	}
 	if len(statements) > 0 {
 		f.add("", "statements that waited for these files: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	}
@@ -161,7 +192,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 	f.Summary = fmt.Sprintf("A transaction has more than 64 subtransactions, so other sessions look up %s parents of subtransactions a second.", figure(reads))
 	f.add(`SELECT name, blks_hit, blks_read FROM pg_stat_slru WHERE name ILIKE 'subtrans%' -- twice`, "%s pages of the log of subtransactions looked up per second", figure(reads))
 	if lost > 0 {
-		f.add(seeWaits, "%s sessions wait for it on average", figure(lost))
+		f.add(seeWaits, "%s for it on average", sessionsThat(lost, "waits", "wait"))
 	}
 	f.Now = "Commit the transactions with many savepoints earlier, or end them."
 	type row struct {

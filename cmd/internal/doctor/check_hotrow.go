@@ -149,7 +149,7 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 		}
 		facts = append(facts, fact)
 	}
-	f.Summary = fmt.Sprintf("%s transactions queue up for %s, and each waits for the commit of the one before it.", figure(lost), where)
+	f.Summary = fmt.Sprintf("%s for %s, each for the commit of the one before it.", sessionsThat(lost, "queues up", "queue up"), where)
 	for _, fact := range facts {
 		f.add(seeHotRow, "%s", fact)
 	}

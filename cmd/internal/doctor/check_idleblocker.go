@@ -92,7 +92,7 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 			return result{}, err
 		}
 		if i == 0 {
-			f.Summary = fmt.Sprintf("%s sessions wait for rows that %s has changed.", figure(lost), what)
+			f.Summary = fmt.Sprintf("%s for rows that %s has changed.", sessionsThat(lost, "waits", "wait"), what)
 		}
 		f.add(seeBlockers, "%s for which %s of them wait", what, share)
 		if head.pid != 0 {

@@ -87,7 +87,7 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
 		"%s idle sessions were awake in %s, %d at most", figure(float64(awakeTotal)), many(len(l.view.samples), "sample"), peak)
 	if queue > 0 {
-		f.add("", "%s sessions wait for the notification queue itself (%s)", figure(queue), eventsOf(l.waits, NotifyQueue))
+		f.add("", "%s for the notification queue itself (%s)", sessionsThat(queue, "waits", "wait"), eventsOf(l.waits, NotifyQueue))
 	}
 	f.add(`SELECT name, blks_zeroed FROM pg_stat_slru WHERE lower(name) = 'notify'`,
 		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; %s transactions/s write",

@@ -59,7 +59,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(LockManager, severity, lost, l.view.seen(LockTable))
-	f.Summary = fmt.Sprintf("%s sessions wait for the table of locks itself: statements lock more tables and indexes than a session has places of its own.", figure(lost))
+	f.Summary = fmt.Sprintf("%s for the table of locks itself: statements lock more tables and indexes than a session has places of its own.", sessionsThat(lost, "waits", "wait"))
 	if lost > 0 {
 		f.add(seeWaits, "waits: %s", eventsOf(l.waits, LockTable))
 	}
@@ -104,7 +104,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 		f.add(seeLocksOf, "%s: one session has locked %d of its %d partitions, %s; with their indexes %d locks, %d of them in the shared table",
 			names[w.Root], w.Partitions, p.Leaves, pruned, w.Locks, w.Shared)
 		if i == 0 {
-			f.Summary = fmt.Sprintf("%s sessions wait for the table of locks itself: each statement locks %d partitions of %s, and their indexes.", figure(lost), w.Partitions, names[w.Root])
+			f.Summary = fmt.Sprintf("%s for the table of locks itself: each statement locks %d partitions of %s, and their indexes.", sessionsThat(lost, "waits", "wait"), w.Partitions, names[w.Root])
 			f.Now = fmt.Sprintf("Give the statements on %s a condition on its partition key, %s, whose value is known when they are planned: then they lock only the partitions that they need.",
 				names[w.Root], p.Key)
 			f.ForGood = "Make fewer, larger partitions. A prepared statement's generic plan locks all partitions, so plan_cache_mode = force_custom_plan helps where the key is a parameter. " +

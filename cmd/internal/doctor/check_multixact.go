@@ -28,9 +28,9 @@ func checkMultiXact(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(MultiXactContention, severity, lost, l.view.seen(MultiXact))
-	f.Summary = fmt.Sprintf("Rows that several transactions lock at the same time need %s multixacts/s, and %s sessions wait for the multixact log.", figure(made), figure(lost))
+	f.Summary = fmt.Sprintf("Rows that several transactions lock at the same time need %s multixacts/s, and %s for the multixact log.", figure(made), sessionsThat(lost, "waits", "wait"))
 	if lost > 0 {
-		f.add(seeMultiXact, "%s sessions wait on average: %s", figure(lost), eventsOf(l.waits, MultiXact))
+		f.add(seeMultiXact, "%s on average: %s", sessionsThat(lost, "waits", "wait"), eventsOf(l.waits, MultiXact))
 	}
 	f.add(`SELECT mxid_age('1'::xid) -- twice, a few seconds apart`, "%s multixacts made per second", figure(made))
 	f.add(`SELECT name, blks_hit, blks_read FROM pg_stat_slru WHERE name ILIKE 'multixact%'`, "%s pages of their log looked up per second", figure(reads))

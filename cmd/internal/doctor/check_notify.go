@@ -63,7 +63,7 @@ func checkNotify(ctx context.Context, l *inspection) (result, error) {
 		}
 	})
 	f := l.finding(NotifyCommitLock, grade(lost), lost, l.view.seen(ObjectLock))
-	f.Summary = fmt.Sprintf("NOTIFY lets only one commit through at a time: %s sessions wait for its lock, at %s commits/s.", figure(lost), figure(l.writes()))
+	f.Summary = fmt.Sprintf("NOTIFY lets only one commit through at a time: %s for its lock, at %s commits/s.", sessionsThat(lost, "waits", "wait"), figure(l.writes()))
 	f.add(seeNotifyLock, "%s waits for object 0 of class 1262 in database 0 in %s, %s per sample", figure(float64(waiting)), many(len(withLocks), "sample"),
 		figure(float64(waiting)/float64(len(withLocks))))
 	if n := total(events); n > 0 {

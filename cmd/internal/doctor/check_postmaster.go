@@ -16,6 +16,7 @@ const (
 	stormSessions  = 20.0 // started per second
 	stormForks     = 50.0
 	busyPostmaster = 0.03 // of a core: about 100 forks a second
+	hardAtWork     = 0.15 // of a core, with which it is the postmaster that takes the machine's time, and not others
 	fewAtWork      = 2.0  // active sessions, which leave a CPU free for the child that answers
 )
 
@@ -53,7 +54,12 @@ func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
 	parallel, parallelHow := parallelRate(l)
 
 	// Clients that never log in are not counted. Then the evidence is the postmaster's own CPU time, or that no other session is active.
-	storm := sessions >= stormSessions || parallel >= stormSessions
+	storm := sessions >= stormSessions || parallel >= stormSessions || cpuKnown && cpu >= hardAtWork
+	if !storm && median >= answerTooLate {
+		if why, err := l.starved(ctx, median); err != nil || why != "" {
+			return result{unseen: []string{"whether the postmaster keeps up with new connections: " + why}}, err
+		}
+	}
 	if cpuKnown {
 		storm = storm || cpu >= busyPostmaster
 	} else {

@@ -51,7 +51,7 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
-	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s sessions wait for the WAL flush.", figure(perCommit), figure(commits), figure(lost))
+	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s for the WAL flush.", figure(perCommit), figure(commits), sessionsThat(lost, "waits", "wait"))
 	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
 		"waits for commits: %s", eventsOf(l.waits, Commit))
 	f.add(`SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database() -- twice`,

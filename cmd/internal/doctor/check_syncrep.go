@@ -73,9 +73,9 @@ func checkSyncReplication(ctx context.Context, l *inspection) (result, error) {
 	}
 	f := l.finding(SyncReplicationStalled, severity, lost, l.seenBy(isSync))
 	if have < need {
-		f.Summary = fmt.Sprintf("Every commit hangs until a synchronous standby returns: %d must confirm, %d of them connected, and %s sessions wait.", need, have, figure(lost))
+		f.Summary = fmt.Sprintf("Every commit hangs until a synchronous standby returns: %d must confirm, %d of them connected, and %s.", need, have, sessionsThat(lost, "waits", "wait"))
 	} else {
-		f.Summary = fmt.Sprintf("Synchronous standbys are connected, but do not confirm commits: %s sessions wait, the longest for %s or longer.", figure(lost), span(stands[0].lasted))
+		f.Summary = fmt.Sprintf("Synchronous standbys are connected, but do not confirm commits: %s, the longest for %s or longer.", sessionsThat(lost, "waits", "wait"), span(stands[0].lasted))
 	}
 	f.add("SHOW synchronous_standby_names", "synchronous_standby_names is %s", clip(names[0], 200))
 	for _, s := range standbys[:min(len(standbys), maxFacts)] {

@@ -56,7 +56,7 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 	worst := relations[0]
 	name := names[worst]
 	f := l.finding(TableLock, grade(lost), lost, l.view.seen(OtherLock))
-	f.Summary = fmt.Sprintf("%s sessions queue up for the table %s.", figure(lost), name)
+	f.Summary = fmt.Sprintf("%s for the table %s.", sessionsThat(lost, "queues up", "queue up"), name)
 	queries := map[uint32]Session{}
 	l.view.each(func(s Session, _ float64) { queries[s.PID] = s })
 	// The others wait behind the strongest requested lock.

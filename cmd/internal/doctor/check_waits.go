@@ -100,9 +100,9 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	top := slices.SortedFunc(maps.Keys(events), func(a, b Event) int {
 		return cmp.Or(cmp.Compare(events[b], events[a]), strings.Compare(a.String(), b.String()))
 	})
-	f.Summary = fmt.Sprintf("%s sessions wait at any moment, most of them for %s, and no other finding explains it.", figure(lost), top[0])
+	f.Summary = fmt.Sprintf("%s at any moment, mostly for %s, and no other finding explains it.", sessionsThat(lost, "waits", "wait"), top[0])
 	if locks+contention == 0 {
-		f.Summary = fmt.Sprintf("%s sessions wait at any moment, most of them for %s, which is a part of their work.", figure(lost), top[0])
+		f.Summary = fmt.Sprintf("%s at any moment, mostly for %s, which is a part of their work.", sessionsThat(lost, "waits", "wait"), top[0])
 	}
 	var parts []string
 	const limit = 5

@@ -108,7 +108,12 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 			return nil, fmt.Errorf("a standby: %w", err)
 		}
 		at := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
-		d.standbys = append(d.standbys, standby{at, &session{config: config, name: at, meter: d.meter, clock: d.clock, tape: d.tape, redact: redact}})
+		s := standby{at, &session{config: config, name: at, meter: d.meter, clock: d.clock, tape: d.tape, redact: redact}}
+		d.standbys = append(d.standbys, s)
+		if err := d.accept(ctx, s); err != nil {
+			d.Close()
+			return nil, err
+		}
 	}
 	return d, nil
 }
@@ -316,6 +321,7 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 	for _, err := range slices.Concat(first.errs, last.errs, standbyErrs) {
 		report.Unseen = append(report.Unseen, err.Error())
 	}
+	report.Incomplete = len(standbyErrs) > 0 // it was told to look there
 	for _, c := range checks() {
 		if ctx.Err() != nil {
 			break

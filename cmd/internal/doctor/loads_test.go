@@ -183,10 +183,13 @@ func missingIndexLoad(t *testing.T) string {
 	return url
 }
 
-func deadlocksLoad(t *testing.T) string {
-	url, conn := serverFor(t, map[string]string{"deadlock_timeout": "50ms"})
+func deadlocksLoad(t *testing.T) string { return deadlocking(t, 4, "50ms") }
+
+// deadlocking is a server whose sessions change two rows, half of them in the opposite order.
+func deadlocking(t *testing.T, sessions int, timeout string) string {
+	url, conn := serverFor(t, map[string]string{"deadlock_timeout": timeout})
 	execute(t, conn, "CREATE TABLE account (id int PRIMARY KEY, n int)", "INSERT INTO account SELECT i, 0 FROM generate_series(1, 2) i")
-	runSessions(t, url, 4, func(ctx context.Context, conn *pgx.Conn, i int) error {
+	runSessions(t, url, sessions, func(ctx context.Context, conn *pgx.Conn, i int) error {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			for _, id := range []int{1 + i%2, 2 - i%2} {
 				if _, err := tx.Exec(ctx, "UPDATE account SET n = n + 1 WHERE id = $1", id); err != nil {
@@ -209,7 +212,8 @@ func deadlocksLoad(t *testing.T) string {
 
 func tempFilesLoad(t *testing.T) string {
 	url, conn := serverFor(t, map[string]string{"work_mem": "64kB"})
-	execute(t, conn, "CREATE TABLE sale (id int, text text)", "INSERT INTO sale SELECT i, repeat('x', 400) FROM generate_series(1, 10000) i", "VACUUM ANALYZE sale")
+	execute(t, conn, "CREATE TABLE sale (id int, text text)", "INSERT INTO sale SELECT i, repeat('x', 400) FROM generate_series(1, 10000) i", "VACUUM ANALYZE sale",
+		"CREATE ROLE reports", "ALTER ROLE reports SET work_mem = '256MB'")
 	runSessions(t, url, 2, repeat("SELECT id FROM (SELECT id, text FROM sale ORDER BY text, id DESC OFFSET 0) s LIMIT 1", "SELECT count(*) FROM (SELECT id, text FROM sale ORDER BY text DESC, id OFFSET 1) s"))
 	return url
 }

@@ -86,30 +86,6 @@ func (l *inspection) onStandbys(p pin) []there {
 	return holders
 }
 
-// standby is another server, a standby of the examined one.
-type standby struct {
-	at      string
-	session *session
-}
-
-// standbyView is what is seen of a standby.
-type standbyView struct {
-	at   string
-	view *horizon.View
-}
-
-func readStandbys(ctx context.Context, standbys []standby) (views []standbyView, errs []error) {
-	for _, s := range standbys {
-		view, err := readHorizon(ctx, s.session)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("the sessions on the standby %s: %w", s.at, err))
-			continue
-		}
-		views = append(views, standbyView{s.at, view})
-	}
-	return views, errs
-}
-
 // readPins lists the holders that affect this database, oldest first.
 func readPins(ctx context.Context, s *session) ([]pin, error) {
 	v, err := readHorizon(ctx, s)

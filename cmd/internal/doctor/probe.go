@@ -13,6 +13,7 @@ import (
 type Probe struct {
 	At     time.Time
 	Took   time.Duration // until the answer or the timeout, without the network's round trips
+	Trip   time.Duration // of the network, the shortest so far
 	Failed string        // why there was no answer
 }
 
@@ -66,7 +67,7 @@ func (p *prober) probe(ctx context.Context) (Probe, bool) {
 	if dialled > 0 && (p.roundTrip == 0 || dialled < p.roundTrip) {
 		p.roundTrip = dialled
 	}
-	probe := Probe{At: now, Took: max(0, now.Sub(begin)-2*p.roundTrip)}
+	probe := Probe{At: now, Took: max(0, now.Sub(begin)-2*p.roundTrip), Trip: p.roundTrip}
 	if err != nil {
 		probe.Failed = err.Error()
 	}

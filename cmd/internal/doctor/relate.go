@@ -42,6 +42,9 @@ func consequences() []consequence {
 		{SyncReplicationStalled, WeirSlow, always},
 		{SyncReplicationStalled, LaneBacklog, always},
 		{IdleBlocker, HotRow, mostly(notWaiting)},
+		// Most of the time a deadlock stands, and the line is behind it; otherwise they meet in the line.
+		{Deadlocks, HotRow, func(cause, effect Finding) bool { return cause.stands >= deadlocksStand || cause.Lost >= effect.Lost/2 }},
+		{HotRow, Deadlocks, always},
 		// Dead rows make every scan longer, and vacuum can't remove them while something holds them.
 		{HorizonPinned, AutovacuumBehind, always},
 		{AutovacuumBehind, RowCommits, always},

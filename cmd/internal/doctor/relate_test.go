@@ -72,6 +72,20 @@ func TestABacklogIsAConsequenceOfADeadWorkerOfItsQueue(t *testing.T) {
 	}
 }
 
+// TestDeadlocksAndALineAtARowAreOneTrouble: a deadlock that stands most of the time makes the line; a rare one happens in it.
+func TestDeadlocksAndALineAtARowAreOneTrouble(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		stands, lost float64
+		cause        Code
+	}{{0.9, 2, Deadlocks}, {0.1, 4, Deadlocks}, {0.05, 0.1, HotRow}} {
+		got := relate([]Finding{{Code: HotRow, Severity: Critical, Lost: 7}, {Code: Deadlocks, Severity: Critical, Lost: c.lost, stands: c.stands}})
+		if len(got) != 2 || got[0].Code != c.cause || got[1].DownstreamOf != c.cause {
+			t.Errorf("where %.2f deadlocks stand at any moment: %+v, want %s as the cause", c.stands, got, c.cause)
+		}
+	}
+}
+
 func TestFindingsThatExplainEachOtherAreAllShown(t *testing.T) {
 	t.Parallel()
 	all := []Finding{}

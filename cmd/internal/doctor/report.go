@@ -64,6 +64,7 @@ type Finding struct {
 	Capped Severity `json:"capped,omitempty"`
 
 	holders map[Class]float64 // what the sessions waited for do, in session-seconds per second
+	stands  float64           // of Deadlocks: how many stood at any moment
 	queues  []string          // of WorkerDead, those that the silent workers worked; of LaneBacklog, the one with the backlog
 }
 

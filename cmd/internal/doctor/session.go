@@ -80,7 +80,7 @@ func (s *session) open(ctx context.Context) error {
 	begin := time.Now()
 	conn, err := pgx.ConnectConfig(ctx, s.config)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return &connectError{err}
 	}
 	s.conn, s.took = conn, time.Since(begin)
 	return nil

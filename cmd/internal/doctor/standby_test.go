@@ -86,3 +86,44 @@ func TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestAServerThatIsNoStandbyIsRefused: neither the primary itself, nor one of another cluster.
+func TestAServerThatIsNoStandbyIsRefused(t *testing.T) {
+	t.Parallel()
+	at, other := alone(t), pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, other, nil)
+	for url, want := range map[string]string{at: "is not a standby: it was promoted, or is the primary itself", standby.URL("postgres"): "is a standby of another cluster"} {
+		d, err := doctor.Open(t.Context(), doctor.Config{URL: at, Standbys: []string{url}})
+		if err == nil {
+			d.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--standby %s: %v, want %q", url, err, want)
+		}
+	}
+}
+
+// TestAStandbyThatCannotBeReadIsNotPassedOver: the report says which and why, and is incomplete, live and replayed.
+func TestAStandbyThatCannotBeReadIsNotPassedOver(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	d, err := doctor.Open(t.Context(), doctor.Config{URL: at, Standbys: []string{"postgres://postgres@127.0.0.1:1/postgres"}, Record: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := d.Run(t.Context(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := d.Recording().Replay(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "what the sessions of the standby 127.0.0.1:1 hold back here: can't connect: connection refused: check that it runs, and its URL in --standby"
+	for _, r := range []doctor.Report{r, again} {
+		if unseen := strings.Join(r.Unseen, "\n"); !r.Incomplete || !strings.Contains(unseen, want) {
+			t.Errorf("incomplete: %t; what could not be seen:\n%s", r.Incomplete, unseen)
+		}
+	}
+}

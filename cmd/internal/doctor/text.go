@@ -119,3 +119,11 @@ func shareOf(part, whole float64) string {
 	}
 	return fmt.Sprintf("%.0f%%", 100*part/whole)
 }
+
+// sessionsThat says how many sessions do something, on average: "1 session waits", "2.50 sessions wait".
+func sessionsThat(n float64, one, more string) string {
+	if text := figure(n); text != "1" {
+		return text + " sessions " + more
+	}
+	return "1 session " + one
+}

@@ -97,3 +97,12 @@ func TestTheWindowIsBounded(t *testing.T) {
 		t.Error("the newest sample was removed")
 	}
 }
+
+func TestOneSessionWaits(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{1: "1 session waits", 0.5: "0.50 sessions wait", 2: "2 sessions wait"} {
+		if got := sessionsThat(n, "waits", "wait"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

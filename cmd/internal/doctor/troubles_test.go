@@ -177,6 +177,9 @@ func TestAFullServerIsADiagnosis(t *testing.T) {
 	}
 	f := expect(t, examine(t, watcher, examineFor), doctor.ConnectionsExhausted, doctor.Warning)
 	expectFact(t, f, "app, no application name: 13 connections")
+	if strings.Contains(f.Now, "pg_terminate_backend") || !strings.Contains(f.Now, "none for long") {
+		t.Errorf("no connection has been idle for long, and the fix for now is: %s", f.Now)
+	}
 	connect(t, app)
 	connect(t, app)
 	connect(t, app)
@@ -189,6 +192,28 @@ func TestAFullServerIsADiagnosis(t *testing.T) {
 	expectFact(t, f, "refuses new connections because there are too many")
 	if _, full := doctor.Full(t.Context(), watcher, errors.New("another error")); full {
 		t.Error("any error is called a full server")
+	}
+}
+
+// TestTheAdviceOnAFullServerFitsWhatFillsIt: sessions that do nothing in a transaction are not those that are idle, nor those at work.
+func TestTheAdviceOnAFullServerFitsWhatFillsIt(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Server(t, map[string]string{"max_connections": "20"}).URL("postgres")
+	admin := connect(t, url)
+	execute(t, admin, "CREATE ROLE watcher LOGIN PASSWORD 'w' IN ROLE pg_monitor", "CREATE ROLE app LOGIN PASSWORD 'w'", "CREATE ROLE stranger LOGIN PASSWORD 'w'")
+	watcher, app := as(t, url, "watcher", "w"), as(t, url, "app", "w")
+	for range 13 {
+		execute(t, connect(t, app), "BEGIN", "SELECT 1")
+	}
+	f := expect(t, examine(t, watcher, examineFor), doctor.ConnectionsExhausted, doctor.Warning)
+	expectFact(t, f, "13 are idle in a transaction")
+	if !strings.Contains(f.Now, "state LIKE 'idle in transaction%' AND") {
+		t.Errorf("the fix for now does not end them: %s", f.Now)
+	}
+	f = expect(t, examine(t, as(t, url, "stranger", "w"), examineFor), doctor.ConnectionsExhausted, doctor.Warning)
+	expectFact(t, f, "do is hidden from this role: it needs pg_monitor")
+	if strings.Contains(f.Now, "pg_terminate_backend") {
+		t.Errorf("it can't see what they do, and the fix for now is: %s", f.Now)
 	}
 }
 
@@ -282,6 +307,18 @@ func TestAReportIsNoMissingIndex(t *testing.T) {
 	expectCalm(t, examine(t, reportLoad(t), 2*examineFor))
 }
 
+// TestALineBehindDeadlocksIsTheirConsequence: while a deadlock stands, whoever comes to its rows waits, and no change of how these are updated would help.
+func TestALineBehindDeadlocksIsTheirConsequence(t *testing.T) {
+	t.Parallel()
+	r := examine(t, deadlocking(t, 8, "500ms"), 4*time.Second)
+	f := expect(t, r, doctor.Deadlocks, doctor.Warning)
+	expectFact(t, f, "of the time one of them stood, and whoever came to its rows waited behind it")
+	hot, found := r.Find(doctor.HotRow)
+	if !found || hot.DownstreamOf != doctor.Deadlocks || r.Findings[0].Code != doctor.Deadlocks {
+		t.Errorf("want the line as a consequence of the deadlocks, which come first; got:\n%s", describe(r))
+	}
+}
+
 func TestDeadlocksAreCounted(t *testing.T) {
 	t.Parallel()
 	r := examine(t, deadlocksLoad(t), 2*examineFor)
@@ -296,6 +333,8 @@ func TestSortsThatDoNotFitAreNamed(t *testing.T) {
 	t.Parallel()
 	f := expect(t, examine(t, tempFilesLoad(t), 2*examineFor), doctor.TempFiles, doctor.Warning)
 	expectFact(t, f, "files and", "MB a second, all databases")
+	expectFact(t, f, "work_mem is 64 kB, times hash_mem_multiplier")
+	expectFact(t, f, "some have another: role reports: work_mem=256MB")
 }
 
 func TestCheckpointsThatTheWALForcesAreNamed(t *testing.T) {

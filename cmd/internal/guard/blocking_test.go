@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,27 @@ func blocksTooFew(t *testing.T, s *servers) {
 	if !idle.lives() {
 		t.Error("the session was ended")
 	}
+	idle.exec("COMMIT")
+	expectEnds(t, ends)
+}
+
+// A transaction that has written holds a lock and, until another has ended, no horizon: what is said of it is that others wait for it.
+func blocksForTooShort(t *testing.T, s *servers) {
+	connect(t, as(t, s.primary, "app", "postgres")).exec("INSERT INTO other VALUES (4712)")
+	idle := connect(t, as(t, s.primary, "app", "postgres")).exec("BEGIN", "UPDATE other SET n = n WHERE n = 4712")
+	ends := s.wait(t, "UPDATE other SET n = n WHERE n = 4712", 1)
+	p := patient(1)
+	p.Default.After = Duration{time.Hour}
+	s.watch(t, s.guard(t, p, true), func(r *Findings) bool {
+		h := r.holder("primary", fmt.Sprintf("pid %d", idle.pid()))
+		if h == nil || h.Blocks == 0 {
+			return false
+		}
+		if !strings.Contains(h.Why, "a session waits for its locks, for up to") || h.Step != "" {
+			t.Errorf("due: %q; what is said of it: %s", h.Step, h.Why)
+		}
+		return true
+	})
 	idle.exec("COMMIT")
 	expectEnds(t, ends)
 }

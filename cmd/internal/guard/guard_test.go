@@ -50,6 +50,7 @@ func TestGuard(t *testing.T) {
 		"WhoKeepsOthersFromARowIsEndedByPolicy":        blocksByARow,
 		"WhoKeepsOthersFromATableIsEndedByPolicy":      blocksByATable,
 		"WhoBlocksFewerThanThePolicySaysIsLeftAlone":   blocksTooFew,
+		"WhoBlocksSomeoneIsSaidToEvenIfItHoldsNoRows":  blocksForTooShort,
 		"WhoBlocksIsOnlyReportedIfItsRuleSaysSo":       blocksByRule,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s) })

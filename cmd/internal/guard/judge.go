@@ -64,11 +64,20 @@ func pastLimit(h *Holder) bool {
 // decide returns the highest step that is due, which the ladder reaches step by step.
 func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	held := Duration{h.held().Truncate(time.Second)}
-	if h.Blocks > 0 {
-		if step, why := decideBlocker(h, held); step != "" || h.Kind == Blocker {
+	if h.Blocks == 0 {
+		return decideHold(h, held, harmed, blocked)
+	}
+	step, why := decideBlocker(h, held)
+	if step == "" && h.Kind != Blocker {
+		if step, why := decideHold(h, held, harmed, blocked); step != "" {
 			return step, why
 		}
 	}
+	return step, why // whatever it holds, others wait for it
+}
+
+// decideHold decides for what a holder does to the horizon.
+func decideHold(h *Holder, held Duration, harmed []string, blocked *Holder) (Action, string) {
 	switch {
 	case h.Scope == horizon.Catalogs:
 		return "", "it holds only the system catalogs, no tables"
@@ -77,7 +86,7 @@ func decide(h *Holder, harmed []string, blocked *Holder) (Action, string) {
 	case !h.relevant:
 		return "", "it holds no tables here: it is in database " + h.Database
 	case h.AgeXids <= 0:
-		return "", "no transaction has ended since it started: it holds nothing back"
+		return "", "no transaction has ended since it started: it keeps no dead rows"
 	case h.limits.Action == Ignore:
 		return "", "rule " + h.Rule + " ignores it"
 	case h.derived:
