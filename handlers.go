@@ -50,6 +50,16 @@ type attempt struct {
 	task   *worker.Task
 	seal   func(part sealed.Part, text string) (string, error) // nil: nothing is encrypted
 	codecs *codecs
+	client *Client
+}
+
+// Client returns the client whose worker runs the job, so of the database that the job comes from; nil: the job was constructed directly, for a test that calls its
+// handler.
+func (j *JobMeta) Client() *Client {
+	if j.attempt == nil {
+		return nil
+	}
+	return j.attempt.client
 }
 
 // SetOutput stores a text of up to 1 MiB with the job's result; longer text is truncated. Client.Job returns it. On a job that was

@@ -221,6 +221,9 @@ func NewClient(pool *pgxpool.Pool) *Client {
 	return &Client{store: store.New(pool, 0)}
 }
 
+// Pool returns the client's pool.
+func (c *Client) Pool() *pgxpool.Pool { return c.store.Pool() }
+
 // Enqueue enqueues a job in a transaction of its own. nil options mean the defaults. A value that is out of bounds is refused with an error
 // that names it (SQLSTATE 22023 if the server refuses it). The error is ErrNotInstalled if Weir is not installed in the database. After a
 // connection error, the job may still have been enqueued.

@@ -103,46 +103,11 @@ type Worker struct {
 // NewWorker returns a worker for the client's database. Call Run to start it. It then opens at most three connections of its own, with the
 // configuration and hooks of the client's pool. It takes none from the pool, so handlers may use all of the pool's connections.
 func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
-	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
-		return nil, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
 	}
-	if len(cfg.Queues) == 0 {
-		return nil, errors.New("weir: WorkerConfig.Queues is empty: name at least one queue and its concurrency")
-	}
-	for name, n := range cfg.Queues {
-		if name == "" {
-			return nil, errors.New("weir: WorkerConfig.Queues has the queue \"\": name it")
-		}
-		if n < 1 || n > 10_000 {
-			return nil, fmt.Errorf("weir: queue %q: concurrency must be 1 to 10000, got %d", name, n)
-		}
-	}
-	if cfg.Lease == 0 {
-		cfg.Lease = 30 * time.Second
-	}
-	if cfg.Lease < time.Second || cfg.Lease > 5*time.Minute {
-		return nil, fmt.Errorf("weir: WorkerConfig.Lease must be 1s to 5m, got %s", cfg.Lease)
-	}
-	if cfg.StopTimeout == 0 {
-		cfg.StopTimeout = 30 * time.Second
-	}
-	if cfg.StopTimeout < 0 {
-		return nil, fmt.Errorf("weir: WorkerConfig.StopTimeout must not be negative, got %s", cfg.StopTimeout)
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = time.Hour
-	}
-	if cfg.Retry == nil {
-		cfg.Retry = func(int, error) time.Duration { return store.ByQueue }
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.Name == "" {
-		host, _ := os.Hostname()
-		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
-	}
-	run, err := newRunner(cfg, c.codecs)
+	run, err := newRunner(cfg, c)
 	if err != nil {
 		return nil, fmt.Errorf("weir: WorkerConfig.Middleware: %w", err)
 	}
@@ -168,17 +133,65 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return &Worker{pool: c.store.Pool(), config: inner, chores: !cfg.NoMaintenance, rescued: run.hooks.rescued(), groups: run.groups}, nil
 }
 
+// checked returns the configuration with its defaults, or what is wrong with it.
+func (cfg WorkerConfig) checked() (WorkerConfig, error) {
+	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
+		return cfg, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
+	}
+	if len(cfg.Queues) == 0 {
+		return cfg, errors.New("weir: WorkerConfig.Queues is empty: name at least one queue and its concurrency")
+	}
+	for name, n := range cfg.Queues {
+		if name == "" {
+			return cfg, errors.New("weir: WorkerConfig.Queues has the queue \"\": name it")
+		}
+		if n < 1 || n > 10_000 {
+			return cfg, fmt.Errorf("weir: queue %q: concurrency must be 1 to 10000, got %d", name, n)
+		}
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 30 * time.Second
+	}
+	if cfg.Lease < time.Second || cfg.Lease > 5*time.Minute {
+		return cfg, fmt.Errorf("weir: WorkerConfig.Lease must be 1s to 5m, got %s", cfg.Lease)
+	}
+	if cfg.StopTimeout == 0 {
+		cfg.StopTimeout = 30 * time.Second
+	}
+	if cfg.StopTimeout < 0 {
+		return cfg, fmt.Errorf("weir: WorkerConfig.StopTimeout must not be negative, got %s", cfg.StopTimeout)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Hour
+	}
+	if cfg.Retry == nil {
+		cfg.Retry = func(int, error) time.Duration { return store.ByQueue }
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Name == "" {
+		host, _ := os.Hostname()
+		cfg.Name = fmt.Sprintf("%.100s:%d", host, os.Getpid())
+	}
+	return cfg, nil
+}
+
 // Run works until ctx ends. Then it stops claiming, releases jobs that have not started, waits up to StopTimeout for running jobs, cancels
 // their contexts, and returns nil when every job has finished or been released. Run waits out lost connections and restarts of the server.
 // It returns an error that waiting cannot fix, such as a missing schema. Run may be called again after it has returned.
 func (w *Worker) Run(ctx context.Context) error {
+	return explain(w.run(ctx, w.config, func(*worker.Worker) {}), "weir_work")
+}
+
+// run runs the worker with a configuration, which lacks its connections, and passes it to started before.
+func (w *Worker) run(ctx context.Context, config worker.Config, started func(*worker.Worker)) error {
 	own, err := store.OpenOwn(w.pool)
 	if err != nil {
 		return fmt.Errorf("weir: open the worker's connections: %w", err)
 	}
 	defer own.Close()
 	defer context.AfterFunc(ctx, w.groups.begin())() // groups wait no longer than the worker runs
-	config := w.config
 	config.Store, config.Keep = own.Work, own.Keep
 	config.Outage = outage.New(config.Log)
 	if w.chores {
@@ -186,7 +199,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		chores.Rescued = w.rescued
 		config.Maintainer = chores
 	}
-	return explain(worker.New(config).Run(ctx), "weir_work")
+	inner := worker.New(config)
+	started(inner)
+	return inner.Run(ctx)
 }
 
 // timeout returns the timeout of an attempt at a job of a kind; negative: none.

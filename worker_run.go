@@ -20,14 +20,15 @@ import (
 type runner struct {
 	WorkerConfig
 	hooks   hooks
+	client  *Client
 	codecs  codecs
 	wrapped WorkFunc // nil: no middleware
 	unknown *unknownKinds
 	groups  *groups
 }
 
-func newRunner(cfg WorkerConfig, c codecs) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, codecs: c, unknown: &unknownKinds{logged: map[string]time.Time{}}, groups: newGroups(cfg.Queues)}
+func newRunner(cfg WorkerConfig, c *Client) (*runner, error) {
+	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, client: c, codecs: c.codecs, unknown: &unknownKinds{logged: map[string]time.Time{}}, groups: newGroups(cfg.Queues)}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)
@@ -43,7 +44,7 @@ func (r *runner) run(ctx context.Context, t *worker.Task, result *worker.Result)
 	meta := JobMeta{
 		ID: t.ID, Kind: t.Kind, Queue: t.Queue, Priority: t.Priority, Key: t.Key, Flow: t.Flow,
 		Attempt: int(t.Attempt), PutOff: int(t.PutOff), MaxAttempts: int(t.MaxAttempts), EnqueuedAt: t.EnqueuedAt, Meta: t.Meta,
-		ReadyAt: t.Ready(), attempt: &attempt{groups: r.groups, worker: t.Worker, batch: t.Batch},
+		ReadyAt: t.Ready(), attempt: &attempt{groups: r.groups, worker: t.Worker, batch: t.Batch, client: r.client},
 	}
 	seal := r.codecs.seal(ctx, t)
 	meta.attempt.task, meta.attempt.seal, meta.attempt.codecs = t, seal, &r.codecs

@@ -26,8 +26,31 @@ type Own struct {
 
 // OpenOwn returns connections that are opened on demand. They have the configuration of the pool, including its hooks.
 func OpenOwn(from *pgxpool.Pool) (*Own, error) {
+	pool, err := openOwn(from, MaxOwn)
+	if err != nil {
+		return nil, err
+	}
+	own := &Own{pool: pool, Work: New(pool, MaxOwn-1), Keep: New(pool, 1)}
+	for _, s := range []*Store{own.Work, own.Keep} {
+		s.own, s.bound = true, ownCall
+	}
+	return own, nil
+}
+
+// OpenOne returns a store with a single connection of its own, like those of OpenOwn. Close its pool at the end.
+func OpenOne(from *pgxpool.Pool) (*Store, error) {
+	pool, err := openOwn(from, 1)
+	if err != nil {
+		return nil, err
+	}
+	s := New(pool, 1)
+	s.own, s.bound = true, ownCall
+	return s, nil
+}
+
+func openOwn(from *pgxpool.Pool, connections int32) (*pgxpool.Pool, error) {
 	config := from.Config()
-	config.MaxConns, config.MinConns, config.MinIdleConns = MaxOwn, 0, 0
+	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	if config.PingTimeout <= 0 {
 		config.PingTimeout = ownTimeout
 	}
@@ -50,15 +73,7 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 		}
 		return Settle(ctx, conn)
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		return nil, err
-	}
-	own := &Own{pool: pool, Work: New(pool, MaxOwn-1), Keep: New(pool, 1)}
-	for _, s := range []*Store{own.Work, own.Keep} {
-		s.own, s.bound = true, ownCall
-	}
-	return own, nil
+	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
 // Close closes the connections, after calls in progress have ended.

@@ -55,6 +55,7 @@ func (s *session) fetch(ctx context.Context) error {
 	defer hub.stop()
 	wait := s.backoff()
 	busy := time.Now() // when the last job was claimed
+	idle := busy       // when there was last something to do, or to wait for
 	moved := true      // something may have been logged since the previous claim
 	reconciler := &reconciler{session: s}
 	defer s.Health.claims.Rest()
@@ -82,11 +83,11 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		now, wanted, full := time.Now(), 0, false
 		for i, q := range s.queues {
-			free := q.free()
-			full = full || free == 0
-			if now.Before(q.lookAt) {
-				free = 0
+			free := 0
+			if !now.Before(q.lookAt) {
+				free = q.reserve()
 			}
+			full = full || free == 0 && q.free() == 0
 			limits[i] = int32(free)
 			wanted += free
 		}
@@ -148,6 +149,13 @@ func (s *session) fetch(ctx context.Context) error {
 		case !s.awaitsTurn():
 			s.owes, s.missed = false, max(s.missed-1, 0)
 		}
+		if full || len(withheld) > 0 || !s.nextLook().IsZero() || s.unrecorded() > 0 {
+			idle = time.Now()
+		}
+		if s.Idle > 0 && time.Since(idle) > s.Idle && time.Since(busy) > s.Idle && watch.known.Snapshot != nil {
+			s.rested = watch.known
+			return ErrIdle
+		}
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
@@ -179,7 +187,12 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	}()
 	since, backlog := h.begin(ctx)
 	byQueue := map[string]int{}
-	defer func() { h.end(limits, byQueue, withheld, more, err) }()
+	defer func() {
+		h.end(limits, byQueue, withheld, more, err)
+		for i, q := range s.queues {
+			q.settle(int(limits[i]), byQueue[q.name])
+		}
+	}()
 	started := time.Now()
 	var batches []*batch
 	var tasks []Task // allocated many at a time

@@ -24,6 +24,7 @@ type queue struct {
 	name        string
 	concurrency int
 	slots       func() int    // how many jobs may run now, at most concurrency; nil: concurrency
+	room        Room          // slots that it shares with others; nil: it does not
 	start       func()        // starts one runner; does not block
 	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
@@ -82,6 +83,24 @@ func (q *queue) finished(took time.Duration) {
 	old := math.Float64frombits(q.average.Load())
 	q.average.Store(math.Float64bits(old + (float64(took)-old)/8))
 	q.inFlight.Add(-1)
+	if q.room != nil {
+		q.room.Ended()
+	}
+}
+
+// reserve returns how many jobs to claim.
+func (q *queue) reserve() int {
+	if q.room == nil {
+		return q.free()
+	}
+	return q.room.Reserve(q.concurrency - int(q.inFlight.Load()))
+}
+
+// settle ends a claim that reserved some places, and got some jobs, which were pushed.
+func (q *queue) settle(reserved, jobs int) {
+	if q.room != nil && reserved > 0 {
+		q.room.Settle(jobs)
+	}
 }
 
 // push queues tasks for runners, in order. It starts enough runners to finish all waiting tasks within a millisecond, if they take as long
@@ -118,7 +137,7 @@ func (q *queue) more(n int) {
 func (q *queue) take() *Task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.head == len(q.ready) {
+	if q.head == len(q.ready) || q.room != nil && !q.room.Enter() {
 		q.runners--
 		return nil
 	}
@@ -127,6 +146,15 @@ func (q *queue) take() *Task {
 	q.head++
 	q.taken++
 	return t
+}
+
+// resume starts runners for tasks that could not enter before.
+func (q *queue) resume() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.room != nil {
+		q.more(len(q.ready) - q.head)
+	}
 }
 
 // takeAll removes and returns the tasks that no runner has taken.

@@ -85,6 +85,10 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 		if w.Slots != nil {
 			q.slots = func() int { return w.Slots(q.name) }
 		}
+		if w.Room != nil {
+			q.room = w.Room[name]
+			q.slots = func() int { return int(q.inFlight.Load()) + q.room.Free() }
+		}
 		s.queues = append(s.queues, q)
 		s.byName[name] = q
 	}
@@ -213,10 +217,14 @@ func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 // releaseWaiting releases every task that has not started.
 func (s *session) releaseWaiting() {
 	for _, q := range s.queues {
-		for _, t := range q.takeAll() {
+		waiting := q.takeAll()
+		for _, t := range waiting {
 			if mine, _ := s.startTask(t, nil, nil, time.Time{}); mine {
 				s.end(t, Result{Outcome: store.Released})
 			}
+		}
+		if q.room != nil {
+			q.room.Dropped(len(waiting))
 		}
 	}
 }

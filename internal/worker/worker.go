@@ -25,6 +25,9 @@ var (
 	ErrLapsed    = errors.New("weir: the worker's heartbeats do not arrive: its jobs may soon be given to others")
 )
 
+// ErrIdle ends Run: there was nothing to do for a while. Stirs tells when there may be something.
+var ErrIdle = errors.New("weir: the worker has nothing to do")
+
 // Task is one attempt to run.
 type Task struct {
 	store.Claim
@@ -101,13 +104,31 @@ type Hub interface {
 	Wait(ctx context.Context, queues []string, since string) (token string, err error)
 }
 
-// Config configures a Worker. All fields are required except Slots, Linger, Timeout, Hooks, Maintainer, Hub and Health.
+// Room is a worker's part of slots that it shares with others; see package share.
+type Room interface {
+	// Free returns how many slots may be reserved now. If there are none, More is called when there are.
+	Free() int
+	// Reserve takes up to n slots for a claim; Settle must follow, unless it returns 0.
+	Reserve(n int) int
+	// Settle ends a claim that got some jobs.
+	Settle(jobs int)
+	// Enter reports whether a job that was claimed may start. If not, More is called when it may be asked again.
+	Enter() bool
+	// Ended gives back the slot of a job that had entered, Dropped those of jobs that had not.
+	Ended()
+	Dropped(jobs int)
+}
+
+// Config configures a Worker. All fields are required except Slots, Room, Again, Idle, Linger, Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
 	Name        string
 	Queues      map[string]int         // concurrency by queue
 	Slots       func(queue string) int // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
+	Room        map[string]Room        // by queue: slots that are shared with other workers; nil: they are not. A worker has Slots or Room
+	Again       bool                   // it was warned before of what is bad in the server's settings and in the names of queues
+	Idle        time.Duration          // after so long without a job, Run returns ErrIdle; 0: never
 	Linger      bool                   // after Run's context has ended, running jobs may continue for as long as they take
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
@@ -127,6 +148,7 @@ type Worker struct {
 	Config
 	queues []string     // in the order of a claim's arguments
 	fleet  atomic.Int32 // number of live workers, by the last heartbeat
+	rested store.Probe  // with ErrIdle: the state up to which claims have followed
 	now    atomic.Pointer[session]
 }
 
@@ -149,7 +171,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	end := w.Health.begin(ctx, w.Lease, w.Outage)
 	defer func() { end(err) }()
 	wait := w.backoff()
-	warned, warnedOfNames := false, false
+	warned, warnedOfNames := w.Again, w.Again
 	for {
 		if !warned {
 			warned = w.warn(ctx)
@@ -197,10 +219,20 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 }
 
-// More tells the worker that Slots has grown.
+// Stirs reports whether there may be something to do again for a worker that was idle. It is called after Run, with a store that may have a single connection.
+func (w *Worker) Stirs(ctx context.Context, s *store.Store) (bool, error) {
+	watch := watch{store: s, known: w.rested}
+	changed, _, err := watch.poll(ctx, 1, 0)
+	return changed, err
+}
+
+// More tells the worker that Slots or Room has grown.
 func (w *Worker) More() {
 	if s := w.now.Load(); s != nil {
 		s.tellRoom()
+		for _, q := range s.queues {
+			q.resume()
+		}
 	}
 }
 

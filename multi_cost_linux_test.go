@@ -1,0 +1,91 @@
+package weir_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestAHundredIdleDatabasesCostLittle: one connection each, and in all a small part of a core, of the server and of this process.
+func TestAHundredIdleDatabasesCostLittle(t *testing.T) {
+	pgtest.Alone(t, "it counts what the whole process takes of a core")
+	const databases, measured = 100, 20 * time.Second
+	server := pgtest.Server(t, map[string]string{"max_connections": "500"})
+	admin := pgtest.Pool(t, server.URL("postgres"))
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("CREATE DATABASE first")
+	migrate(t, server.URL("first"))
+	list := []string{server.URL("first")}
+	for n := 1; n < databases; n++ {
+		exec(fmt.Sprintf("CREATE DATABASE d%d TEMPLATE first", n))
+		list = append(list, server.URL(fmt.Sprintf("d%d", n)))
+	}
+	e := newEstate(t, 0, func(context.Context, *weir.Job[number]) error { return nil }, nil)
+	e.urls = list
+	e.list(list...)
+	e.run()
+	for n := range list {
+		e.until(n, weir.DatabaseIdle)
+	}
+	before := cpu(t, server.PID())
+	time.Sleep(measured) // that nothing happens is what is measured
+	took := cpu(t, server.PID()) - before
+	var connections int
+	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir worker'`).Scan(&connections); err != nil {
+		t.Fatal(err)
+	}
+	part := took.Seconds() / measured.Seconds()
+	t.Logf("%d connections, %.1f%% of a core", connections, 100*part)
+	if connections > databases {
+		t.Errorf("%d connections, want at most one for each of %d databases", connections, databases)
+	}
+	if part > 0.3 {
+		t.Errorf("%.0f%% of a core, want 10%% on a machine like ours, and no more than three times as much on any", 100*part)
+	}
+}
+
+// cpu returns the time that this process and a server's have taken.
+func cpu(t *testing.T, postmaster int) time.Duration {
+	t.Helper()
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		t.Fatal(err)
+	}
+	sum := time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from the third of proc(5) on: state, parent, …
+		ticks := func(i int) time.Duration {
+			n, _ := strconv.Atoi(string(fields[i-3]))
+			return time.Duration(n) * time.Second / 100
+		}
+		switch strconv.Itoa(postmaster) {
+		case filepath.Base(filepath.Dir(file)):
+			sum += ticks(14) + ticks(15) + ticks(16) + ticks(17) // with children that have ended
+		case string(fields[4-3]):
+			sum += ticks(14) + ticks(15)
+		}
+	}
+	return sum
+}

@@ -1,0 +1,246 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-pg/weir/internal/maintain"
+	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/share"
+	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+const (
+	idleAfter    = 30 * time.Second      // without a job, the worker ends
+	idleAtOnce   = time.Second           // the same for one that only looks whether there is a job
+	pollsOfAll   = 10 * time.Millisecond // between two polls for idle databases
+	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
+	pollAtLeast  = time.Second
+	idleShare    = 10              // so many times less often than a worker alone does, it does chores
+	lookAnyway   = 5 * time.Minute // as a safety net
+	startsFor    = 2 * time.Second // a worker counts among those that start
+	tryAgain     = time.Second     // after a failure; it doubles
+	tryAtLeast   = time.Minute
+	databaseCall = 30 * time.Second
+)
+
+// workedDatabase is a database of a MultiWorker, for as long as it is listed.
+type workedDatabase struct {
+	m     *MultiWorker
+	name  string
+	stop  context.CancelFunc
+	again bool // its worker has run before; its own
+
+	// MultiWorker.mu guards these.
+	id     string
+	state  DatabaseState
+	err    error
+	worker *Worker
+}
+
+// is notes the state, and reports whether it is another one than before.
+func (d *workedDatabase) is(state DatabaseState, err error) (changed bool) {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	changed = d.state != state
+	d.state, d.err = state, err
+	return changed
+}
+
+// live works the database until ctx ends. After a failure it begins anew: whatever it is, somebody may have mended it.
+func (d *workedDatabase) live(ctx context.Context) {
+	log := d.m.config.Logger
+	for wait := tryAgain; ; wait = min(2*wait, tryAtLeast) {
+		began := time.Now()
+		err := d.work(ctx, log)
+		if ctx.Err() != nil {
+			if err != nil {
+				log.Error("weir: the worker of a database did not stop as it should", "error", err)
+			}
+			return
+		}
+		if time.Since(began) > tryAtLeast {
+			wait = tryAgain
+		}
+		if errors.Is(err, errDuplicate) {
+			if d.is(DatabaseDuplicate, err) {
+				log.Warn("weir: two names on the list lead to one database: it is worked once")
+			}
+		} else {
+			d.is(DatabaseUnreachable, err)
+			log.Error("weir: a database can't be worked; it is tried again", "again_in", wait, "error", err)
+		}
+		if !sleep.For(ctx, sleep.Jitter(wait)) {
+			return
+		}
+	}
+}
+
+var errDuplicate = errors.New("weir: the database is worked already, under another name")
+
+// work opens the database and works it, until ctx ends or it fails.
+func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
+	client, err := d.open(ctx)
+	if err != nil {
+		return fmt.Errorf("weir: open the database: %w", err)
+	}
+	defer client.Pool().Close()
+	if err := d.identify(ctx, client); err != nil {
+		return explain(err, "weir_work")
+	}
+	defer d.release()
+	at := client.Pool().Config().ConnConfig
+	cfg := d.m.config.WorkerConfig
+	cfg.Logger = log.With("database", at.Database, "host", at.Host)
+	w, err := client.NewWorker(cfg)
+	if err != nil {
+		return err
+	}
+	d.m.mu.Lock()
+	d.worker = w
+	d.m.mu.Unlock()
+	for idle := idleAtOnce; ctx.Err() == nil; {
+		stirs, err := d.stint(ctx, w, idle)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		d.is(DatabaseIdle, nil)
+		changed, err := d.rest(ctx, w, stirs)
+		if err != nil {
+			return err
+		}
+		if idle = idleAfter; !changed {
+			idle = idleAtOnce
+		}
+	}
+	return nil
+}
+
+// open calls a program's function, in a goroutine that a panic must not end.
+func (d *workedDatabase) open(ctx context.Context) (client *Client, err error) {
+	defer caught(&err)
+	ctx, cancel := context.WithTimeout(ctx, databaseCall)
+	defer cancel()
+	return d.m.config.Open(ctx, d.name)
+}
+
+// identify finds out which database it is, and takes it if nobody else has.
+func (d *workedDatabase) identify(ctx context.Context, client *Client) error {
+	ctx, cancel := context.WithTimeout(ctx, databaseCall)
+	defer cancel()
+	id, err := client.store.DatabaseID(ctx)
+	if err != nil {
+		return err
+	}
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	if d.m.worked[id] != nil {
+		return errDuplicate
+	}
+	d.id, d.m.worked[id] = id, d
+	return nil
+}
+
+// release leaves the database to whoever else is named for it.
+func (d *workedDatabase) release() {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	delete(d.m.worked, d.id)
+	d.worker = nil
+}
+
+// stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.
+func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duration) (stirs func(context.Context, *store.Store) (bool, error), err error) {
+	select {
+	case d.m.limiter <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil
+	}
+	started := time.AfterFunc(startsFor, func() { <-d.m.limiter })
+	defer func() {
+		if started.Stop() {
+			<-d.m.limiter
+		}
+	}()
+	d.is(DatabaseWorking, nil)
+	config := w.config
+	config.Idle, config.Again = idle, d.again
+	d.again = true
+	config.Room = make(map[string]worker.Room, len(d.m.slots))
+	var inner *worker.Worker
+	err = w.run(ctx, config, func(started *worker.Worker) {
+		inner = started
+		for name, slots := range d.m.slots {
+			config.Room[name] = slots.Join(inner.More)
+		}
+	})
+	for _, room := range config.Room {
+		room.(*share.Member).Leave()
+	}
+	if errors.Is(err, worker.ErrIdle) {
+		return inner.Stirs, nil
+	}
+	return nil, explain(err, "weir_work")
+}
+
+// rest looks after a database in which nothing happens: it does the chores, with one connection, and returns when there may be something to do, which changed
+// reports; or after some time in any case.
+func (d *workedDatabase) rest(ctx context.Context, w *Worker, stirs func(context.Context, *store.Store) (bool, error)) (changed bool, err error) {
+	one, err := store.OpenOne(w.pool)
+	if err != nil {
+		return false, err
+	}
+	defer one.Pool().Close()
+	log := w.config.Log
+	out := outage.New(log)
+	if w.chores {
+		chores := maintain.New(one, log, out)
+		chores.Rescued = w.rescued
+		chores.Share(idleShare)
+		step, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			chores.Run(step)
+		}()
+		defer func() {
+			stop()
+			<-done
+		}()
+	}
+	until := time.Now().Add(lookAnyway/2 + rand.N(lookAnyway))
+	for time.Now().Before(until) {
+		if !sleep.For(ctx, sleep.Jitter(d.m.pollEvery())) {
+			return false, nil
+		}
+		changed, err := stirs(ctx, one)
+		switch {
+		case ctx.Err() != nil:
+			return false, nil
+		case store.IsRefused(err):
+			return false, explain(err, "weir_work")
+		case err != nil:
+			out.Failed("polls for work", err)
+			d.is(DatabaseUnreachable, err)
+		case changed:
+			return true, nil
+		default:
+			out.Worked("polls for work")
+			d.is(DatabaseIdle, nil)
+		}
+	}
+	return false, nil
+}
+
+// pollEvery is the pause between two polls for one idle database.
+func (m *MultiWorker) pollEvery() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return min(max(time.Duration(len(m.members))*pollsOfAll, pollsOfOne), pollAtLeast)
+}

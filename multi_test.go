@@ -1,0 +1,295 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// estate is a MultiWorker with its databases.
+type estate struct {
+	*testing.T
+	clients []*weir.Client
+	urls    []string
+	multi   *weir.MultiWorker
+	log     *pgtest.Log
+
+	mu     sync.Mutex
+	listed []string
+	err    error
+}
+
+// newEstate has databases, and a worker that is not started.
+func newEstate(t *testing.T, databases int, run func(context.Context, *weir.Job[number]) error, change func(*weir.MultiWorkerConfig)) *estate {
+	t.Helper()
+	e := &estate{T: t, log: &pgtest.Log{}}
+	for range databases {
+		url := pgtest.Database(t)
+		e.urls = append(e.urls, url)
+		e.clients = append(e.clients, weir.NewClient(pgtest.Pool(t, url)))
+	}
+	e.list(e.urls...)
+	handlers := weir.NewHandlers()
+	weir.Handle(handlers, run)
+	cfg := weir.MultiWorkerConfig{
+		WorkerConfig: weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"default": 4}, Logger: e.log.Logger()},
+		Databases: func(context.Context) ([]string, error) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.listed, e.err
+		},
+		RefreshEvery: 20 * time.Millisecond,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if e.multi, err = weir.NewMultiWorker(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (e *estate) list(urls ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listed = urls
+}
+
+func (e *estate) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- e.multi.Run(ctx) }()
+	e.Cleanup(func() {
+		cancel()
+		if err := pgtest.Receive(e.T, ended, "the worker stops"); err != nil {
+			e.Error(err)
+		}
+		if e.Failed() {
+			e.Log(e.log)
+		}
+	})
+}
+
+func (e *estate) enqueue(n, jobs int) {
+	e.Helper()
+	for i := range jobs {
+		if _, err := e.clients[n].Enqueue(e.Context(), number{i}, nil); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+// states returns those of all databases, in the order of the list.
+func (e *estate) states() (all []weir.DatabaseState) {
+	known := e.multi.Databases()
+	for _, url := range e.urls {
+		state := weir.DatabaseState("unknown")
+		for _, d := range known {
+			if d.Name == url {
+				state = d.State
+			}
+		}
+		all = append(all, state)
+	}
+	return all
+}
+
+func (e *estate) until(n int, want weir.DatabaseState) {
+	e.Helper()
+	pgtest.Until(e.T, fmt.Sprintf("database %d is %s", n, want), func() bool { return e.states()[n] == want })
+}
+
+// TestManyDatabasesShareTheirConcurrency: all jobs of all databases run, no more of them at once than the queue allows, and each with the client of its database.
+func TestManyDatabasesShareTheirConcurrency(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	now, most := 0, 0
+	ran := map[string]int{}
+	e := newEstate(t, 5, func(ctx context.Context, job *weir.Job[number]) error {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		ran[job.Client().Pool().Config().ConnConfig.Database]++
+		mu.Unlock()
+		var there bool // the job runs in its database, and in no other
+		err := job.Client().Pool().QueryRow(ctx, `SELECT EXISTS (SELECT FROM weir.jobs('running') WHERE id = $1 AND args = to_jsonb($2::json))`, job.ID, fmt.Sprintf(`{"n": %d}`, job.Args.N)).Scan(&there)
+		mu.Lock()
+		now--
+		mu.Unlock()
+		if err == nil && !there {
+			err = errors.New("the job is not in its database")
+		}
+		return err
+	}, nil)
+	for n := range e.clients {
+		e.enqueue(n, 10+10*n)
+	}
+	e.run()
+	for n, url := range e.urls {
+		name := url[strings.LastIndex(url, "/")+1:]
+		name, _, _ = strings.Cut(name, "?")
+		pgtest.Until(t, fmt.Sprintf("the jobs of database %d end", n), func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return ran[name] == 10+10*n
+		})
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if most > 4 {
+		t.Errorf("%d jobs ran at once", most)
+	}
+}
+
+// TestDatabasesComeAndGo: what is listed is worked, what is not listed any more is not, two names for one database make one worker, and an error changes nothing.
+func TestDatabasesComeAndGo(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 100)
+	e := newEstate(t, 2, func(_ context.Context, job *weir.Job[number]) error {
+		ran <- job.Client().Pool().Config().ConnConfig.Database
+		return nil
+	}, nil)
+	again := strings.Replace(e.urls[0], "?", "?application_name=again&", 1)
+	if again == e.urls[0] {
+		again += "?application_name=again"
+	}
+	e.list(e.urls[0])
+	e.run()
+	e.enqueue(0, 1)
+	first := pgtest.Receive(t, ran, "the job of the first runs")
+	e.enqueue(1, 1)
+	e.list(e.urls[0], e.urls[1], again)
+	if second := pgtest.Receive(t, ran, "the job of the second runs"); second == first {
+		t.Error("it is the first's")
+	}
+	pgtest.Until(t, "the other name is known as one", func() bool {
+		return slices.ContainsFunc(e.multi.Databases(), func(d weir.WorkedDatabase) bool {
+			return d.Name == again && d.State == weir.DatabaseDuplicate && d.Err != nil
+		})
+	})
+	e.list(e.urls[1])
+	pgtest.Until(t, "the first is worked no more", func() bool { return len(e.multi.Databases()) == 1 })
+	e.mu.Lock()
+	e.err = errors.New("the list is not to be had")
+	e.mu.Unlock()
+	pgtest.Until(t, "the error is logged", func() bool { return e.log.Count("the list is not to be had") > 0 })
+	e.enqueue(0, 1)
+	e.enqueue(1, 1)
+	if from := pgtest.Receive(t, ran, "the job of the second runs"); from == first {
+		t.Error("the first is worked though it is not listed")
+	}
+	e.mu.Lock()
+	e.err = nil
+	e.mu.Unlock()
+	e.list(e.urls...)
+	if from := pgtest.Receive(t, ran, "the job of the first runs, which is listed again"); from != first {
+		t.Error("it is the second's")
+	}
+}
+
+// TestAnIdleDatabaseCostsOneConnection: and whatever happens there wakes its worker: a job, one that was scheduled, a queue that is resumed, a worker that is lost.
+func TestAnIdleDatabaseCostsOneConnection(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 100)
+	e := newEstate(t, 4, func(_ context.Context, job *weir.Job[number]) error {
+		ran <- job.Client().Pool().Config().ConnConfig.Database
+		return nil
+	}, nil)
+	const plain, scheduled, paused, lost = 0, 1, 2, 3
+	for n := range e.clients { // the queues exist, as they do wherever jobs were enqueued before
+		e.enqueue(n, 1)
+	}
+	if err := e.clients[paused].PauseQueue(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	take := func(sql string, args ...any) {
+		t.Helper()
+		if err := e.clients[lost].Pool().QueryRow(t.Context(), sql, args...).Scan(&taken); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(`SELECT weir.start('lost', ARRAY['default'], '12 s')`)
+	if take(`SELECT count(*) FROM weir.take($1, wait => '0 s')`, taken); taken != 1 {
+		t.Fatal(taken)
+	}
+	e.run()
+	for range 2 {
+		pgtest.Receive(t, ran, "the first jobs run")
+	}
+	for _, n := range []int{lost, paused, plain, scheduled} {
+		e.until(n, weir.DatabaseIdle)
+		pgtest.Until(t, "one connection is left", func() bool {
+			connections := 0
+			if err := e.clients[n].Pool().QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir worker'`).Scan(&connections); err != nil {
+				t.Fatal(err)
+			}
+			return connections == 1
+		})
+	}
+	runs := func(n int, what string) {
+		t.Helper()
+		if from, want := pgtest.Receive(t, ran, what), e.clients[n].Pool().Config().ConnConfig.Database; from != want {
+			t.Fatalf("%s: a job of another database does", what)
+		}
+	}
+	runs(lost, "the job of the lost worker runs")
+	e.enqueue(plain, 1)
+	runs(plain, "the job runs")
+	if _, err := e.clients[scheduled].Enqueue(t.Context(), number{1}, &weir.Options{RunAt: time.Now().Add(2 * time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	runs(scheduled, "the scheduled job runs")
+	if err := e.clients[paused].ResumeQueue(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	runs(paused, "the job of the queue that was paused runs")
+}
+
+// TestADatabaseThatFailsIsTriedAgain: the others don't notice.
+func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	var ran atomic.Int32
+	e := newEstate(t, 1, func(context.Context, *weir.Job[number]) error {
+		ran.Add(1)
+		return nil
+	}, nil)
+	empty := pgtest.Empty(t)
+	server := pgtest.Server(t, nil)
+	e.urls = append(e.urls, empty, server.URL("postgres"))
+	e.clients = append(e.clients, weir.NewClient(pgtest.Pool(t, empty)), weir.NewClient(pgtest.Pool(t, server.URL("postgres"))))
+	e.list(e.urls...)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	e.run()
+	e.until(1, weir.DatabaseUnreachable)
+	e.until(2, weir.DatabaseUnreachable)
+	for _, d := range e.multi.Databases() {
+		if d.Name == empty && !errors.Is(d.Err, weir.ErrNotInstalled) {
+			t.Errorf("%+v", d)
+		}
+	}
+	e.enqueue(0, 20)
+	pgtest.Until(t, "the jobs of the one that works run", func() bool { return ran.Load() == 20 })
+	for _, n := range []int{1, 2} {
+		if n == 2 {
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		migrate(t, e.urls[n])
+		e.enqueue(n, 1)
+		pgtest.Until(t, fmt.Sprintf("the job of database %d runs", n), func() bool { return ran.Load() == int32(20+n) })
+	}
+}
