@@ -3242,8 +3242,11 @@ BEGIN
     SELECT f.lane, sum(f.n)::bigint AS n, min(f.ready_at) AS ready_at FROM found f GROUP BY f.lane
   ), state AS MATERIALIZED (  -- of lanes with more jobs
     SELECT t.lane, coalesce(b.pos_xid, '0') AS pos_xid, coalesce(b.pos_id, 0) AS pos_id, b.pending, b.pending_after
-    FROM total t CROSS JOIN LATERAL weir._state_of(t.lane) b
-    WHERE t.n >= counted
+    FROM total t LEFT JOIN LATERAL (SELECT b.pos_xid, b.pos_id, b.pending, b.pending_after FROM weir.batch b WHERE b.lane = t.lane ORDER BY b.seq DESC LIMIT 1) b ON true
+    WHERE t.n >= counted AND t.lane & 549755813880 = 0
+    UNION ALL
+    SELECT t.lane, coalesce(k.pos_xid, '0'), coalesce(k.pos_id, 0), k.pending, k.pending_after FROM total t CROSS JOIN LATERAL weir._state_of(t.lane) k
+    WHERE t.n >= counted AND t.lane & 549755813880 <> 0
   ), stretch AS MATERIALIZED (
     SELECT k.segment, k.first, pg_relation_size('weir.job_' || k.segment) / size AS behind
     FROM (

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/weir-pg/weir/cmd/internal/rate"
 )
 
 // crowd holds the connections that have not logged in yet. Their number is limited, in total and per address. Beyond a limit,
@@ -70,17 +72,11 @@ func (w *strangers) size() int {
 	return w.all.Len()
 }
 
-// origin is where a connection comes from: an IPv4 address, or the /64 network that a host typically owns with IPv6.
+// origin is where a connection is counted: see rate.Origin.
 func origin(a net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
 		return netip.Addr{}
 	}
-	address := at.Addr().Unmap().WithZone("")
-	if address.Is6() {
-		if network, err := address.Prefix(64); err == nil {
-			return network.Addr()
-		}
-	}
-	return address
+	return rate.Origin(at.Addr())
 }

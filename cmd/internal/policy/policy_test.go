@@ -86,6 +86,9 @@ func TestRatesAreOfAUserOnAnEntry(t *testing.T) {
 	if err := s.Publish("bob", []string{"chat.1", "chat.1", "chat.1"}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
+	if err := s.Publish("eve", []string{"chat.1", "chat.1", "chat.2", "chat.3"}); !errors.As(err, &exceeded) || exceeded.After != 0 || exceeded.Burst != 3 || exceeded.Count != 4 {
+		t.Errorf("more than a burst, which is never allowed: %+v", exceeded)
+	}
 }
 
 // TestAMistakeInTheFileIsNamed: with its entry, its value, and what to write instead.

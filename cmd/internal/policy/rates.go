@@ -9,10 +9,14 @@ import (
 type RateError struct {
 	Match string
 	Burst int           // messages allowed at once
-	After time.Duration // when it makes sense to try again
+	Count int           // messages refused
+	After time.Duration // when it makes sense to try again; 0: never, because these are more than Burst
 }
 
 func (e *RateError) Error() string {
+	if e.Count > e.Burst {
+		return fmt.Sprintf("%d messages at once are more than a user may publish on %s", e.Count, e.Match)
+	}
 	return fmt.Sprintf("you have exceeded the rate at which a user may publish on %s", e.Match)
 }
 
@@ -32,8 +36,11 @@ func (s *Set) Publish(client string, channels []string) error {
 		}
 	}
 	for r, n := range counts {
+		if burst := r.rates.Burst(); n > burst {
+			return &RateError{Match: r.Match, Burst: burst, Count: n}
+		}
 		if wait := r.rates.Take(client, n); wait > 0 {
-			return &RateError{r.Match, r.rates.Burst(), wait}
+			return &RateError{r.Match, r.rates.Burst(), n, wait}
 		}
 	}
 	return nil

@@ -51,7 +51,8 @@ type Presence struct {
 	dirty   map[string]struct{} // channels with changes that no event has told
 	local   map[place]*here
 	sizes   map[string]int // users listed of each channel
-	more    map[string]int // connections that are counted, and not listed
+	more    map[string]int // users that are counted, and not listed
+	counted map[place]int  // their connections; not more than there are
 	leaving map[place]time.Time
 	out     frame // changes to announce
 	seq     int64
@@ -85,7 +86,7 @@ func New(c Config) *Presence {
 	}
 	return &Presence{
 		Config: c, id: rand.Text(), rooms: rooms{}, remotes: map[string]*remote{}, dirty: map[string]struct{}{}, local: map[place]*here{}, sizes: map[string]int{},
-		more: map[string]int{}, leaving: map[place]time.Time{}, reset: true, asks: true,
+		more: map[string]int{}, counted: map[place]int{}, leaving: map[place]time.Time{}, reset: true, asks: true,
 	}
 }
 
@@ -109,11 +110,18 @@ func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
 		}
 		return true
 	}
+	before := p.counted[at]
 	if p.sizes[on] >= maxRoom || len(p.local) >= maxLocal {
-		p.count(on, 1)
+		if p.counted[at] = before + 1; before == 0 {
+			p.count(on, 1)
+		}
 		return true
 	}
-	p.local[at] = &here{1, info}
+	if before > 0 { // there is room for the user now
+		delete(p.counted, at)
+		p.count(on, -1)
+	}
+	p.local[at] = &here{before + 1, info}
 	p.sizes[on]++
 	p.announce(entry{Channel: on, User: user, Info: info}, p.rooms.join)
 	return true
@@ -126,7 +134,7 @@ func (p *Presence) announce(e entry, note func(entry)) {
 	p.out.Users = append(p.out.Users, e)
 }
 
-// count counts connections that are not listed.
+// count counts users that are not listed.
 func (p *Presence) count(on string, n int) {
 	if p.more[on] += n; p.more[on] == 0 {
 		delete(p.more, on)
@@ -144,11 +152,16 @@ func (p *Presence) Leave(on, user string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := place{on, user}
+	if n := p.counted[at]; n > 1 {
+		p.counted[at] = n - 1
+		return
+	} else if n == 1 {
+		delete(p.counted, at)
+		p.count(on, -1)
+		return
+	}
 	h := p.local[at]
 	if h == nil || h.connections == 0 {
-		if p.more[on] > 0 {
-			p.count(on, -1)
-		}
 		return
 	}
 	if h.connections--; h.connections == 0 {

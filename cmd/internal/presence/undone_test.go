@@ -2,7 +2,9 @@ package presence
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
+	"time"
 )
 
 // alone is a Presence without other hubs, on all channels.
@@ -66,5 +68,42 @@ func TestTheNewestTokenSaysWhatIsKnownOfAMember(t *testing.T) {
 	}
 	if e := p.rooms["c"].event("c"); len(e.Joined) != 1 || string(e.Joined[0].Info) != `"Ada L."` {
 		t.Errorf("the event is %+v", e)
+	}
+}
+
+// TestAUserIsListedOrCounted: never both, on a channel on which more users are than are listed, whichever of their connections began or ended first.
+func TestAUserIsListedOrCounted(t *testing.T) {
+	t.Parallel()
+	p := alone()
+	for i := range maxRoom {
+		p.Enter("c", fmt.Sprint("user ", i), nil)
+	}
+	want := func(what string, count int, listed bool) {
+		t.Helper()
+		m := p.List("c", "user zoe", 1) // the first of those after that name
+		if is := len(m.Users) == 1 && m.Users[0].User == "zoe"; m.Count != count || is != listed {
+			t.Errorf("%s: %d members, zoe listed: %v, want %d, %v", what, m.Count, is, count, listed)
+		}
+	}
+	p.Enter("c", "zoe", nil)
+	p.Enter("c", "zoe", nil)
+	want("two connections of one more user", maxRoom+1, false)
+	p.Leave("c", "user 1")
+	p.leaving[place{"c", "user 1"}] = time.Now().Add(-time.Second)
+	p.settle()
+	want("another has left", maxRoom, false)
+	p.Enter("c", "zoe", nil)
+	want("a third connection, for which there is room", maxRoom, true)
+	p.Leave("c", "zoe")
+	p.Leave("c", "zoe")
+	if at, leaves := p.leaving[place{"c", "zoe"}]; leaves {
+		t.Errorf("with one connection of three, the user leaves at %v", at)
+	}
+	p.Leave("c", "zoe")
+	p.leaving[place{"c", "zoe"}] = time.Now().Add(-time.Second)
+	p.settle()
+	want("all her connections have ended", maxRoom-1, false)
+	if len(p.counted) != 0 || len(p.more) != 0 {
+		t.Errorf("still counted: %v, %v", p.counted, p.more)
 	}
 }

@@ -13,16 +13,20 @@ type Limit struct {
 	Burst     int     // at once, after a pause; 0: one second's worth, at least 1
 }
 
-func (l Limit) burst() int {
+// AtOnce returns how many uses are allowed at once after a pause.
+func (l Limit) AtOnce() int {
 	if l.Burst > 0 {
 		return l.Burst
 	}
-	return max(1, int(l.PerSecond))
+	return int(max(1, min(l.PerSecond, 1e9)))
 }
 
-// interval is the time from one use to the next at the highest steady rate.
-func (l Limit) interval() time.Duration {
-	return time.Duration(float64(time.Second) / l.PerSecond)
+// forever is longer than any limit makes a client wait. Sums of three don't overflow.
+const forever = 90 * 365 * 24 * time.Hour
+
+// of is how long n uses take at the highest steady rate.
+func (l Limit) of(n int) time.Duration {
+	return time.Duration(min(float64(n)*float64(time.Second)/l.PerSecond, float64(forever)))
 }
 
 // Cell is the state of one client. The zero value has not been used.
@@ -32,8 +36,8 @@ var start = time.Now()
 
 // take counts n uses at once, or returns how long to wait before they are allowed.
 func (c *Cell) take(l Limit, n int, now time.Duration) (wait time.Duration) {
-	until := max(c.until, now) + time.Duration(n)*l.interval()
-	if wait = until - now - time.Duration(l.burst())*l.interval(); wait > 0 {
+	until := max(c.until, now) + l.of(n)
+	if wait = until - now - l.of(l.AtOnce()); wait > 0 {
 		return wait
 	}
 	c.until = until
@@ -111,5 +115,5 @@ func (l *Limiter) Burst() int {
 	if l == nil {
 		return 0
 	}
-	return l.limit.burst()
+	return l.limit.AtOnce()
 }

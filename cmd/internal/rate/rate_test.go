@@ -2,6 +2,7 @@ package rate
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -36,6 +37,45 @@ func TestARateIsKeptOnAverageAndABurstAtOnce(t *testing.T) {
 	}
 	if again := c.take(l, 3, now+wait); again > 0 {
 		t.Errorf("after waiting for %v as told, wait for another %v", wait, again)
+	}
+}
+
+// TestARateMayBeTiny: of however few uses a second, the burst is allowed, and nothing more.
+func TestARateMayBeTiny(t *testing.T) {
+	t.Parallel()
+	for _, perSecond := range []float64{1e-300, 1e-10, 1e-5} {
+		for _, burst := range []int{0, 3, 1 << 40} {
+			l := Limit{PerSecond: perSecond, Burst: burst}
+			var c Cell
+			now := time.Hour
+			if wait := c.take(l, l.AtOnce(), now); wait > 0 {
+				t.Errorf("%v a second: a burst of %d is refused for %v", perSecond, l.AtOnce(), wait)
+			}
+			for range 3 {
+				if now += time.Second; c.take(l, 1, now) <= 0 {
+					t.Errorf("%v a second: one more than %d is allowed", perSecond, l.AtOnce())
+				}
+			}
+		}
+	}
+	if l := (Limit{PerSecond: 1e300}); l.AtOnce() < 1000 {
+		t.Errorf("of 1e300 a second, %d are allowed at once", l.AtOnce())
+	}
+}
+
+// TestAnIPv6HostIsCountedAsOne: whichever of the addresses of its network it uses.
+func TestAnIPv6HostIsCountedAsOne(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct {
+		a, b string
+		same bool
+	}{
+		{"2001:db8::1", "2001:db8::ffff:1:2:3", true}, {"2001:db8::1", "2001:db8:0:1::1", false}, {"fe80::1%eth0", "fe80::2%eth1", true},
+		{"192.0.2.1", "192.0.2.2", false}, {"::ffff:192.0.2.1", "192.0.2.1", true},
+	} {
+		if a, b := Origin(netip.MustParseAddr(s.a)), Origin(netip.MustParseAddr(s.b)); (a == b) != s.same {
+			t.Errorf("%s and %s are counted as %v and %v", s.a, s.b, a, b)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
@@ -172,4 +173,32 @@ func TestAConnectionWithAnotherTokenIsItsUsers(t *testing.T) {
 	c.ask(`{"type":"subscribe","channels":["room.2"]}`)
 	members("room.2", `{"user":"bob","info":"Bob"}`)
 	members("room.1", `{"user":"bob","info":"Bob"}`)
+}
+
+// TestPresenceThatIsSwitchedOnFindsThoseWhoAreThere: whoever has subscribed before the file gives the channel presence becomes a member, over WebSocket and SSE.
+func TestPresenceThatIsSwitchedOnFindsThoseWhoAreThere(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "channels.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"channels": [{"match": "room.*"}]}`)
+	s := start(t, Config{Database: pgtest.Database(t), PGAuth: Trust, ChannelsFile: path, Web: web.Config{Authorizer: authorizer(t), Heartbeat: 200 * time.Millisecond}})
+	ada := open(t, s, tokenFor(t, "ada", []string{">"}, []string{">"}, nil))
+	for _, channel := range []string{"room.1", "room.2"} {
+		if got := ada.ask(`{"type":"subscribe","channels":[%q]}`, channel); got["type"] != "subscribed" {
+			t.Fatal(got)
+		}
+	}
+	if got := ada.ask(`{"type":"unsubscribe","channels":["room.2"]}`); got["type"] != "unsubscribed" {
+		t.Fatal(got)
+	}
+	write(`{"channels": [{"match": "room.*", "presence": true}]}`)
+	pgtest.Until(t, "ada is a member", func() bool { return s.presence.List("room.1", "", 0).Count == 1 })
+	if n := s.presence.List("room.2", "", 0).Count; n != 0 {
+		t.Errorf("of the channel that she has left, %d are members", n)
+	}
 }

@@ -228,11 +228,14 @@ func (ws *webSocket) publish(ctx context.Context, r *request) error {
 	if err := ws.permit(ctx, Publish, channelsOf(drafts)); err != nil {
 		return err
 	}
-	if ws.rate != nil && !ws.rate.AllowN(time.Now(), len(drafts)) {
+	if ws.rate != nil && len(drafts) > ws.rate.Burst() {
+		ws.web.metrics.limited(ws.kind.name())
+		return beyondBurst(fmt.Sprintf("%d messages at once are more than a connection may publish", len(drafts)), ws.rate.Burst())
+	} else if ws.rate != nil && !ws.rate.AllowN(time.Now(), len(drafts)) {
 		ws.web.metrics.limited(ws.kind.name())
 		return tooFast("you have exceeded the rate at which a connection may publish", "publish more slowly, or combine messages", time.Second)
 	}
-	if err := ws.web.checkPolicies(ws.kind.name(), identity(ws.user(), ws.remote), drafts, ws.grants.publish.Terms); err != nil {
+	if err := ws.web.checkPolicies(ws.kind.name(), identity(ws.user(), ws.remote), drafts, ws.grants.publish); err != nil {
 		return err
 	}
 	return ws.web.publish(ctx, ws.kind.name(), drafts)

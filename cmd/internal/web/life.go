@@ -165,6 +165,7 @@ func (s *stream) askAgain(current uint64) error {
 	}
 	if token == "" && len(rest) == 0 && s.web.Policies.Set().Anyone() {
 		s.livesBy(token, Grant{User: user, Info: info}, current)
+		s.entersAgain()
 		return nil
 	}
 	ask := Ask{Token: token, Action: Connect, Remote: s.remote}
@@ -184,6 +185,7 @@ func (s *stream) askAgain(current uint64) error {
 	}
 	if err == nil {
 		s.livesBy(token, grant, current)
+		s.entersAgain()
 	}
 	return nil
 }

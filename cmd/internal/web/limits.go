@@ -86,7 +86,7 @@ func (w *Web) admit(remote string) (f *Failure) {
 		return fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another server takes over")
 	case w.Limits.Connections > 0 && w.streams >= w.Limits.Connections:
 		return fail(http.StatusServiceUnavailable, "limit", "this server has reached its limit of connections", "try again later")
-	case w.Limits.PerAddress > 0 && w.from[remote] >= w.Limits.PerAddress:
+	case w.Limits.PerAddress > 0 && w.from[origin(remote)] >= w.Limits.PerAddress:
 		return fail(http.StatusTooManyRequests, "limit", "your address has reached its limit of connections",
 			"subscribe to several channels on one connection")
 	}
@@ -95,7 +95,7 @@ func (w *Web) admit(remote string) (f *Failure) {
 	}
 	w.streams++
 	if w.Limits.PerAddress > 0 {
-		w.from[remote]++
+		w.from[origin(remote)]++
 	}
 	w.ended.Add(1)
 	return nil
@@ -105,8 +105,9 @@ func (w *Web) release(remote string) {
 	w.mu.Lock()
 	w.streams--
 	if w.Limits.PerAddress > 0 {
-		if w.from[remote]--; w.from[remote] == 0 {
-			delete(w.from, remote)
+		from := origin(remote)
+		if w.from[from]--; w.from[from] == 0 {
+			delete(w.from, from)
 		}
 	}
 	w.mu.Unlock()

@@ -1,11 +1,13 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/policy"
@@ -73,8 +75,8 @@ func (w *Web) admitClient(ctx context.Context, ask Ask) (Grant, error) {
 }
 
 // checkPolicies checks messages that a client is about to publish: their sizes, and the client's rates. client is the user, or an address.
-func (w *Web) checkPolicies(transport, client string, drafts []hub.Draft, granted *Terms) error {
-	set := w.Policies.Set()
+func (w *Web) checkPolicies(transport, client string, drafts []hub.Draft, grant Grant) error {
+	set, granted := w.Policies.Set(), grant.Terms
 	if set == nil && granted == nil {
 		return nil
 	}
@@ -91,19 +93,56 @@ func (w *Web) checkPolicies(transport, client string, drafts []hub.Draft, grante
 		}
 	}
 	if granted != nil && granted.PublishRate != nil {
-		limit := rate.Limit{PerSecond: *granted.PublishRate}
-		if wait := w.granted.TakeAt(limit, client, len(drafts)); wait > 0 {
+		if err := w.checkGranted(rate.Limit{PerSecond: *granted.PublishRate}, client, channels, grant.Allow); err != nil {
 			w.metrics.limited(transport)
-			return tooFast("you have exceeded the rate at which you may publish", "publish more slowly", wait)
+			return err
 		}
 	}
 	err := set.Publish(client, channels)
 	var exceeded *policy.RateError
 	if errors.As(err, &exceeded) {
 		w.metrics.limited(transport)
-		return tooFast(exceeded.Error(), fmt.Sprintf("publish more slowly: up to %d messages at once", exceeded.Burst), exceeded.After)
+		return beyondRate(exceeded)
 	}
 	return err
+}
+
+// checkGranted counts messages by a client to whom a callback grants a rate: for each channel or pattern that it allows, the channels of a pattern together.
+func (w *Web) checkGranted(limit rate.Limit, client string, channels []string, allow []hub.Filter) error {
+	counts := map[string]int{}
+	for _, channel := range channels {
+		match := "" // policies allow it
+		for _, f := range allow {
+			if f.Match(channel) {
+				match = f.String()
+				break
+			}
+		}
+		counts[match]++
+	}
+	for match, n := range counts {
+		e := &policy.RateError{Match: cmp.Or(match, "these channels"), Burst: limit.AtOnce(), Count: n}
+		if n > e.Burst {
+			return beyondRate(e)
+		}
+		if e.After = w.granted.TakeAt(limit, client+"\x00"+match, n); e.After > 0 {
+			return beyondRate(e)
+		}
+	}
+	return nil
+}
+
+// beyondRate is the failure of a client that publishes more than it may.
+func beyondRate(e *policy.RateError) error {
+	if e.Count > e.Burst {
+		return beyondBurst(e.Error(), e.Burst)
+	}
+	return tooFast(e.Error(), fmt.Sprintf("publish more slowly: up to %d messages at once", e.Burst), e.After)
+}
+
+// beyondBurst is the failure of a request that will never be allowed, because it has more messages than a rate's burst.
+func beyondBurst(text string, burst int) *Failure {
+	return fail(http.StatusRequestEntityTooLarge, "limit", text, fmt.Sprintf("publish at most %d messages at once", burst))
 }
 
 // tooFast is the failure of a client that exceeds a rate.
@@ -132,5 +171,13 @@ func identity(user, remote string) string {
 	if user != "" {
 		return "user " + user
 	}
-	return remote // no address looks like a user
+	return origin(remote) // no address looks like a user
+}
+
+// origin is where an address is counted: see rate.Origin.
+func origin(remote string) string {
+	if at, err := netip.ParseAddr(remote); err == nil {
+		return rate.Origin(at).String()
+	}
+	return remote
 }

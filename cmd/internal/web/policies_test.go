@@ -68,3 +68,73 @@ func TestACallbackLimitsWhatItAllows(t *testing.T) {
 		t.Errorf("operators see %+v", all)
 	}
 }
+
+// TestARateOfACallbackIsOfAPattern: it is counted for each channel or pattern that the answer allows, on its own; and more messages at once than its burst are refused with the burst, and no time to try again.
+func TestARateOfACallbackIsOfAPattern(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(rw, `{"allow": ["chat.*", "a"], "user": "ada", "publish_rate": 1e-10}`)
+	}))
+	t.Cleanup(service.Close)
+	a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: generous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, newMemory(), func(c *Config) { c.Authorizer = a })
+	c, _, err := r.dial("", bearerOf("t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.ask(`{"type":"publish","messages":[{"channel":"chat.1","payload":"1"},{"channel":"chat.2","payload":"2"}]}`)
+	if s.Code != "limit" || s.RetryAfter != 0 || !strings.Contains(s.Hint, "at most 1 messages") || !strings.Contains(s.Error, "chat.*") {
+		t.Errorf("a list that is longer than the burst is answered by %+v", s)
+	}
+	for _, try := range []struct{ channel, code string }{{"chat.1", ""}, {"a", ""}, {"chat.2", "limit"}, {"a", "limit"}} {
+		if s := c.ask(`{"type":"publish","channel":%q,"payload":"1"}`, try.channel); s.Code != try.code {
+			t.Errorf("a message on %s is answered by %+v, want %q", try.channel, s, try.code)
+		}
+	}
+}
+
+// TestALongListIsRefusedWithTheBurst: of a connection, too.
+func TestALongListIsRefusedWithTheBurst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, newMemory(), func(c *Config) { c.Limits.PublishRate, c.Limits.PublishBurst = 1000, 2 })
+	c, _, err := r.dial("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := c.ask(`{"type":"publish","messages":[{"channel":"a","payload":"1"},{"channel":"a","payload":"2"},{"channel":"a","payload":"3"}]}`); s.Code != "limit" || s.RetryAfter != 0 || !strings.Contains(s.Hint, "at most 2 messages") {
+		t.Errorf("three messages at once are answered by %+v", s)
+	}
+	if s := c.ask(`{"type":"publish","messages":[{"channel":"a","payload":"1"},{"channel":"a","payload":"2"}]}`); s.Code != "" {
+		t.Errorf("two messages at once are answered by %+v", s)
+	}
+}
+
+// TestAnIPv6HostHasOneRate: whichever addresses of its network it uses, its requests are counted together.
+func TestAnIPv6HostHasOneRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, newMemory(), func(c *Config) {
+		c.Limits.ClientRate = 0.2 // two at once
+		c.ClientAddress = func(r *http.Request) string { return r.Header.Get("From") }
+	})
+	for i, try := range []struct {
+		from string
+		want int
+	}{{"2001:db8::1", http.StatusOK}, {"2001:db8::2", http.StatusOK}, {"2001:db8::3:4:5:6", http.StatusTooManyRequests}, {"2001:db8:0:1::1", http.StatusOK}} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.server.URL+"/v1/publish?channel=b", strings.NewReader("1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("From", try.from)
+		response, err := r.server.Client().Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != try.want {
+			t.Errorf("request %d, from %s: status %d, want %d", i, try.from, response.StatusCode, try.want)
+		}
+	}
+}

@@ -18,13 +18,27 @@ const maxInfo = 1024
 
 // enters makes the stream's user a member of channels. Patterns have no members.
 func (s *stream) enters(filters []hub.Filter) {
-	p := s.web.Presence
-	if p == nil {
+	if s.web.Presence == nil {
 		return
 	}
-	l := &s.life
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.enterAll(filters)
+}
+
+// entersAgain makes the stream's user a member of the channels that have got presence since the stream subscribed to them.
+func (s *stream) entersAgain() {
+	if s.web.Presence == nil {
+		return
+	}
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.enterAll(s.life.holding)
+}
+
+// enterAll is enters. The caller holds the life's mu.
+func (s *stream) enterAll(filters []hub.Filter) {
+	p, l := s.web.Presence, &s.life
 	for _, f := range filters {
 		c, ok := f.(hub.Channel)
 		if !ok || l.gone {

@@ -71,7 +71,7 @@ func (w *Web) publishRequest(ctx context.Context, rw http.ResponseWriter, r *htt
 			return 0, f
 		}
 	}
-	if err := w.checkPolicies("http", identity(grant.User, ask.Remote), drafts, grant.Terms); err != nil {
+	if err := w.checkPolicies("http", identity(grant.User, ask.Remote), drafts, grant); err != nil {
 		w.metrics.refused("limit")
 		return 0, err
 	}

@@ -194,7 +194,9 @@ type said struct {
 	Code     string
 	Error    string
 	Hint     string
-	Expires  string
+
+	RetryAfter int `json:"retry_after"`
+	Expires    string
 
 	eventID string // of an event stream
 }
