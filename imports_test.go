@@ -98,6 +98,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		"weirui":               {pgx, module},
 		"weirtest":             {pgx, module},
 		"weirrelay":            {pgx, module},
+		"weirrelay/kafkarelay": {module, "github.com/twmb/franz-go"},
 		"weirrelay/natsrelay":  {module, "github.com/nats-io"},
 		"weirrelay/redisrelay": {module, "github.com/redis/go-redis"},
 		"schema":               {pgx},

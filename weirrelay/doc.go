@@ -4,6 +4,6 @@
 // committed, in the order of the log. How far it has come is kept where the messages go, together with them, if that is possible; so after a crash
 // of any part it continues there. Processes that run a relay of the same name stand by for one another.
 //
-// Targets are in packages of their own, so that you depend only on the client that you use: natsrelay for NATS JetStream, redisrelay for Redis. A
-// Target of your own needs two methods.
+// Targets are in packages of their own, so that you depend only on the client that you use: kafkarelay for Kafka, natsrelay for NATS JetStream, redisrelay
+// for Redis. A Target of your own needs two methods.
 package weirrelay

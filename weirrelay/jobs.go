@@ -37,7 +37,7 @@ type JobsConfig struct {
 const jobsAtOnce = 4
 
 // RunJobs passes jobs on until ctx ends. It works the routes' queues as a worker does: a job has completed once the target has it. So it is passed on at least once, and
-// a target that knows IDs drops repeats, which come when a process was killed between the two: NATS within the stream's duplicate window, Redis within a day. A job that
+// a target that knows IDs drops repeats, which come when a process was killed between the two: NATS within the stream's duplicate window, Redis within a day; Kafka knows none. A job that
 // the target refuses for good has failed. While the target can't be reached, jobs wait, and use up no attempts.
 //
 // It returns the same errors as Run.

@@ -191,6 +191,7 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	if err != nil {
 		return "", fmt.Errorf("begin at the target: %w", err)
 	}
+	at = later(weir.Position(recorded), at)
 	if at == "" {
 		since := r.Since
 		if since.IsZero() {
@@ -203,6 +204,17 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 		at = weir.Position(hub.Position{Epoch: before.Epoch, Tick: before.Tick + 1}.String())
 	}
 	return at, r.record(ctx, at)
+}
+
+// later returns the later one of two positions. What is recorded is ahead of where the target's own position is, if what came since was not for this relay; without it, a relay
+// with little to do would go back to messages that are not kept any more, and report a gap.
+func later(recorded, target weir.Position) weir.Position {
+	r, err1 := hub.ParsePosition(string(recorded))
+	t, err2 := hub.ParsePosition(string(target))
+	if err1 == nil && err2 == nil && t.Before(r) {
+		return recorded
+	}
+	return target
 }
 
 // record records how far the relay has come.

@@ -188,6 +188,42 @@ func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	}
 }
 
+// elsewhere is a target that knows where it is.
+type elsewhere struct {
+	refusing
+	at weir.Position
+}
+
+func (e *elsewhere) Begin(context.Context, weir.Position) (weir.Position, error) { return e.at, nil }
+
+func (e *elsewhere) Send(ctx context.Context, records []weirrelay.Record) error {
+	if e.at == "" {
+		e.at = records[0].Position
+	}
+	return e.refusing.Send(ctx, records)
+}
+
+// TestARelayGoesOnBehindWhatIsRecorded: although its target's position is older, as it is when nothing was for this relay since then.
+func TestARelayGoesOnBehindWhatIsRecorded(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	target := &elsewhere{}
+	c := weirrelay.Config{Name: "quiet", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}}
+	stop := run(t, c)
+	for _, payload := range []string{"a", "b"} {
+		exec(t, pool, `SELECT weir.publish('c', $1)`, payload)
+		pgtest.Until(t, "it has arrived", func() bool { return strings.HasSuffix(target.all(), payload) })
+	}
+	stop() // and so has recorded where it is
+	stop = run(t, c)
+	exec(t, pool, `SELECT weir.publish('c', 'z')`)
+	pgtest.Until(t, "the last message has arrived", func() bool { return strings.HasSuffix(target.all(), "z") })
+	stop()
+	if got := target.all(); got != "a b z" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestMessagesAreKeptForARelay: beyond message_retention, until it has passed them on, or relay_retention is over: then it says so.
 func TestMessagesAreKeptForARelay(t *testing.T) {
 	t.Parallel()

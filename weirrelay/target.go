@@ -30,8 +30,8 @@ type Record struct {
 // Target is where a relay's messages go, or its jobs. Its methods are called by one goroutine at a time.
 type Target interface {
 	// Begin is called before the first Send, and again whenever the relay begins anew. In a relay of jobs, there are no positions. recorded is a position up to which the target is known to have
-	// everything; it may have more, or be "", if nothing was recorded yet. Begin returns the position from which the relay is to go on: recorded, or a
-	// later one up to which the target has everything; "" if both are empty.
+	// everything; it may have more, or be "", if nothing was recorded yet. Begin returns a position up to which the target has everything: its own, or recorded
+	// if it knows none. The relay goes on from the later one of the two.
 	Begin(ctx context.Context, recorded weir.Position) (weir.Position, error)
 	// Send returns nil once the target has all of the records for good, in this order. After an error it may have any of them, and Send is called with
 	// the same again: those that it has are not to be doubled. An error that is a *Refused is about one record, which is not sent again.

@@ -9,17 +9,23 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 )
 
-// durable starts a PostgreSQL of its own that waits for the disk, as people's do, and JetStream, each with Weir's stream and schema.
+// postgres starts a PostgreSQL of its own that waits for the disk, as people's do.
+func postgres(b *testing.B) (url string) {
+	b.Helper()
+	return pgtest.Installed(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}).URL("postgres")
+}
+
+// durable starts such a PostgreSQL, and JetStream with a stream.
 func durable(b *testing.B) (url string, nc *nats.Conn, js jetstream.JetStream) {
 	b.Helper()
-	pg := pgtest.Installed(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"})
-	url = pg.URL("postgres")
+	url = postgres(b)
 	nc, js = dial(b, jetStream(b).ClientURL())
 	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, AllowAtomicPublish: true}); err != nil {
 		b.Fatal(err)
@@ -71,17 +77,44 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 // BenchmarkMessagesThroughJetStream publishes 10,000 messages a second for as many messages as it is told, in transactions of a hundred, and measures how long each takes from before its
 // transaction to a subscriber of the stream: go test ./cmd/internal/relay -run '^$' -bench MessagesThrough -benchtime 200000x.
 func BenchmarkMessagesThroughJetStream(b *testing.B) {
-	const each, every = 100, 10 * time.Millisecond
 	url, nc, _ := durable(b)
+	messagesThrough(b, url, target(b, nc), func(arrived func(payload []byte)) {
+		sub, err := nc.Subscribe("s.>", func(m *nats.Msg) { arrived(m.Data) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := sub.SetPendingLimits(-1, -1); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkMessagesThroughKafka does the same to a consumer that reads what is committed: go test ./cmd/internal/relay -run '^$' -bench MessagesThroughKafka -benchtime 200000x.
+func BenchmarkMessagesThroughKafka(b *testing.B) {
+	url, kafka := postgres(b), ownKafka(b)
+	kafka.createTopic(b, "s.c", 1)
+	messagesThrough(b, url, kafka.target(b, "bench"), func(arrived func(payload []byte)) {
+		consumer := kafka.consumer(b, "s.c")
+		go func() { // ends with the consumer
+			for b.Context().Err() == nil {
+				consumer.PollFetches(b.Context()).EachRecord(func(r *kgo.Record) { arrived(r.Value) })
+			}
+		}()
+	})
+}
+
+func messagesThrough(b *testing.B, url string, target weirrelay.Target, subscribe func(arrived func(payload []byte))) {
+	b.Helper()
+	const each, every = 100, 10 * time.Millisecond
 	pool := pgtest.Pool(b, url)
 	relaying(b, func(ctx context.Context) error {
-		return weirrelay.Run(ctx, weirrelay.Config{Name: "bench", Pool: pool, Target: target(b, nc), Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c", Subject: "s.{channel}"}}})
+		return weirrelay.Run(ctx, weirrelay.Config{Name: "bench", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c", Subject: "s.{channel}"}}})
 	})
 	n := max(b.N/each, 1) * each
 	took := make([]time.Duration, 0, n)
 	arrived := make(chan struct{})
-	sub, err := nc.Subscribe("s.>", func(m *nats.Msg) {
-		sent, err := strconv.ParseInt(string(m.Data), 10, 64)
+	subscribe(func(payload []byte) {
+		sent, err := strconv.ParseInt(string(payload), 10, 64)
 		if err != nil {
 			b.Error(err)
 		}
@@ -89,12 +122,6 @@ func BenchmarkMessagesThroughJetStream(b *testing.B) {
 			close(arrived)
 		}
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		b.Fatal(err)
-	}
 	b.ResetTimer()
 	begin := time.Now()
 	for i := range n / each {

@@ -35,6 +35,7 @@ type relayFile struct {
 	Routes      []routeFile   `toml:"route"`
 	NATS        *natsFile     `toml:"nats"`
 	Redis       *redisFile    `toml:"redis"`
+	Kafka       *kafkaFile    `toml:"kafka"`
 	Database    *databaseFile `toml:"database"`
 
 	// Of a relay that makes jobs of another broker's messages:
@@ -78,6 +79,15 @@ type redisFile struct {
 	MaxLength int64  `toml:"max_length"`
 }
 
+type kafkaFile struct {
+	Brokers  string `toml:"brokers"`
+	TLS      bool   `toml:"tls"`
+	TLSCA    string `toml:"tls_ca"`
+	SASL     string `toml:"sasl"`
+	User     string `toml:"user"`
+	Password string `toml:"password"`
+}
+
 type databaseFile struct {
 	URL  string `toml:"url"`
 	Kind string `toml:"kind"`
@@ -115,14 +125,14 @@ func read(path string) ([]plan, error) {
 
 func (f relayFile) plan(name string) (p plan, err error) {
 	p = plan{relayFile: f, config: weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}}
-	targets, sources := count(f.NATS != nil, f.Redis != nil, f.Database != nil), count(f.FromNATS != nil, f.FromRedis != nil)
+	targets, sources := count(f.NATS != nil, f.Redis != nil, f.Kafka != nil, f.Database != nil), count(f.FromNATS != nil, f.FromRedis != nil)
 	switch {
 	case !relayName.MatchString(name):
 		return p, errors.New("its name must have 1 to 100 letters, digits, - and _")
 	case sources == 1 && targets == 0:
 		return p, p.asSource()
 	case targets != 1 || sources != 0:
-		return p, fmt.Errorf("it has %d targets and %d sources: give one of nats, redis, database, from_nats and from_redis, as in [relay.%s.nats]", targets, sources, name)
+		return p, fmt.Errorf("it has %d targets and %d sources: give one of nats, redis, kafka, database, from_nats and from_redis, as in [relay.%s.nats]", targets, sources, name)
 	case f.Queue != "" || f.Kind != "" || f.Key != "":
 		return p, errors.New("queue, kind and key are for relays with from_nats or from_redis: otherwise they belong into a route")
 	case len(f.Routes) == 0:

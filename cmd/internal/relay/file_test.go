@@ -11,7 +11,7 @@ import (
 func TestTheExampleIsValid(t *testing.T) {
 	t.Parallel()
 	plans, err := read(write(t, Example))
-	if err != nil || len(plans) != 6 {
+	if err != nil || len(plans) != 7 {
 		t.Fatalf("%d relays, %v", len(plans), err)
 	}
 }
@@ -23,6 +23,23 @@ func write(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestKafkasSettingsAreCheckedBeforeItConnects: what is missing, and what there is no such of.
+func TestKafkasSettingsAreCheckedBeforeItConnects(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]kafkaFile{
+		"brokers is empty": {},
+		"password: the environment has no WEIR_NO_SUCH":   {Brokers: "x", Password: "env:WEIR_NO_SUCH"},
+		"sasl, user and password belong together":         {Brokers: "x", User: "weir", Password: "secret"},
+		`sasl = "gssapi": write "plain", "scram-sha-256"`: {Brokers: "x", SASL: "gssapi", User: "weir", Password: "secret"},
+		"tls_ca: open no-such-file: no such file":         {Brokers: "x", TLSCA: "no-such-file"},
+		"tls_ca: file_test.go has no certificate in PEM":  {Brokers: "x", TLSCA: "file_test.go"},
+	} {
+		if _, err := f.options("r"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
 }
 
 // TestAFileThatIsWrongIsRefused: with what is wrong, and what to do.

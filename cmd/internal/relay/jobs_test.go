@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
+	"github.com/weir-pg/weir/weirrelay/kafkarelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
@@ -20,8 +22,8 @@ import (
 func TestJobsMoveToEachTargetOnce(t *testing.T) {
 	t.Parallel()
 	const jobs = 5000
-	for what, prepare := range map[string]func(t *testing.T) (weirrelay.Target, func() []string){
-		"NATS": func(t *testing.T) (weirrelay.Target, func() []string) {
+	for what, prepare := range map[string]func(t *testing.T) (target weirrelay.Target, prefix string, arrived func() []string){
+		"NATS": func(t *testing.T) (weirrelay.Target, string, func() []string) {
 			nc, js := dial(t, jetStream(t).ClientURL())
 			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"jobs.>"}, AllowAtomicPublish: true, MaxMsgSize: 2000}); err != nil {
 				t.Fatal(err)
@@ -30,9 +32,9 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return target, func() []string { return stored(t, js, "JOBS", jobs) }
+			return target, "jobs.", func() []string { return stored(t, js, "JOBS", jobs) }
 		},
-		"Redis": func(t *testing.T) (weirrelay.Target, func() []string) {
+		"Redis": func(t *testing.T) (weirrelay.Target, string, func() []string) {
 			c := startRedis(t).client()
 			if err := c.Set(t.Context(), "jobs.big", "text", 0).Err(); err != nil {
 				t.Fatal(err)
@@ -41,7 +43,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return target, func() (all []string) {
+			return target, "jobs.", func() (all []string) {
 				pgtest.Until(t, "the jobs are in Redis", func() bool { return c.XLen(t.Context(), "jobs.small").Val() >= jobs })
 				for _, e := range c.XRange(t.Context(), "jobs.small", "-", "+").Val() {
 					all = append(all, e.Values["payload"].(string))
@@ -49,9 +51,21 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 				return all
 			}
 		},
-		"another database": func(t *testing.T) (weirrelay.Target, func() []string) {
+		"Kafka": func(t *testing.T) (weirrelay.Target, string, func() []string) {
+			kafka := sharedKafka(t)
+			name := unique("jobs")
+			kafka.createTopic(t, name+".small", 3)
+			kafka.createTopic(t, name+".big", 1, "max.message.bytes=100")
+			target, err := kafkarelay.New(kafkarelay.Config{Name: name, Options: []kgo.Opt{kgo.SeedBrokers(kafka.address())}, Jobs: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(target.Close)
+			return target, name + ".", func() []string { return values(kafka.read(t, jobs, name+".small")) }
+		},
+		"another database": func(t *testing.T) (weirrelay.Target, string, func() []string) {
 			to := pgtest.Pool(t, pgtest.Database(t))
-			return &weirrelay.Database{Pool: to, Name: "mail"}, func() (all []string) {
+			return &weirrelay.Database{Pool: to, Name: "mail"}, "jobs.", func() (all []string) {
 				pgtest.Until(t, "the jobs are there", func() bool {
 					rows, err := to.Query(t.Context(), `SELECT args::text FROM weir.job WHERE kind = 'small'`)
 					if err != nil {
@@ -74,7 +88,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t, pgtest.Database(t))
-			target, arrived := prepare(t)
+			target, prefix, arrived := prepare(t)
 			if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue_many(array_fill('mail'::text, ARRAY[$1::integer]), array_fill('small'::text, ARRAY[$1]), ARRAY(SELECT jsonb_build_object('n', i) FROM generate_series(1, $1) i))`, jobs); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +97,7 @@ func TestJobsMoveToEachTargetOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := relaying(t, func(ctx context.Context) error {
-				return weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "mail", Pool: pool, Target: target, Routes: []weirrelay.Route{{Queue: "mail", Subject: "jobs.{kind}"}}})
+				return weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "mail", Pool: pool, Target: target, Routes: []weirrelay.Route{{Queue: "mail", Subject: prefix + "{kind}"}}})
 			})
 			got := arrived()
 			client := weir.NewClient(pool)

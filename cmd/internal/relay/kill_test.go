@@ -1,10 +1,10 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,31 +37,82 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-var kills = flag.Int("kills", 24, "how often TestNothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each")
+var kills = flag.Int("kills", 0, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each; 0: 24 times with NATS, 8 times with Kafka")
 
-// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays, JetStream and PostgreSQL are killed as by kill -9.
+// dying is a broker that the test kills.
+type dying struct {
+	kills   int    // by default
+	target  string // in the relay's file
+	kill    func()
+	start   func()
+	arrived func() int // about how many messages it has; 0 while it is away
+	stored  func(n int) []string
+}
+
+// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays, the broker and PostgreSQL are killed as by kill -9.
 func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	pgtest.Alone(t, "it kills processes all the time")
-	pg := pgtest.Installed(t, nil)
-	url := pg.URL("postgres")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
-	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "relay.toml")
-	text := fmt.Sprintf("[relay.orders]\nsince = \"oldest\"\nroute = [{ channels = \"orders\" }]\n[relay.orders.nats]\nurl = \"nats://127.0.0.1:%s\"\nstream = \"ORDERS\"\n", port)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	broker := process(t, "nats", dir, port)
-	t.Cleanup(func() { kill(broker) })
+	t.Run("NATS", func(t *testing.T) { killEachSide(t, dyingNATS(t)) })
+	t.Run("Kafka", func(t *testing.T) { killEachSide(t, dyingKafka(t)) })
+}
+
+func dyingNATS(t *testing.T) *dying {
+	t.Helper()
+	port, dir := freePort(t), t.TempDir()
+	var server *exec.Cmd
+	b := &dying{kills: 24, target: fmt.Sprintf("[relay.orders.nats]\nurl = \"nats://127.0.0.1:%s\"\nstream = \"ORDERS\"\n", port)}
+	b.kill = func() { kill(server) }
+	b.start = func() { server = process(t, "nats", dir, port) }
+	b.start()
+	t.Cleanup(b.kill)
 	_, js := dial(t, "nats://127.0.0.1:"+port)
 	pgtest.Until(t, "the stream is there", func() bool {
 		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, AllowAtomicPublish: true})
 		return err == nil
 	})
+	b.arrived = func() int {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		stream, err := js.Stream(ctx, "ORDERS")
+		if err != nil {
+			return 0 // the server was killed
+		}
+		return int(stream.CachedInfo().State.Msgs)
+	}
+	b.stored = func(n int) []string { return stored(t, js, "ORDERS", n) }
+	return b
+}
+
+func dyingKafka(t *testing.T) *dying {
+	t.Helper()
+	kafka := ownKafka(t)
+	kafka.createTopic(t, "orders", 1)
+	consumer := kafka.consumer(t, "orders")
+	var read []string
+	b := &dying{kills: 8, target: fmt.Sprintf("[relay.orders.kafka]\nbrokers = %q\n", kafka.address()), kill: kafka.kill, start: func() { kafka.start(t) }}
+	b.arrived = func() int {
+		read = append(read, values(poll(t, consumer))...)
+		return len(read)
+	}
+	b.stored = func(n int) []string {
+		pgtest.Until(t, fmt.Sprintf("%d messages are in the topic", n), func() bool { return b.arrived() >= n })
+		again := values(kafka.read(t, n, "orders")) // whatever a consumer sees that reads only now
+		if !slices.Equal(again, read) {
+			t.Errorf("a consumer that was there all the time has read %d messages, and one that comes later others: %d", len(read), len(again))
+		}
+		return again
+	}
+	return b
+}
+
+func killEachSide(t *testing.T, broker *dying) {
+	pg := pgtest.Installed(t, nil)
+	url := pg.URL("postgres")
+	file := filepath.Join(t.TempDir(), "relay.toml")
+	text := "[relay.orders]\nsince = \"oldest\"\nroute = [{ channels = \"orders\" }]\n" + broker.target
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	relays := []*exec.Cmd{process(t, "relay", url, file), process(t, "relay", url, file)}
 	t.Cleanup(func() { kill(relays[0]); kill(relays[1]) })
 
@@ -88,25 +139,16 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 			}
 		}
 	}()
-	arrived := func() uint64 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		stream, err := js.Stream(ctx, "ORDERS")
-		if err != nil {
-			return 0 // the server was killed
-		}
-		return stream.CachedInfo().State.Msgs
-	}
-	passed := uint64(0)
-	for n := range *kills {
+	passed := 0
+	for n := range cmp.Or(*kills, broker.kills) {
 		switch n % 4 {
 		case 0, 2:
 			i := n / 2 % 2
 			kill(relays[i])
 			relays[i] = process(t, "relay", url, file)
 		case 1:
-			kill(broker)
-			broker = process(t, "nats", dir, port)
+			broker.kill()
+			broker.start()
 		case 3:
 			if err := pg.Kill(); err != nil {
 				t.Fatal(err)
@@ -116,8 +158,8 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 			}
 		}
 		// Somebody publishes, and somebody passes on, between one kill and the next.
-		pgtest.Until(t, "more has arrived", func() bool { return arrived() > passed+20 })
-		passed = arrived()
+		pgtest.Until(t, "more has arrived", func() bool { return broker.arrived() > passed+20 })
+		passed = broker.arrived()
 	}
 	stop()
 	<-published
@@ -126,7 +168,7 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 		want[i] = strconv.Itoa(i)
 	}
 	begun := time.Now()
-	got := stored(t, js, "ORDERS", len(want))
+	got := broker.stored(len(want))
 	t.Logf("%d messages, the last %v after the last was published", len(want), time.Since(begun))
 	if slices.Equal(got, want) {
 		return

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-pg/weir/cmd/internal/refer"
 	"github.com/weir-pg/weir/weirrelay"
+	"github.com/weir-pg/weir/weirrelay/kafkarelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
@@ -42,6 +43,17 @@ func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err e
 		}
 		p.config.Target, err = redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(p.Redis.Form), MaxLength: p.Redis.MaxLength})
 		return closing(func() { _ = client.Close() }, err)
+	case p.Kafka != nil:
+		options, err := p.Kafka.options(name)
+		if err != nil {
+			return nil, fmt.Errorf("kafka: %w", err)
+		}
+		target, err := kafkarelay.New(kafkarelay.Config{Options: options, Name: name, Jobs: p.jobs})
+		if err != nil {
+			return nil, err
+		}
+		p.config.Target = target
+		return target.Close, nil
 	case p.FromRedis != nil:
 		client, err := openRedis(p.FromRedis.URL)
 		if err != nil {
