@@ -136,13 +136,18 @@ func (m *MultiWorker) refresh(ctx context.Context, all *sync.WaitGroup, list []s
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	added, removed := 0, 0
+	listed := make(map[string]bool, len(list))
+	for _, name := range list {
+		listed[name] = true
+	}
 	for name, one := range m.members {
-		if !slices.Contains(list, name) {
+		if !listed[name] && !one.stops {
 			removed++
+			one.stops = true
 			one.stop() // it removes itself when it has ended
 		}
 	}
-	for _, name := range list {
+	for name := range listed {
 		if before := m.members[name]; before != nil {
 			continue // also one that is stopping: it begins again at the next refresh
 		}
@@ -159,7 +164,7 @@ func (m *MultiWorker) refresh(ctx context.Context, all *sync.WaitGroup, list []s
 		})
 	}
 	if added > 0 || removed > 0 {
-		m.config.Logger.Info("weir: the databases to work have changed", "databases", len(list), "added", added, "removed", removed)
+		m.config.Logger.Info("weir: the databases to work have changed", "databases", len(listed), "added", added, "removed", removed)
 	}
 }
 

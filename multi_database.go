@@ -38,6 +38,7 @@ type workedDatabase struct {
 	again bool // its worker has run before; its own
 
 	// MultiWorker.mu guards these.
+	stops  bool // it is listed no more
 	id     string
 	state  DatabaseState
 	err    error
