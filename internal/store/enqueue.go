@@ -61,7 +61,8 @@ const (
 		FROM unnest($1::text[]) WITH ORDINALITY e(job, ord) CROSS JOIN LATERAL jsonb_to_record(e.job::jsonb) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint)`
 	sqlEnqueueOne = `SELECT weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow)
 		FROM jsonb_to_record($1::jsonb) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint)`
-	sqlEnqueueRequest = `SELECT e.ids, e.duplicates, e.repeated FROM weir._enqueue_request($2::uuid, $1::jsonb) e`
+	sqlEnqueueRequests = `SELECT weir._enqueue_requests($1::text[]::uuid[], $2::text[])`
+	sqlEnqueueRequest  = `SELECT e.ids, e.duplicates, e.repeated FROM weir._enqueue_request($2::uuid, $1::jsonb) e`
 )
 
 // Enqueue calls weir.enqueue in q's transaction, or in one of its own if q is a pool. It passes only plain scalars, so that it works with
@@ -193,6 +194,20 @@ func (s *Store) EnqueueOne(ctx context.Context, job string) (a Answer, err error
 // EnqueueEach enqueues jobs as EnqueueOne does, in one transaction, and returns their ids, in their order.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []string) (ids []int64, err error) {
 	err = s.row(ctx, sqlEnqueueEach, []any{jobs}, &ids)
+	return ids, err
+}
+
+// EnqueueRequests does what EnqueueRequest does with some jobs that EnqueueOne takes, and their keys, in one transaction. The id of a job is 0 if nothing was done with it, because its
+// key is, or was, used: then call EnqueueRequest.
+func (s *Store) EnqueueRequests(ctx context.Context, keys, jobs []string) (ids []int64, err error) {
+	var found []*int64
+	err = s.row(ctx, sqlEnqueueRequests, []any{keys, jobs}, &found)
+	ids = make([]int64, len(found))
+	for i, id := range found {
+		if id != nil {
+			ids[i] = *id
+		}
+	}
 	return ids, err
 }
 

@@ -37,6 +37,39 @@ $$;
 COMMENT ON FUNCTION weir._enqueue_request IS
   'Does what weir.enqueue_many(jsonb) does, unless a request with the same key was committed less than a day ago: then it returns what that one did, and repeated is true. duplicates: which of the jobs are there already; NULL: none. Of several at the same time, one enqueues, and the others wait for it. A request that is refused, or rolled back, is not kept. Errors: WR007 (the key was used with other jobs); WR004 (not in READ COMMITTED); those of weir.enqueue_many. Locks: advisory: the request''s key (exclusive, to the end of the transaction); otherwise as for weir.enqueue_many. Isolation: READ COMMITTED.';
 
+CREATE OR REPLACE FUNCTION weir._enqueue_requests(requests uuid[], jobs text[]) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  mine bigint[];
+  ids  bigint[];
+BEGIN
+  PERFORM weir._check_isolation('requests with keys', true);
+  mine := ARRAY(SELECT min(u.ord) FROM unnest(requests) WITH ORDINALITY u(key, ord) GROUP BY u.key HAVING pg_try_advisory_xact_lock(1464158563, hashtext(u.key::text)));
+  -- In a statement of its own, which sees what those have committed that had the locks before.
+  mine := ARRAY(SELECT m FROM unnest(mine) m WHERE NOT EXISTS (SELECT FROM weir.request r WHERE r.key = requests[m] AND r.at > now() - interval '1 day'));
+  WITH done AS MATERIALIZED (
+    SELECT u.key, u.ord, u.job, weir.enqueue(x.queue, x.kind, x.args, x.priority, x.run_at, x.max_attempts, x.meta, x.key, x.flow) AS id
+    FROM unnest(requests, jobs::jsonb[]) WITH ORDINALITY u(key, job, ord)
+    CROSS JOIN LATERAL jsonb_to_record(u.job) x(queue text, kind text, args jsonb, priority integer, run_at timestamptz, max_attempts integer, meta jsonb, key text, flow bigint)
+    WHERE u.ord = ANY (mine)
+  ), kept AS (
+    INSERT INTO weir.request (key, body, at, ring, ids)
+    SELECT d.key, encode(substr(sha256(convert_to(jsonb_build_array(d.job)::text, 'UTF8')), 1, 16), 'hex')::uuid, now(), pg_sequence_last_value('weir.active_request'), ARRAY[d.id] FROM done d
+  )
+  SELECT array_agg(d.id ORDER BY o.ord) INTO ids FROM generate_series(1, cardinality(requests)) o(ord) LEFT JOIN done d ON d.ord = o.ord;
+  RETURN ids;
+END
+$$;
+COMMENT ON FUNCTION weir._enqueue_requests IS
+  'Does what weir._enqueue_request does for requests of one job each, which weir.enqueue takes, together, and returns the ids of their jobs. NULL: nothing was done, because the key was used before, or another transaction, or an earlier one of these requests, is using it: call weir._enqueue_request. So nobody is waited for. Errors: WR004 (not in READ COMMITTED); those of weir.enqueue, for which none of the jobs is enqueued. Locks: advisory: the requests'' keys (exclusive, tried, to the end of the transaction); otherwise as for weir.enqueue. Isolation: READ COMMITTED.';
+
 CREATE OR REPLACE FUNCTION weir._turn_requests() RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -49,13 +49,17 @@ func (j *Jobs) enqueue(ctx context.Context, c web.Caller, rw http.ResponseWriter
 			return nil, err
 		}
 	}
-	if key == "" && given.plain != "" {
-		answer, err := j.singles.enqueue(ctx, given.plain)
-		if err == nil {
+	if given.plain != "" {
+		at := &j.singles
+		if key != "" {
+			at = &j.keyed
+		}
+		answer, err := at.enqueue(ctx, key, given.plain)
+		if err == nil && answer.ID > 0 {
 			return enqueued{[]store.Answer{answer}}, nil
-		} else if !store.IsBadInput(err) {
-			return nil, explain(ctx, err, false)
-		} // else the following says what is wrong
+		} else if err != nil && !store.IsBadInput(err) {
+			return nil, explain(ctx, err, key != "")
+		} // else the following says what is wrong, or waits for the key
 	}
 	answers, repeated, err := j.store.EnqueueRequest(ctx, key, given.all)
 	if err != nil {

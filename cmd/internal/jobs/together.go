@@ -11,12 +11,14 @@ import (
 const (
 	togetherAtOnce = 2       // transactions; the other connections are for other requests
 	maxTogether    = 500     // jobs of one
+	maxKeyed       = 100     // jobs with keys of one, each of which has a lock
 	maxTogetherLen = 1 << 20 // bytes of them, unless it is one
 )
 
 // together enqueues single jobs. A job waits only while as many transactions are under way as may be, and so not if there are few.
 type together struct {
 	store *store.Store
+	keyed bool // each request has an Idempotency-Key
 
 	mu      sync.Mutex
 	waiting []*single // as many as there are requests, at most
@@ -25,19 +27,20 @@ type together struct {
 
 // single is a job that waits to be enqueued.
 type single struct {
+	key  string // of the request; "": none
 	job  string
 	done chan ending // receives one
 }
 
 // ending is what has become of it.
 type ending struct {
-	answer store.Answer
+	answer store.Answer // without an id: nothing was done, because the request's key is, or was, used
 	err    error
 }
 
-// enqueue enqueues a job as store.EnqueueOne does.
-func (t *together) enqueue(ctx context.Context, job string) (store.Answer, error) {
-	s := &single{job, make(chan ending, 1)}
+// enqueue enqueues a job as store.EnqueueOne does, or store.EnqueueRequests.
+func (t *together) enqueue(ctx context.Context, key, job string) (store.Answer, error) {
+	s := &single{key, job, make(chan ending, 1)}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, s)
 	starts := t.running < togetherAtOnce
@@ -60,8 +63,11 @@ func (t *together) enqueue(ctx context.Context, job string) (store.Answer, error
 func (t *together) run() {
 	for {
 		t.mu.Lock()
-		n, size := 0, 0
-		for ; n < min(len(t.waiting), maxTogether); n++ {
+		n, size, most := 0, 0, maxTogether
+		if t.keyed {
+			most = maxKeyed
+		}
+		for ; n < min(len(t.waiting), most); n++ {
 			if size += len(t.waiting[n].job); n > 0 && size > maxTogetherLen {
 				break
 			}
@@ -84,17 +90,23 @@ func (t *together) run() {
 func (t *together) send(some []*single) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // whoever of them gives up
 	defer cancel()
-	if len(some) == 1 {
+	if len(some) == 1 && !t.keyed {
 		answer, err := t.store.EnqueueOne(ctx, some[0].job)
 		some[0].done <- ending{answer, err}
 		return
 	}
-	jobs := make([]string, len(some))
+	keys, jobs := make([]string, len(some)), make([]string, len(some))
 	for i, s := range some {
-		jobs[i] = s.job
+		keys[i], jobs[i] = s.key, s.job
 	}
-	ids, err := t.store.EnqueueEach(ctx, jobs)
-	if store.IsBadInput(err) || store.IsFlowEnded(err) {
+	var ids []int64
+	var err error
+	if t.keyed {
+		ids, err = t.store.EnqueueRequests(ctx, keys, jobs)
+	} else {
+		ids, err = t.store.EnqueueEach(ctx, jobs)
+	}
+	if len(some) > 1 && (store.IsBadInput(err) || store.IsFlowEnded(err)) {
 		t.send(some[:len(some)/2])
 		t.send(some[len(some)/2:])
 		return

@@ -22,7 +22,8 @@ const (
 	readUsersAgain = time.Second            // after a failure
 )
 
-// users are those whose tokens were revoked, as last read from the database.
+// users are those whose tokens were revoked, as last read from the database, whose clock decides when that is over: a hub whose clock is ahead lets nobody in early, and one that
+// can't read goes on to refuse them.
 type users struct {
 	mu      sync.Mutex
 	known   map[int64]struct{} // revocations that have been carried out
@@ -30,7 +31,7 @@ type users struct {
 }
 
 // revoked is a user's newest revocation.
-type revoked struct{ at, until time.Time }
+type revoked struct{ at time.Time }
 
 // has reports whether a user's token that was issued at a time is refused. The clocks that it compares are the application's, which issued the token, and the database's: if the
 // application's is late, a new token may be refused for as long; if it is early, a token from just before the revocation may be accepted.
@@ -38,7 +39,7 @@ func (u *users) has(user string, issued time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	r, ok := u.revoked[user]
-	return ok && issued.Before(r.at) && time.Now().Before(r.until)
+	return ok && issued.Before(r.at)
 }
 
 // set replaces what is known, and returns what is new.
@@ -57,9 +58,6 @@ func (u *users) set(all []store.Revocation) (news []store.Revocation) {
 		was := now[r.User]
 		if r.At.After(was.at) {
 			was.at = r.At
-		}
-		if r.Until.After(was.until) {
-			was.until = *r.Until
 		}
 		now[r.User] = was
 	}
