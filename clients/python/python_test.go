@@ -2,7 +2,6 @@
 package python
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -39,27 +38,52 @@ func works(t *testing.T, program string) {
 func TestTheClientInPythonKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	pytest(t, url, url)
+	pytest(t, installed(t), url, url, "tests")
+}
+
+// TestTheClientInPythonKeepsItsPromisesInEachVersion runs those about enqueueing, working and subscribing in the versions of Python that README.md names
+// besides the machine's own. From 3.12 on with Django 6, which has tasks of its own.
+func TestTheClientInPythonKeepsItsPromisesInEachVersion(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"3.10", "3.12", "3.13"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			python := importing(t, drivertest.PythonVersion(t, version, "tests/requirements.txt"))
+			url := pgtest.Database(t)
+			pytest(t, python, url, url, "tests/test_enqueue.py", "tests/test_worker.py", "tests/test_subscribe.py", "tests/test_presence.py", "tests/test_tokens.py",
+				"tests/test_django.py", "tests/test_fastapi.py", "tests/test_readme.py")
+		})
+	}
+}
+
+// TestTheClientInPythonKeepsItsPromisesAlone: where nothing but psycopg is installed, dataclasses and dicts do, and what needs more says what to install.
+func TestTheClientInPythonKeepsItsPromisesAlone(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	pytest(t, importing(t, drivertest.Python(t, "tests/alone.txt")), url, url, "tests/without_pydantic.py")
 }
 
 // TestTheClientInPythonKeepsItsPromisesThroughPgBouncer runs them through PgBouncer in transaction mode.
 func TestTheClientInPythonKeepsItsPromisesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	pytest(t, url, pgtest.Bouncer(t, url))
+	pytest(t, installed(t), url, pgtest.Bouncer(t, url), "tests")
 }
 
-func pytest(t *testing.T, database, through string) {
-	python := installed(t)
-	var complaints bytes.Buffer
+// pytest runs tests, beside a hub that anybody may use, and one that wants tokens.
+func pytest(t *testing.T, python, database, through string, tests ...string) {
+	t.Helper()
+	var complaints pgtest.Log
 	hub := hubtest.Run(t, database, &complaints, "--jobs").Address
+	ofTokens := hubtest.WithTokens(t, database, &complaints, "--jobs").Address
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // shows what it has said before go test ends without a word
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python, "-m", "pytest", "-v", "-p", "no:cacheprovider", "tests")
+	cmd := exec.CommandContext(ctx, python, append([]string{"-m", "pytest", "-v", "-p", "no:cacheprovider"}, tests...)...)
 	cmd.WaitDelay = time.Second
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+through, "WEIR_HUB_URL=http://"+hub, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+through, "WEIR_HUB_URL=http://"+hub, "WEIR_TOKEN_HUB_URL=http://"+ofTokens, "WEIR_TOKEN_SECRET="+hubtest.Secret,
+		"PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s\nthe hub: %s", err, out, complaints.String())
+		t.Errorf("%v\n%s\nthe hubs: %s", err, out, complaints.String())
 	}
 }
 
@@ -81,12 +105,12 @@ func TestTheClientInPythonPassesTheSuite(t *testing.T) {
 	}
 }
 
-// TestTheSourceInPythonIsTypedAndTidy runs mypy, also as if in the versions of Python in which no test runs, and ruff.
+// TestTheSourceInPythonIsTypedAndTidy runs mypy, also as if in the other versions of Python, and ruff.
 func TestTheSourceInPythonIsTypedAndTidy(t *testing.T) {
 	t.Parallel()
 	python := installed(t)
 	for _, args := range [][]string{
-		{"mypy", "--no-incremental"}, {"mypy", "--no-incremental", "--python-version", "3.10"}, {"mypy", "--no-incremental", "--python-version", "3.13"},
+		{"mypy", "--no-incremental"}, {"mypy", "--no-incremental", "--python-version", "3.10"}, {"mypy", "--no-incremental", "--python-version", "3.12"}, {"mypy", "--no-incremental", "--python-version", "3.13"},
 		{"ruff", "check", "--no-cache"}, {"ruff", "format", "--no-cache", "--check"},
 	} {
 		if out, err := exec.CommandContext(t.Context(), python, append([]string{"-m"}, args...)...).CombinedOutput(); err != nil {
@@ -95,10 +119,15 @@ func TestTheSourceInPythonIsTypedAndTidy(t *testing.T) {
 	}
 }
 
-// installed returns an interpreter that imports the source here, and what its tests need.
+// installed returns the machine's interpreter, which imports the source here, and what its tests need.
 func installed(t *testing.T) string {
 	t.Helper()
-	python := drivertest.Python(t, "tests/requirements.txt")
+	return importing(t, drivertest.Python(t, "tests/requirements.txt"))
+}
+
+// importing returns an interpreter that imports the source here as well.
+func importing(t *testing.T, python string) string {
+	t.Helper()
 	source, err := filepath.Abs("src")
 	if err != nil {
 		t.Fatal(err)

@@ -165,7 +165,8 @@ func TestTheExamplesOfTheClientInTypeScriptRun(t *testing.T) {
 	// One example subscribes for ever, so the program is ended after its last test.
 	run := exec.CommandContext(t.Context(), "node", "--test-reporter=spec", "--test-force-exit", "--test", "--test-timeout=300000", "out-readme/test/readme.test.js")
 	run.Dir = dir
-	run.Env = append(os.Environ(), "DATABASE_URL="+url, "HUB_URL=http://"+hub)
+	ofTokens := hubtest.WithTokens(t, url, &pgtest.Log{}).Address
+	run.Env = append(os.Environ(), "DATABASE_URL="+url, "HUB_URL=http://"+hub, "TOKEN_HUB_URL=http://"+ofTokens, "TOKEN_SECRET="+hubtest.Secret)
 	out, err := run.CombinedOutput()
 	if t.Logf("%s", out); err != nil {
 		t.Error(err)

@@ -34,7 +34,8 @@ func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 			if needs.hub {
-				cmd.Env = append(cmd.Env, "HUB_URL=http://"+hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address)
+				ofTokens := hubtest.WithTokens(t, url, &pgtest.Log{})
+				cmd.Env = append(cmd.Env, "HUB_URL=http://"+hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address, "TOKEN_HUB_URL=http://"+ofTokens.Address, "TOKEN_SECRET="+hubtest.Secret)
 			}
 			if needs.bouncer {
 				cmd.Env = append(cmd.Env, "BOUNCER_URL="+pgtest.Bouncer(t, url))

@@ -4,7 +4,7 @@
 //
 //	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./cmd/internal/push ./cmd/internal/browser ./examples/python-sql ./examples/typescript-sql ./clients/... ./internal/moving
 //
-// Tests whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, node, npm, java, javac, mvn.
+// Tests whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, python3.10, python3.12, python3.13, node, npm, java, javac, mvn.
 package drivertest
 
 import (
@@ -78,8 +78,35 @@ func Installed(t testing.TB, name, recipe string, install func(dir string) *exec
 func Python(t testing.TB, requirements string) string {
 	t.Helper()
 	Want(t)
-	python := Tool(t, "python3")
-	dir := Installed(t, "python", read(t, requirements), func(dir string) *exec.Cmd {
+	return pythonWith(t, Tool(t, "python3"), "", requirements)
+}
+
+// PythonVersion is Python with an interpreter of a version, such as 3.13, that is on the PATH or was installed by pyenv. Without one the test is skipped.
+func PythonVersion(t testing.TB, version, requirements string) string {
+	t.Helper()
+	Want(t)
+	root := os.Getenv("PYENV_ROOT")
+	if root == "" {
+		root = filepath.Join(os.Getenv("HOME"), ".pyenv")
+	}
+	found, err := filepath.Glob(filepath.Join(root, "versions", version+".*", "bin", "python3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "python" + version
+	for _, python := range append([]string{name}, found...) {
+		// A shim of pyenv is on the PATH even for versions that are not in use, and fails.
+		if exec.CommandContext(t.Context(), python, "-c", "import ensurepip, venv").Run() == nil {
+			return pythonWith(t, python, version, requirements)
+		}
+	}
+	return Tool(t, name)
+}
+
+// pythonWith returns an interpreter that has the packages of a requirements file. Each version installs its own.
+func pythonWith(t testing.TB, python, version, requirements string) string {
+	t.Helper()
+	dir := Installed(t, "python"+version, read(t, requirements), func(dir string) *exec.Cmd {
 		const script = `"$0" -m venv "$1/venv"; "$1/venv/bin/python" -m pip install --quiet -r "$2"`
 		return exec.CommandContext(t.Context(), "sh", "-ec", script, python, dir, requirements)
 	})

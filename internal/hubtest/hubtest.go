@@ -60,8 +60,29 @@ type Hub struct {
 	killed     bool
 }
 
+// Secret signs the tokens of clients of WithTokens.
+const Secret = "a secret of thirty-two bytes or more"
+
+// WithTokens is Run, but clients need tokens that are signed with Secret, and may see who is on the channels room.*.
+func WithTokens(t testing.TB, database string, complaints io.Writer, flags ...string) *Hub {
+	t.Helper()
+	dir := t.TempDir()
+	secret, channels := filepath.Join(dir, "secret"), filepath.Join(dir, "channels.json")
+	for path, text := range map[string]string{secret: Secret, channels: `{"channels": [{"match": "room.*", "presence": true}]}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return run(t, database, complaints, append([]string{"--jwt-secret-file", secret, "--channels-file", channels}, flags...))
+}
+
 // Run runs weir serve --anonymous, with further flags, until the end of the test. Its warnings and errors are written to complaints.
 func Run(t testing.TB, database string, complaints io.Writer, flags ...string) *Hub {
+	t.Helper()
+	return run(t, database, complaints, append([]string{"--anonymous"}, flags...))
+}
+
+func run(t testing.TB, database string, complaints io.Writer, flags []string) *Hub {
 	t.Helper()
 	h := &Hub{Address: "127.0.0.1:0", t: t, database: database, complaints: complaints, flags: flags}
 	h.start()
@@ -77,7 +98,7 @@ func (h *Hub) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.process = exec.Command(command, append([]string{"serve", "--listen-pg", "", "--listen-http", h.Address, "--anonymous", "--name", h.t.Name()}, h.flags...)...)
+	h.process = exec.Command(command, append([]string{"serve", "--listen-pg", "", "--listen-http", h.Address, "--name", h.t.Name()}, h.flags...)...)
 	h.process.Env = append(os.Environ(), "DATABASE_URL="+h.database)
 	output, err := h.process.StderrPipe()
 	if err != nil {

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable
@@ -20,6 +24,33 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def url() -> str:
     return os.environ["DATABASE_URL"]
+
+
+@pytest.fixture
+def hub() -> str:
+    if "WEIR_HUB_URL" not in os.environ:
+        pytest.skip("WEIR_HUB_URL names no hub")
+    return os.environ["WEIR_HUB_URL"]
+
+
+@pytest.fixture
+def token_hub() -> str:
+    """A hub whose clients need tokens, and whose channels room.* have presence."""
+    if "WEIR_TOKEN_HUB_URL" not in os.environ:
+        pytest.skip("WEIR_TOKEN_HUB_URL names no hub")
+    return os.environ["WEIR_TOKEN_HUB_URL"]
+
+
+def token_for(user: str, seconds: float = 3600, **weir_claims: Any) -> str:
+    """A token for everything, signed as the hub wants it."""
+    everything = {"subscribe": [">"], "publish": [">"], "work": [">"], "enqueue": [">"]}
+    claims = {"sub": user, "exp": int(time.time() + seconds), "weir": {**everything, **weir_claims}}
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    text = part(b'{"alg":"HS256","typ":"JWT"}') + "." + part(json.dumps(claims).encode())
+    return text + "." + part(hmac.new(os.environ["WEIR_TOKEN_SECRET"].encode(), text.encode(), hashlib.sha256).digest())
 
 
 @pytest.fixture

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from conftest import until
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 import weir
 
-pytestmark = pytest.mark.skipif("WEIR_HUB_URL" not in os.environ, reason="WEIR_HUB_URL names no hub")
 
-
-@pytest.fixture
-def hub() -> str:
-    return os.environ["WEIR_HUB_URL"]
-
-
-async def take(messages: weir.Subscription, n: int) -> list[Any]:
+async def take(messages: weir.Subscription[Any], n: int) -> list[Any]:
     return [await asyncio.wait_for(anext(aiter(messages)), 60) for _ in range(n)]
 
 
@@ -69,43 +65,97 @@ async def test_what_the_hub_refuses_is_an_error(hub: str) -> None:
         weir.Weir("postgresql://localhost/x").subscribe("a")
 
 
-class Unreachable(Exception):
-    """What a library raises that is no OSError, such as httpx.ConnectError."""
-
-
-def failing(*which: int) -> Callable[[], str]:
-    """A function for tokens whose calls of these numbers raise."""
-    calls = itertools.count(1)
-
-    def token() -> str:
-        if next(calls) in which:
-            raise Unreachable("the service that issues tokens is down")
-        return "token"
-
-    return token
-
-
-async def test_a_subscription_waits_for_a_token(hub: str, url: str, queue: str) -> None:
+async def test_a_subscription_begins_with_the_last_messages(hub: str, url: str, queue: str) -> None:
     app = weir.Weir(url, hub=hub)
-    async with app, weir.subscribe(hub, queue, token=failing(1, 3, 4)) as messages:
-        await app.publish(queue, "1")
-        await take(messages, 1)
-        messages._socket.transport.abort()
-        await app.publish(queue, "2")
-        assert [m.payload for m in await take(messages, 1)] == ["2"]
+    async with app, app.subscribe(f"{queue}.*") as before:
+        for i in range(5):
+            await app.publish(f"{queue}.{i % 2}", str(i))
+        await take(before, 5)
+        async with app.subscribe(f"{queue}.0", f"{queue}.1", last=2) as messages:
+            assert [m.payload for m in messages.history.messages] == ["1", "2", "3", "4"]
+            assert messages.history.messages[-1].channel == f"{queue}.0"
+            assert messages.history.complete
+            messages._socket.transport.abort()  # it goes on where it was, and begins no second time
+            await app.publish(f"{queue}.0", "5")
+            assert [m.payload for m in await take(messages, 1)] == ["5"]
+            assert len(messages.history.messages) == 4
+        with pytest.raises(weir.Invalid, match="not both"):
+            app.subscribe(queue, last=2, position=before.position)
+        with pytest.raises(weir.Invalid, match="last is 1001"):
+            app.subscribe(queue, last=1001)
 
 
-async def test_a_worker_waits_for_a_token(hub: str, queue: str) -> None:
-    app = weir.Weir(hub=hub, token=failing(1, 3, 4))
+@asynccontextmanager
+async def between(hub: str) -> AsyncIterator[tuple[str, list[Any], list[ServerConnection]]]:
+    """Passes on what clients and the hub say, and sends each frame of the list after one of the hub's. None: these are added to it instead."""
+    frames: list[Any] = []
+    clients: list[ServerConnection] = []
 
-    ran: asyncio.Queue[int] = asyncio.Queue()
+    async def talk(client: ServerConnection) -> None:
+        clients.append(client)
+        assert client.request is not None
+        async with connect(
+            hub.replace("http", "ws") + client.request.path, subprotocols=[client.subprotocol] if client.subprotocol else None
+        ) as there:
 
-    @app.task(queue=queue)
-    async def run(number: int) -> None:
-        ran.put_nowait(number)
+            async def ask() -> None:
+                with suppress(ConnectionClosed):
+                    async for frame in client:
+                        await there.send(frame)
+                await there.close()
 
-    async with app.working({queue: 1}) as worker, weir.Weir(hub=hub) as other:
-        for i in range(2):
-            await run.enqueue(other, number=i)
-            assert await asyncio.wait_for(ran.get(), 60) == i
-            worker._source._socket.transport.abort()
+            asking = asyncio.create_task(ask())
+            with suppress(ConnectionClosed):
+                async for frame in there:
+                    if frames and frames[0] is None:
+                        frames.append(frame)
+                        continue
+                    await client.send(frame)
+                    if frames:
+                        await client.send(frames.pop(0))
+            await client.close()
+            await asking
+
+    async with serve(talk, "127.0.0.1", 0, subprotocols=["weir.v1", "weir.work.v1"]) as server:  # type: ignore[list-item]
+        yield f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", frames, clients
+
+
+@pytest.mark.parametrize("frame", ["no JSON", "[1]", '{"type": "message"}'])
+async def test_a_subscription_goes_on_after_a_frame_that_it_does_not_understand(hub: str, url: str, queue: str, frame: str) -> None:
+    async with between(hub) as (address, frames, _), weir.Weir(url, hub=hub) as app:
+        frames.append(frame)
+        async with weir.subscribe(address, queue) as messages:
+            await app.publish(queue, "1")
+            assert [m.payload for m in await take(messages, 1)] == ["1"]
+
+
+async def test_a_worker_goes_on_after_a_frame_that_it_does_not_understand(hub: str, queue: str) -> None:
+    async with between(hub) as (address, frames, clients):
+        app = weir.Weir(hub=address)
+        ran = asyncio.Event()
+
+        @app.task(queue=queue)
+        async def run() -> None:
+            ran.set()
+
+        frames.append("no JSON")
+        async with app.working({queue: 1}), weir.Weir(hub=hub) as other:
+            await until(lambda: len(clients) == 2, "a second session")
+            await run.enqueue(other)
+            await asyncio.wait_for(ran.wait(), 60)
+
+
+async def test_a_subscription_that_is_cancelled_while_it_begins_leaves_no_connection(hub: str, queue: str) -> None:
+    async with between(hub) as (address, frames, clients):
+        frames.append(None)
+
+        async def begin() -> None:
+            async with weir.subscribe(address, queue):
+                raise AssertionError("it began without an answer")
+
+        beginning = asyncio.create_task(begin())
+        await until(lambda: len(frames) > 1, "the answer of the hub, which is not passed on")
+        beginning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await beginning
+        await asyncio.wait_for(clients[0].wait_closed(), 60)

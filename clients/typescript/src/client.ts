@@ -9,7 +9,7 @@ import type { Link } from "./protocol.js";
 import { definitionOf, type Input, type JobDefinitions, type Output, type StandardSchema, validated } from "./schema.js";
 import { SocketLink } from "./socket-link.js";
 import { SqlLink } from "./sql-link.js";
-import { subscribe, type SubscribeOptions, type Subscription } from "./subscribe.js";
+import { type Presence, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent } from "./subscribe.js";
 import { type Runnable, Worker } from "./worker.js";
 import type { WebSocketConstructor } from "./web-socket.js";
 
@@ -137,10 +137,12 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
   }
 
   /** Subscribes at the hub to channels and patterns. After a lost connection it goes on where it was. */
-  subscribe(channels: string | readonly string[], options: SubscribeOptions = {}): Subscription {
+  subscribe(channels: string | readonly string[], options: SubscribeOptions & { presence: true }): Subscription<SubscriptionEvent | Presence>;
+  subscribe(channels: string | readonly string[], options?: SubscribeOptions & { presence?: false }): Subscription;
+  subscribe(channels: string | readonly string[], options: SubscribeOptions = {}): Subscription<any> {
     if (this.#options.hub === undefined) throw new TypeError("weir: subscribe needs the address of a hub: new Weir({ hub: \"https://…\" })");
     const { token, WebSocket } = this.#options;
-    return subscribe(this.#options.hub, channels, { ...(token !== undefined && { token }), ...(WebSocket !== undefined && { WebSocket }), ...options });
+    return subscribe(this.#options.hub, channels, { ...(token !== undefined && { token }), ...(WebSocket !== undefined && { WebSocket }), ...options } as SubscribeOptions & { presence: true });
   }
 
   async #request(kind: string, payload: unknown, options: EnqueueOptions): Promise<JobRequest> {

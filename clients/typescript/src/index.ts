@@ -6,5 +6,5 @@ export type { Sql, SqlFunction } from "./executor.js";
 export type { JobInfo, State } from "./job-info.js";
 export type { Job } from "./protocol.js";
 export { defineJobs, type Input, InvalidPayload, type Issue, type JobDefinition, type JobDefinitions, type Output, payload, type StandardSchema } from "./schema.js";
-export { type Gap, type Message, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent, type Token, type WebSocketConstructor } from "./subscribe.js";
+export { type Gap, type Member, type Members, type Message, type Presence, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent, type Token, type WebSocketConstructor } from "./subscribe.js";
 export { verifyWebhook, WebhookError, type WebhookRequest } from "./webhook.js";

@@ -7,6 +7,8 @@ export interface Line {
   readonly run: Run;
   /** What tells the server that nothing is between it and this end of the connection; undefined: not known. */
   readonly end: { pid: number; address: string; port: number } | undefined;
+  /** When it was heard that the session had ended, in the clock of Date.now(); undefined: it has not, as far as is known. */
+  readonly endedAt: number | undefined;
   /** Ends a session that works; `broken`: one that doesn't, and whatever it is doing. */
   close(broken: boolean): void;
 }
@@ -45,7 +47,9 @@ async function own(Client: new (options: object) => PgClient, options: Record<st
   // Passwords are properties that are not enumerable. A time limit of the client's own would end a call that the server still runs.
   const copy = Object.defineProperties({}, Object.getOwnPropertyDescriptors(options)) as Record<string, unknown>;
   const client = new Client(Object.assign(copy, { keepAlive: true, query_timeout: 0, connectionTimeoutMillis: options.connectionTimeoutMillis || 5000 }));
-  client.on("error", () => {}); // the next call reports it
+  let endedAt: number | undefined;
+  client.on("error", () => (endedAt ??= Date.now())); // the next call reports it
+  client.on("end", () => (endedAt ??= Date.now()));
   client.on("notice", ({ message, severity }: { message?: string; severity?: string }) => {
     if (severity === "WARNING") failed(new Error(message)); // of chores
   });
@@ -61,6 +65,9 @@ async function own(Client: new (options: object) => PgClient, options: Record<st
   return {
     run: runner(client),
     end: client.processID && address && port ? { pid: client.processID, address, port } : undefined,
+    get endedAt() {
+      return endedAt;
+    },
     close(broken) {
       if (broken) client.connection?.stream?.destroy?.();
       client.end().catch(() => {});
@@ -83,6 +90,7 @@ function shared(sql: { unsafe(text: string, values?: any[]): PromiseLike<any> })
       });
     },
     end: undefined,
+    endedAt: undefined,
     close() {
       for (const reject of calls) reject(new Error("weir: the call was given up"));
     },

@@ -109,6 +109,8 @@ export interface Feed {
   interrupt(attempts: readonly Cancel[]): void;
   /** A call that was sent then has renewed the lease. */
   renewed(sentAt: number, lease: number): void;
+  /** Others may get the attempts from then on, unless the lease is renewed or granted again; undefined: not before the lease is over. */
+  shorten(until: number | undefined): void;
   /** The worker has been fenced: what it held belongs to others. */
   fenced(): void;
   /** Resolves when no end waits to be recorded, or after these seconds. */

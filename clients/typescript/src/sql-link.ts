@@ -3,7 +3,7 @@ import { WeirError } from "./errors.js";
 import { arrayText, type Row } from "./executor.js";
 import type { Dial, Line } from "./lines.js";
 import { type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
-import { Backoff, sleep } from "./time.js";
+import { Backoff, HASTE, sleep } from "./time.js";
 
 const TAKE = `SELECT event, token, id::text, queue, priority::text, kind, args::text, meta::text, attempt::text, max_attempts::text AS most,
        extract(epoch FROM enqueued_at)::text AS at, key, flow::text
@@ -23,6 +23,7 @@ export class SqlLink implements Link {
   readonly #lines = new Map<string, Line>();
   #worker: number | undefined;
   #lapsed = false;
+  #feed: Feed | undefined;
   #attends = false;
   #beatAt = 0;
   #done = false;
@@ -37,6 +38,7 @@ export class SqlLink implements Link {
   }
 
   async feed(feed: Feed): Promise<void> {
+    this.#feed = feed;
     const chores = feed.chores ? this.#doChores(feed) : undefined;
     try {
       await this.#take(feed);
@@ -109,6 +111,7 @@ export class SqlLink implements Link {
       const { pid, address, port } = line.end;
       const answer = await this.#ask("take", "SELECT weir.attend($1::text::integer, $2::text::integer, $3::text::inet, $4::text::integer)::text AS attends", [String(this.#worker), String(pid), address, String(port)]);
       this.#attends = answer[0]!.attends === "true";
+      if (this.#attends) this.#feed?.shorten(undefined);
     } else if (this.#attends) {
       await this.#ask("take", "SELECT fenced::text FROM weir.heartbeat($1::text::integer)", [String(this.#worker)]);
     }
@@ -201,7 +204,10 @@ export class SqlLink implements Link {
   async #line(name: string): Promise<Line> {
     let line = this.#lines.get(name);
     if (line === undefined) {
-      line = await this.#dial();
+      line = await this.#dial().catch((error: unknown) => {
+        if (name === "take" && down(error)) this.#feed?.shorten(undefined);
+        throw error;
+      });
       this.#lines.set(name, line);
       if (name === "take") {
         this.#beatAt = 0;
@@ -211,9 +217,14 @@ export class SqlLink implements Link {
     return line;
   }
 
+  /** Gives a session up. If it stood for the worker, others get the jobs soon, unless another one does. */
   #hangUp(name: string): void {
-    this.#lines.get(name)?.close(true);
+    const line = this.#lines.get(name);
+    line?.close(true);
     this.#lines.delete(name);
+    if (name !== "take" || !this.#attends) return;
+    this.#attends = false;
+    if (this.#worker !== undefined && !this.#lapsed) this.#feed?.shorten((line?.endedAt ?? Date.now()) + HASTE * 1000);
   }
 
   /** Runs a statement in a session, which is given up unless the database answers in time. */
@@ -247,6 +258,12 @@ function some(room: ReadonlyMap<string, number>): boolean {
 function enough(room: ReadonlyMap<string, number>, feed: Feed): boolean {
   for (const [queue, n] of room) if (n > 0 && n >= feed.queues.get(queue)! / 4) return true;
   return false;
+}
+
+/** Reports whether the server has no use for connections: none listens, or it starts, stops or is full. Then nobody is fenced for the want of one. */
+function down(error: unknown): boolean {
+  const code = (error as { code?: unknown } | undefined)?.code;
+  return typeof code === "string" && (code === "ECONNREFUSED" || /^(57P|53)/.test(code));
 }
 
 /** Reports whether an error will not go away: a privilege, the schema or the configuration is missing. */

@@ -26,11 +26,39 @@ export interface Gap {
   reason: "truncated" | "slow" | "unknown";
 }
 
+/** A user on a channel, and what the user's token says that others may know. */
+export interface Member {
+  user: string;
+  info?: unknown;
+}
+
+/** Who has joined and left a channel since the last one, and how many are there now. After very many changes it has only the count. */
+export interface Presence {
+  type: "presence";
+  channel: string;
+  joined: Member[];
+  left: string[];
+  count: number;
+}
+
+/** Members of a channel, by name, up to 1,000, and the count of all. `next`: pass it as `after` for more. */
+export interface Members {
+  users: Member[];
+  count: number;
+  next?: string;
+}
+
 export type SubscriptionEvent = Message | Gap;
 
 export interface SubscribeOptions {
   /** A position after which to go on. Default: now. */
   after?: string | undefined;
+  /** Begin with the last messages of each channel and pattern, this many, up to 1,000. Default: none. Not together with `after`. */
+  last?: number;
+  /** Gets these messages, together, instead of the loop. `complete`: there are as many as were asked for, or no older ones. */
+  onHistory?: (messages: Message[], complete: boolean) => void;
+  /** Hear who joins and leaves the channels, as far as they have presence. */
+  presence?: boolean;
   /** Ends the subscription. */
   signal?: AbortSignal;
   /** What to do if the program does not keep up: receive everything all the same (`resume`, the default), or skip to the newest messages with a gap (`skip`). */
@@ -44,16 +72,21 @@ export interface SubscribeOptions {
 }
 
 /** Messages and gaps, in order: `for await (const event of subscription)`. */
-export interface Subscription extends AsyncIterableIterator<SubscriptionEvent> {
+export interface Subscription<Event = SubscriptionEvent> extends AsyncIterableIterator<Event> {
   /** The newest position that was received, also from heartbeats; undefined: none yet. */
   readonly position: string | undefined;
+  /** Asks who is on a channel that has presence. Subscribe with `presence` first: what changes later is in the loop. */
+  members(channel: string, after?: string): Promise<Members>;
 }
+
+type Raw = Message & { payload_base64?: string };
 
 /** What a hub says on a stream. */
 type Said =
-  | (Message & { payload_base64?: string })
+  | Raw
   | Gap
-  | { type: "subscribed" | "heartbeat"; position: string }
+  | Presence
+  | { type: "subscribed" | "heartbeat"; position: string; history?: Raw[]; complete?: boolean }
   | { type: "end"; code: string; error?: string; hint?: string }
   | { type: "error"; code: string; error: string; hint?: string };
 
@@ -62,15 +95,22 @@ const MAX_WAITING = 1000;
 const MAX_WAITING_SIZE = 4_000_000;
 /** A hub says something every 25 seconds. */
 const SILENCE = 60;
+const MAX_LAST = 1000;
 
 /** Subscribes to channels and patterns of a hub. It connects when the first event is asked for, and ends with the loop. */
-export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions = {}): Subscription {
+export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions & { presence: true }): Subscription<SubscriptionEvent | Presence>;
+export function subscribe(hub: string | URL, channels: string | readonly string[], options?: SubscribeOptions & { presence?: false }): Subscription;
+export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions = {}): Subscription<any> {
+  const { last = 0, after } = options;
+  if (!(Number.isInteger(last) && last >= 0 && last <= MAX_LAST)) throw new RangeError(`weir: last is ${last}: begin with 0 to ${MAX_LAST} messages of each channel`);
+  if (last > 0 && after !== undefined) throw new TypeError("weir: a subscription has after, from where it goes on, or last, with which it begins, not both");
   const stream = new Stream(new Hub(hub, options.token), typeof channels === "string" ? [channels] : [...channels], options);
   const iterator = stream.events();
   return {
     get position() {
       return stream.position;
     },
+    members: (channel, after) => stream.members(channel, after),
     next: () => iterator.next(),
     return: () => {
       stream.end();
@@ -104,8 +144,28 @@ class Stream {
     this.#over.abort();
   }
 
-  async *events(): AsyncGenerator<SubscriptionEvent, undefined, undefined> {
-    const { signal, onDisconnect, onSubscribed, WebSocket = globalThis.WebSocket as WebSocketConstructor | undefined } = this.#options;
+  /** Messages, each of which is the position when the program has it. */
+  *#each(messages: readonly Message[]): Generator<Message> {
+    for (const one of messages) {
+      this.position = one.position ?? this.position;
+      yield one;
+      if (this.#over.signal.aborted) return;
+    }
+  }
+
+  /** What goes on where it was does not begin again. */
+  get #last(): number | undefined {
+    return this.position === undefined ? this.#options.last || undefined : undefined;
+  }
+
+  async members(channel: string, after?: string): Promise<Members> {
+    const asked = new URLSearchParams({ channel, ...(after !== undefined && { after }) });
+    const { users, count, next } = (await this.#hub.call("GET", `/v1/presence?${asked}`)) as Members;
+    return { users, count, ...(next && { next }) };
+  }
+
+  async *events(): AsyncGenerator<SubscriptionEvent | Presence, undefined, undefined> {
+    const { signal, onDisconnect, onHistory, onSubscribed, WebSocket = globalThis.WebSocket as WebSocketConstructor | undefined } = this.#options;
     const stop = () => this.end();
     if (signal?.aborted) return;
     signal?.addEventListener("abort", stop);
@@ -121,12 +181,22 @@ class Stream {
           for await (const said of WebSocket ? this.#socket(WebSocket, token) : this.#fetched(token)) {
             if (over.aborted) return;
             if (said.type === "error" || said.type === "end") throw new WeirError(said.error ?? `the hub has ended the stream (${said.code})`, said.code, said.hint);
-            // The position is where to go on when the program has this event.
-            this.position = (said.type === "gap" ? said.to : said.position) ?? this.position;
             if (said.type === "subscribed") {
               opened = true;
               backoff.reset();
+              const resumed = this.position !== undefined;
+              const history = (said.history ?? []).map(message);
+              if (onHistory && said.history) onHistory(history, said.complete === true);
+              else yield* this.#each(history);
+              if (over.aborted) return;
+              if (!resumed) this.position = said.position; // one that goes on where it was is there still
               onSubscribed?.(said.position);
+              continue;
+            }
+            // The position is where to go on when the program has this event.
+            if (said.type !== "presence") this.position = (said.type === "gap" ? said.to : said.position) ?? this.position;
+            if (said.type === "presence") {
+              yield { type: "presence", channel: said.channel, joined: said.joined ?? [], left: said.left ?? [], count: said.count };
             } else if (said.type === "message") {
               yield message(said);
             } else if (said.type === "gap") {
@@ -168,7 +238,7 @@ class Stream {
       url,
       "weir.v1",
       token,
-      (socket: WebSocketLike) => socket.send(JSON.stringify({ type: "subscribe", channels: this.#channels, position: this.position })),
+      (socket: WebSocketLike) => socket.send(JSON.stringify({ type: "subscribe", channels: this.#channels, position: this.position, last: this.#last, presence: this.#options.presence })),
       (said: Said) => {
         heardAt = Date.now();
         if (full) return; // it will come again
@@ -223,12 +293,14 @@ class Stream {
     const url = new URL("/v1/events", this.#hub.url);
     for (const channel of this.#channels) url.searchParams.append("channel", channel);
     if (this.position !== undefined) url.searchParams.set("position", this.position);
+    if (this.#last !== undefined) url.searchParams.set("last", String(this.#last));
+    if (this.#options.presence) url.searchParams.set("presence", "true");
     if (this.#options.slow === "skip") url.searchParams.set("slow", "skip");
     yield* events(url, token, SILENCE, this.#over.signal) as AsyncGenerator<Said>;
   }
 }
 
-function message({ type, channel, payload, payload_base64, position }: Message & { payload_base64?: string }): Message {
+function message({ type, channel, payload, payload_base64, position }: Raw): Message {
   const said: Message = { type, channel, payload: payload ?? "" };
   if (position !== undefined) said.position = position;
   if (payload_base64 !== undefined) said.bytes = Uint8Array.from(atob(payload_base64), (c) => c.charCodeAt(0));

@@ -1,7 +1,7 @@
 import { Attempt, type Context } from "./attempt.js";
 import { Interrupted } from "./errors.js";
 import { type Cancel, type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
-import { Backoff, Bell, sleep } from "./time.js";
+import { Backoff, Bell, HASTE, sleep } from "./time.js";
 
 /** A handler with all that is known of its kind. */
 export interface Runnable {
@@ -45,6 +45,8 @@ export class Worker implements Feed {
   readonly #ended = new Bell(); // there are ends to record
   readonly #recorded = new Bell();
   #lapse: ReturnType<typeof setTimeout> | undefined;
+  #lease: { sentAt: number; seconds: number } | undefined; // when it was renewed last
+  #soon: number | undefined; // when others may get the attempts because what stood for the worker has ended
   #reporting: Promise<void> = Promise.resolve();
   #started = false;
   watch: (() => void) | undefined;
@@ -180,21 +182,38 @@ export class Worker implements Feed {
   }
 
   renewed(sentAt: number, lease: number): void {
-    clearTimeout(this.#lapse);
     if (this.over) return;
     if (!this.#started) {
       this.#started = true;
       this.#config.onStart();
     }
+    this.#lease = { sentAt, seconds: lease };
+    if (this.#soon !== undefined) this.#soon = Math.max(this.#soon, sentAt + HASTE * 1000);
+    this.#watch();
+  }
+
+  shorten(until: number | undefined): void {
+    this.#soon = until;
+    if (!this.over) this.#watch();
+  }
+
+  /** Waits for the end of the lease. */
+  #watch(): void {
+    clearTimeout(this.#lapse);
+    if (this.#lease === undefined) return;
+    const end = this.#lease.sentAt + this.#lease.seconds * 1000 * this.#link.patience();
     this.#lapse = setTimeout(() => {
+      this.#lease = this.#soon = undefined;
       for (const attempt of this.#attempts.values()) {
         if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
       }
       this.#link.lapse();
-    }, sentAt + lease * 1000 * this.#link.patience() - Date.now());
+    }, Math.min(end, this.#soon ?? Infinity) - Date.now());
   }
 
   fenced(): void {
+    clearTimeout(this.#lapse);
+    this.#lease = this.#soon = undefined;
     for (const attempt of this.#attempts.values()) this.#lose(attempt, "the worker was silent for too long, so others get its jobs");
     this.#ends = [];
     this.#recorded.ring();

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { type Context, defineJobs, Final, Interrupted, payload, RetryIn, Snooze, Weir, WeirError, type WorkOptions } from "@weir-pg/client";
+import { type Context, defineJobs, Final, Interrupted, payload, type Presence, RetryIn, Snooze, Weir, WeirError, type WorkOptions } from "@weir-pg/client";
 import WebSocket from "ws";
-import { hubUrl, pool as makePool, until } from "./server.js";
+import { hubUrl, pool as makePool, tokenFor, tokenHubUrl, until } from "./server.js";
 
 const pool = makePool();
 after(() => pool.end());
@@ -157,6 +157,56 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
         assert.deepEqual([event.type, event.type === "gap" && event.reason], ["gap", "unknown"]);
         break;
       }
+    });
+
+    test("a subscription begins with the last messages, and goes on after them", async () => {
+      const stop = new AbortController();
+      const channels = [0, 1].map((n) => `${name}.last.${n}`.replaceAll(" ", "-"));
+      for (let n = 0; n < 5; n++) await weir.publish(channels[n % 2]!, String(n));
+      const take = async (subscription: ReturnType<typeof weir.subscribe>, n: number) => {
+        const taken: string[] = [];
+        for await (const event of subscription) if (event.type === "message" && taken.push(event.payload) === n) return taken;
+        return taken;
+      };
+      let history: unknown[] = [];
+      const subscribed = resolvers();
+      const together = weir.subscribe(channels, { last: 2, signal: stop.signal, onHistory: (messages, complete) => (history = [messages.map(({ payload }) => payload), complete]), onSubscribed: () => subscribed.resolve(undefined) });
+      const next = together.next();
+      await subscribed.promise;
+      assert.deepEqual(history, [["1", "2", "3", "4"], true]);
+      const begun = resolvers();
+      const all = take(weir.subscribe(channels, { last: 2, signal: stop.signal, onSubscribed: () => begun.resolve(undefined) }), 5);
+      await begun.promise;
+      const position = together.position!;
+      await weir.publish(channels[0]!, "5");
+      assert.equal(((await next).value as { payload: string }).payload, "5");
+      assert.deepEqual(await all, ["1", "2", "3", "4", "5"]);
+      assert.deepEqual(await take(weir.subscribe(channels, { after: position }), 1), ["5"]);
+      stop.abort();
+      assert.throws(() => weir.subscribe(channels, { last: 2, after: position }), /not both/);
+      assert.throws(() => weir.subscribe(channels, { last: 1001 }), /last is 1001/);
+    });
+
+    test("a subscription hears who joins and leaves", async () => {
+      const room = `room.${name}`.replaceAll(" ", "-");
+      const subscribe = (user: string) => new Weir({ hub: tokenHubUrl(), token: () => tokenFor(user), ...options }).subscribe(room, { presence: true });
+      const [ada, bob] = [subscribe("ada"), subscribe("bob")];
+      const hear = async (holds: (change: Presence) => boolean) => {
+        for (;;) {
+          const { value } = await ada.next();
+          if (value?.type === "presence" && holds(value)) return;
+        }
+      };
+      const first = hear(({ channel, joined }) => channel === room && joined.some(({ user, info }) => user === "bob" && (info as { is: string }).is === "bob"));
+      const waiting = bob.next();
+      await first;
+      assert.deepEqual(await ada.members(room), { users: [{ user: "ada", info: { is: "ada" } }, { user: "bob", info: { is: "bob" } }], count: 2 });
+      assert.deepEqual((await ada.members(room, "ada")).users.map(({ user }) => user), ["bob"]);
+      await bob.return?.();
+      await waiting;
+      await hear(({ left, count }) => left.includes("bob") && count === 1);
+      await assert.rejects(ada.members("other"), /has no presence/);
+      await ada.return?.();
     });
 
     test("what the hub refuses is an error at once, and is not tried again", async () => {

@@ -10,7 +10,7 @@ import { drizzle } from "drizzle-orm/node-postgres";
 import { Kysely, PostgresDialect } from "kysely";
 import postgres from "postgres";
 import { PrismaClient } from "./prisma/generated/client.js";
-import { databaseUrl, hubUrl, pool as makePool, until } from "./server.js";
+import { databaseUrl, hubUrl, pool as makePool, tokenFor, tokenHubUrl, until } from "./server.js";
 
 const pool = makePool();
 const sql = postgres(databaseUrl, { onnotice: () => {} });
@@ -144,8 +144,18 @@ test("publish, and subscribe", () =>
     });
   }));
 
+test("begin with the last messages, and hear who is there", () => {
+  given.weir = new Weir({ hub: tokenHubUrl(), token: tokenFor("ada") });
+  return untilShutdown(11, async () => {
+    await until("a message is shown", async () => {
+      await weir.publish("room.7", "hello");
+      return shown.includes("room.7: hello");
+    });
+  }).finally(() => (given.weir = weir));
+});
+
 test("subscribe in a page", async () => {
-  void example(11); // for ever
+  void example(12); // for ever
   await until("a message is shown", async () => {
     await weir.publish("orders.7", "for the page");
     return shown.includes("orders.7: for the page");
@@ -158,5 +168,5 @@ test("webhooks", async () => {
   const [id, at, body] = ["job_1", String(Math.floor(Date.now() / 1000)), '{"id": 1}'];
   const signature = createHmac("sha256", "a secret").update(`${id}.${at}.${body}`).digest("base64");
   given.request = new Request(hubUrl(), { method: "POST", body, headers: { "webhook-id": id, "webhook-timestamp": at, "webhook-signature": `v1,${signature}` } });
-  await example(12);
+  await example(13);
 });

@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { type AddressInfo, createServer, Socket } from "node:net";
 import { after, test } from "node:test";
 import { type Context, defineJobs, Final, Interrupted, payload, Release, RetryIn, Snooze, Weir } from "@weir-pg/client";
+import pg from "pg";
 import postgres from "postgres";
 import { z } from "zod";
 import { bouncerUrl, databaseUrl, pool as makePool, until } from "./server.js";
@@ -230,6 +233,44 @@ test("a worker goes on after its sessions were ended, and runs no job twice for 
     }
     for (const id of ids) await ended(id, "completed");
   });
+});
+
+test("jobs are interrupted, long before the lease is over, if nothing can replace the session that stood for their worker", async () => {
+  const reasons: string[] = [];
+  let silent = false;
+  const deaf = createServer(() => {}).listen(0, "127.0.0.1"); // the network between this worker and the server, which is silent for a while
+  await once(deaf, "listening");
+  class Connection extends Socket {
+    override connect(...args: any[]): this {
+      return super.connect(...((silent ? [(deaf.address() as AddressInfo).port, "127.0.0.1"] : args) as [number, string]));
+    }
+  }
+  const url = new URL(databaseUrl);
+  url.searchParams.set("application_name", "cut off");
+  const own = new pg.Pool({ connectionString: url.href, max: 2, stream: () => new Connection() });
+  own.on("error", () => {});
+  const attended = () => pool.query("SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND classid = 1464158554 AND granted AND application_name = 'cut off'");
+  const handler: Handler = (_, { signal }) =>
+    new Promise<void>((resolve, reject) => {
+      if (reasons.length > 0) return resolve();
+      signal.addEventListener("abort", () => (reasons.push((signal.reason as Interrupted).why), reject(signal.reason)));
+    });
+  await using(worker(handler, { client: new Weir({ sql: own, jobs }), lease: 300 }), async ({ queue }) => {
+    const { id } = await weir.enqueue("job", {}, { queue });
+    await ended(id, "running");
+    await until("a session stands for the worker", async () => (await attended()).rowCount);
+    await pool.query("SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND classid = 1464158554 AND application_name = 'cut off'");
+    await until("another session stands for the worker", async () => (await attended()).rowCount);
+    assert.deepEqual(reasons, []);
+    silent = true;
+    await pool.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut off'");
+    await until("the job is interrupted", () => reasons.length > 0);
+    silent = false;
+    assert.deepEqual(reasons, ["lost"]);
+    await ended(id, "completed");
+  });
+  await own.end();
+  deaf.close();
 });
 
 test("a worker that was fenced starts again, and its jobs are interrupted as lost", async () => {

@@ -15,9 +15,10 @@ weir-py work module:app -q mail=8
 from .app import Weir
 from .errors import Fail, HubError, Invalid, Lost, RetryAfter, Snooze, Unsupported, WeirError
 from .job import Job, current_job
+from .messages import Gap, History, Member, Members, Message, Presence
 from .operations import Enqueued, JobInfo, NewJob
 from .options import Retry, Unique
-from .subscribe import Gap, Message, Subscription, subscribe
+from .subscribe import Subscription, subscribe
 from .task import Task
 from .worker import Worker
 
@@ -25,13 +26,17 @@ __all__ = [
     "Enqueued",
     "Fail",
     "Gap",
+    "History",
     "HubError",
     "Invalid",
     "Job",
     "JobInfo",
     "Lost",
+    "Member",
+    "Members",
     "Message",
     "NewJob",
+    "Presence",
     "Retry",
     "RetryAfter",
     "Snooze",

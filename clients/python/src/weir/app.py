@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import operations, text
 from .args import result_to_json
@@ -21,6 +21,7 @@ from .task import Handler, Task, kind_of
 
 if TYPE_CHECKING:
     from .calls import AsyncPlace, SyncPlace
+    from .messages import Gap, Message, Presence
     from .pool import Pool
     from .subscribe import Subscription
     from .worker import Worker
@@ -217,13 +218,24 @@ class Weir:
         """Says that no further jobs are added to a flow, except by its members."""
         return execute(place, operations.seal(flow))
 
-    def subscribe(self, *channels: str, position: str | None = None, skip_if_slow: bool = False) -> Subscription:
-        """Receives the messages of channels and patterns from the hub."""
+    @overload
+    def subscribe(
+        self, *channels: str, position: str | None = None, last: int = 0, presence: Literal[False] = False, skip_if_slow: bool = False
+    ) -> Subscription[Message | Gap]: ...
+    @overload
+    def subscribe(
+        self, *channels: str, position: str | None = None, last: int = 0, presence: bool, skip_if_slow: bool = False
+    ) -> Subscription[Message | Gap | Presence]: ...
+    def subscribe(self, *channels: str, position: str | None = None, last: int = 0, presence: bool = False, skip_if_slow: bool = False) -> Any:
+        """Receives the messages of channels and patterns from the hub.
+
+        `last`: begin with so many of the last messages of each, in `history`. `presence`: hear who joins and leaves.
+        """
         from .subscribe import Subscription
 
         if self.hub is None:
             raise Unsupported("to subscribe, an app needs a hub: pass hub= besides the database")
-        return Subscription(self.hub, channels, token=self.token, position=position, skip_if_slow=skip_if_slow)
+        return Subscription(self.hub, channels, token=self.token, position=position, last=last, presence=presence, skip_if_slow=skip_if_slow)
 
     # Work.
 

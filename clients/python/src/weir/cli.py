@@ -169,8 +169,15 @@ def enqueue(given: argparse.Namespace) -> int:
         priority=given.priority,
         max_attempts=task.options.max_attempts if task else None,
     )
-    with contextlib.closing(app.sync):
-        print(app.enqueue(app.sync, job).id)
+    database = app.database
+    if database is None:
+        with contextlib.closing(app.sync):
+            print(app.enqueue(app.sync, job).id)
+        return 0
+    from .pool import connect
+
+    with connect(database) as conn:  # a pool would try again and again what is refused
+        print(app.enqueue(conn, job).id)
     return 0
 
 

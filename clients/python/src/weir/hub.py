@@ -85,9 +85,15 @@ class Hub:
     async def request(self, request: Request[T]) -> T:
         """Sends it, and reads the answer."""
         sent = _sent(request, await bearer(self._token))
+        is_new = False
         for pause in [*_pauses(request), None]:
             try:
-                return _read(request, await self._client.request(**sent))
+                response = await self._client.request(**sent)
+                if response.status_code == 401 and callable(self._token) and not is_new:
+                    is_new = True
+                    sent["headers"].update(await bearer(self._token))
+                    response = await self._client.request(**sent)
+                return _read(request, response)
             except _httpx().TransportError as e:
                 error = HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}")
             except HubError as e:
@@ -111,13 +117,16 @@ class SyncHub:
 
     def request(self, request: Request[T]) -> T:
         """Sends it, and reads the answer."""
-        found: Any = self._token() if callable(self._token) else self._token
-        if inspect.isawaitable(found):
-            raise Invalid("the function that returns the token is async: app.sync needs one that is not")
-        sent = _sent(request, {"Authorization": f"Bearer {found}"} if found else {})
+        sent = _sent(request, self._bearer())
+        is_new = False
         for pause in [*_pauses(request), None]:
             try:
-                return _read(request, self._client.request(**sent))
+                response = self._client.request(**sent)
+                if response.status_code == 401 and callable(self._token) and not is_new:
+                    is_new = True
+                    sent["headers"].update(self._bearer())
+                    response = self._client.request(**sent)
+                return _read(request, response)
             except _httpx().TransportError as e:
                 error = HubError(0, "unavailable", f"{request.method} {self._client.base_url}{request.path}: {e or type(e).__name__}")
             except HubError as e:
@@ -126,6 +135,12 @@ class SyncHub:
                 break
             time.sleep(pause)
         raise error
+
+    def _bearer(self) -> dict[str, str]:
+        found: Any = self._token() if callable(self._token) else self._token
+        if inspect.isawaitable(found):
+            raise Invalid("the function that returns the token is async: app.sync needs one that is not")
+        return {"Authorization": f"Bearer {found}"} if found else {}
 
     def close(self) -> None:
         """Closes the connections."""

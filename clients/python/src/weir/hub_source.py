@@ -16,8 +16,8 @@ from .errors import HubError
 from .job import Job, Reason
 from .operations import moment
 from .runner import Runner
-from .subscribe import FINAL, open_socket
 from .text import compact
+from .web_socket import is_final, open_socket, read
 
 if TYPE_CHECKING:
     from .app import Token
@@ -60,14 +60,14 @@ class HubSource:
             while not runner.is_done():
                 if reader is None or reader.done():
                     if reader is not None:
-                        self._lost_session(reader)
+                        await self._lost_session(reader)
                         reader = None
                     try:
                         await self._open()
                         reader = asyncio.create_task(self._read_all(), name="weir read")
                         pause = 0.1
                     except HubError as e:
-                        if e.code in FINAL:
+                        if is_final(e, self._token):
                             raise
                         log.warning("%s", e)
                     except (OSError, EOFError, asyncio.TimeoutError) as e:
@@ -145,11 +145,11 @@ class HubSource:
             if self._worker is not None:
                 hello["worker"] = self._worker
             await socket.send(json.dumps(hello))
-            frame = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
-            if frame["type"] == "error":
+            frame = read(await asyncio.wait_for(socket.recv(), PATIENCE))
+            if frame.get("type") == "error":
                 raise HubError(0, frame.get("code", ""), frame.get("error", ""), frame.get("hint"))
-            if frame["type"] != "opened":
-                raise EOFError(f"the hub answered {frame['type']!r} to open")
+            if frame.get("type") != "opened":
+                raise EOFError(f"the hub answered {frame.get('type')!r} to open")
         except BaseException as e:
             await socket.close()
             if _is_closed(e):
@@ -163,12 +163,12 @@ class HubSource:
         runner.ended.set()  # what was not recorded before
         log.info("worker %s (%s) works %s over %s", self._worker, self._name, ", ".join(runner.lanes), self._url)
 
-    def _lost_session(self, reader: asyncio.Task[None]) -> None:
-        self._socket = None
+    async def _lost_session(self, reader: asyncio.Task[None]) -> None:
+        socket, self._socket = self._socket, None
         error = reader.exception() if not reader.cancelled() else None
-        if isinstance(error, HubError) and error.code in FINAL:
+        if isinstance(error, HubError) and is_final(error, self._token):
             raise error
-        if error is not None and not _is_closed(error) and not isinstance(error, (OSError, asyncio.TimeoutError)):
+        if error is not None and not _is_closed(error) and not isinstance(error, (HubError, OSError, EOFError, asyncio.TimeoutError)):
             raise error
         if not self._is_quiet:
             log.warning("the session with the hub has ended, and is opened again: %s", error)
@@ -176,20 +176,23 @@ class HubSource:
             if not answer.done():
                 answer.set_exception(EOFError("the session has ended"))
         self._asked.clear()
+        if isinstance(error, (HubError, EOFError)):  # the connection has not ended; what is wrong may come again and again
+            await socket.close()
+            await self._sleep(random.uniform(0.5, 1))
 
     async def _read_all(self) -> None:
         while True:
-            frame = json.loads(await self._socket.recv())
+            frame = read(await self._socket.recv())
             self._seen = time.monotonic()
-            read: Callable[[dict[str, Any]], None] | None = {
+            heard: Callable[[dict[str, Any]], None] | None = {
                 "jobs": self._jobs,
                 "cancel": self._cancel,
                 "quiet": self._quiet,
                 "error": self._error,
-            }.get(frame["type"])
-            if read is not None:
-                read(frame)
-            elif (answer := self._asked.pop(frame.get("id"), None)) is not None and not answer.done():
+            }.get(frame.get("type", ""))
+            if heard is not None:
+                heard(frame)
+            elif (answer := self._asked.pop(frame.get("id", 0), None)) is not None and not answer.done():
                 answer.set_result(frame)
 
     def _jobs(self, frame: dict[str, Any]) -> None:

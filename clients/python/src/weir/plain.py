@@ -34,7 +34,9 @@ def to_json(value: Any) -> Any:
         return {str(to_json(k)): to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [to_json(v) for v in value]
-    raise Invalid(f"a {type(value).__qualname__} has no form in JSON: pass what it is made of, or install pydantic and use a model")
+    raise Invalid(
+        f"a {type(value).__qualname__} has no form in JSON: pass a dataclass or what it is made of, or use a model: pip install 'weir-pg[pydantic]'"
+    )
 
 
 def _moment(value: Any) -> datetime:
@@ -81,6 +83,10 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
         if value not in of:
             raise Invalid(f"{where} is {value!r}, want one of {of!r}")
         return value
+    if isinstance(wanted, typing.NewType):
+        return from_json(value, wanted.__supertype__, where)
+    if typing.is_typeddict(wanted):
+        return _typed_dict(value, wanted, where)
     if isinstance(wanted, type) and not origin:
         return _plain(value, wanted, where)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -120,7 +126,18 @@ def _plain(value: Any, wanted: type, where: str) -> Any:
         raise Invalid(f"{where} is {value!r}, want {wanted.__name__}")
     if wanted in (tuple, set, frozenset):
         return wanted(value)
-    return value
+    if isinstance(value, wanted):
+        return value
+    raise Invalid(f"{where} is {value!r}, want {_name(wanted)}: make it a dataclass, or use a model: pip install 'weir-pg[pydantic]'")
+
+
+def _typed_dict(value: Any, wanted: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{where} is {value!r}, want an object for {_name(wanted)}")
+    if lacking := sorted(wanted.__required_keys__ - set(value)):
+        raise Invalid(f"{where} lacks {lacking[0]!r}, which {_name(wanted)} needs")
+    hints = typing.get_type_hints(wanted)
+    return {k: from_json(v, hints.get(k, Any), f"{where}.{k}") for k, v in value.items()}
 
 
 def dataclass_from(value: Any, wanted: Any, where: str) -> Any:

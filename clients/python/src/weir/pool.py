@@ -95,6 +95,16 @@ def _psycopg_pool() -> Any:
     return psycopg_pool
 
 
+def connect(database: str) -> Any:
+    """A single connection of psycopg, which fails at once if the server refuses it."""
+    _psycopg_pool()  # says what to install
+    import psycopg
+
+    from .line import options, with_name
+
+    return psycopg.connect(with_name(database), **options(30))
+
+
 def _how(database: str, size: int) -> dict[str, Any]:
     from .line import options, with_name
 
