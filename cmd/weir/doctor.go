@@ -194,7 +194,7 @@ func printReport(w io.Writer, r doctor.Report) error {
 		p.line("Database %s, as %s: connections are refused", r.Server.Database, r.Server.User)
 	} else {
 		p.line("PostgreSQL %s, database %s, as %s (%s): %s in %.0f s; %s",
-			r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r.Waits))
+			r.Server.Version, r.Server.Database, r.Server.User, r.Server.Rights, plural(r.Samples, "sample"), r.Seconds, lossText(r))
 	}
 	switch {
 	case len(r.Findings) == 0 && r.Incomplete:
@@ -221,8 +221,12 @@ func printReport(w io.Writer, r doctor.Report) error {
 }
 
 // lossText describes how many sessions wait, and for what.
-func lossText(w doctor.Waits) string {
+func lossText(r doctor.Report) string {
+	w := r.Waits
 	class, rate := w.Dominant()
+	if w.Lost() < 0.05 && r.Incomplete && r.Server.Rights == "limited" {
+		return "no session is seen waiting, but of other roles only waits for locks are seen"
+	}
 	if w.Lost() < 0.05 {
 		return "no session is waiting"
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
@@ -13,6 +14,7 @@ import (
 // blocker is a session or prepared transaction for which others wait.
 type blocker struct {
 	PID         uint32 // 0: a prepared transaction
+	Kind        string // client backend, walsender, …
 	Application string
 	State, Wait string
 	Age, Idle   float64 // of its transaction; in its state
@@ -26,7 +28,7 @@ const seeBlockers = `SELECT pid, pg_blocking_pids(pid), wait_event_type, wait_ev
 const maxBlocked = 30
 
 const blockersSQL = `
-SELECT w.pid, b.pid, coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.wait_event_type || ':' || a.wait_event, ''),
+SELECT w.pid, b.pid, coalesce(a.backend_type, ''), coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.wait_event_type || ':' || a.wait_event, ''),
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8,
        coalesce(left(a.query, $2), '')
 FROM unnest($1::integer[]) w(pid) CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
@@ -35,10 +37,10 @@ LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(b.pid) s WHERE b.pid <> 
 // blockers returns what the waiting sessions wait for now, and of these only those that wait for nobody themselves, most blocking first.
 func (l *inspection) blockers(ctx context.Context, waiting []uint32) ([]blocker, error) {
 	type row struct {
-		Waits, PID               int32
-		Application, State, Wait string
-		Age, Idle                float64
-		Query                    string `text:"statement"`
+		Waits, PID                     int32
+		Kind, Application, State, Wait string
+		Age, Idle                      float64
+		Query                          string `text:"statement"`
 	}
 	pids := make([]int32, 0, maxBlocked)
 	for _, pid := range waiting[:min(len(waiting), maxBlocked)] {
@@ -59,7 +61,7 @@ func (l *inspection) blockers(ctx context.Context, waiting []uint32) ([]blocker,
 		}
 		b, known := roots[r.PID]
 		if !known {
-			b = blocker{uint32(r.PID), r.Application, r.State, r.Wait, r.Age, r.Idle, r.Query, 0}
+			b = blocker{uint32(r.PID), r.Kind, r.Application, r.State, r.Wait, r.Age, r.Idle, r.Query, 0}
 		}
 		b.blocks++
 		roots[r.PID] = b
@@ -82,11 +84,14 @@ func (b blocker) text() string {
 
 // end says how to end what a blocker holds.
 func (b blocker) end() string {
+	leave := horizon.Leave(b.Kind, b.Application, b.Query)
 	switch {
 	case b.PID == 0:
 		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts."
-	case horizon.IsBackup(b.Application):
+	case strings.Contains(leave, "backup"):
 		return fmt.Sprintf("Let the backup of pid %d (%s) end, for which the others wait, or cancel those that wait.", b.PID, b.Application)
+	case leave != "":
+		return fmt.Sprintf("Leave pid %d alone, for which the others wait: it is %s. Let it end, or cancel those that wait.", b.PID, leave)
 	case b.State == "active":
 		return fmt.Sprintf("Cancel the statement that the others wait for, if they are worth more: SELECT pg_cancel_backend(%d).", b.PID)
 	}

@@ -38,6 +38,7 @@ func checks() []check {
 		{"autovacuum", checkAutovacuum, false}, // after the horizon, whose holders explain dead rows
 		{"slots", checkSlots, false},
 		{"wraparound", checkWraparound, false},
+		{"sequences", checkSequences, false},
 		{"scans", checkScans, true},
 		{"deadlocks", checkDeadlocks, false},
 		{"temporary files", checkTempFiles, false},

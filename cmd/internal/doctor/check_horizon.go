@@ -66,8 +66,13 @@ func endOf(l *inspection, p pin) string {
 		return fmt.Sprintf("Start the consumer of the slot %[1]s again, and it advances. Only if that consumer never comes back: "+
 			"SELECT pg_drop_replication_slot('%[2]s'); a standby or subscriber that used it must then be made anew.", p.Name, p.quoted())
 	}
-	if p.Session != nil && horizon.IsBackup(p.Application) {
-		return fmt.Sprintf("Let the backup of pid %d (%s) end: whoever ends its session loses it.", p.PID, p.Application)
+	if p.Session != nil {
+		switch leave := horizon.Leave(p.Session.Backend, p.Application, p.Query); {
+		case strings.HasPrefix(leave, "a server process"):
+			return fmt.Sprintf("Let pid %d end: it is %s.", p.PID, leave)
+		case leave != "":
+			return fmt.Sprintf("Let the backup of pid %d (%s) end: whoever ends its session loses it.", p.PID, p.Application)
+		}
 	}
 	return capitalize(fmt.Sprintf(endPin[p.Kind], p.quoted())) + "."
 }

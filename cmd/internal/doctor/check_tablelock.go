@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 
 	"github.com/weir-pg/weir/cmd/internal/horizon"
@@ -109,19 +110,21 @@ func endHolder(ctx context.Context, l *inspection, relation, holder, wanting uin
 	if holder == 0 {
 		return endPrepared(ctx, l, "relation", relation, 0)
 	}
-	type row struct{ Kind, Application string }
-	rows, err := list[row](ctx, l.session, `SELECT coalesce(a.backend_type, ''), coalesce(a.application_name, '') FROM pg_stat_get_activity($1) a`, int32(holder))
+	type row struct {
+		Kind, Application string
+		Query             string `text:"statement"`
+	}
+	rows, err := list[row](ctx, l.session, `SELECT coalesce(a.backend_type, ''), coalesce(a.application_name, ''), coalesce(left(a.query, 300), '') FROM pg_stat_get_activity($1) a`, int32(holder))
 	if err != nil {
 		return "", fmt.Errorf("who holds the table: %w", err)
 	}
-	is := ""
+	is, vacuum := "", false
 	for _, r := range rows {
-		switch {
-		case horizon.IsBackup(r.Application):
-			is = "a backup (" + r.Application + ")"
-		case r.Kind != "" && r.Kind != "client backend" && r.Kind != "parallel worker":
-			is = "a server process (" + r.Kind + ")"
-		}
+		is, vacuum = horizon.Leave(r.Kind, r.Application, r.Query), vacuums.MatchString(r.Query)
+	}
+	if is == "" && vacuum {
+		return fmt.Sprintf("Cancel the session that wants the table for itself, and retry once the VACUUM of pid %d has ended (pg_stat_progress_vacuum shows how far it is): SELECT pg_cancel_backend(%d). "+
+			"Or cancel the VACUUM: most of what it has done stays, and the next one does the rest: SELECT pg_cancel_backend(%d).", holder, wanting, holder), nil
 	}
 	if is != "" {
 		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. Cancel the session that wants the table for itself, and retry once it has ended: SELECT pg_cancel_backend(%d).",
@@ -130,6 +133,9 @@ func endHolder(ctx context.Context, l *inspection, relation, holder, wanting uin
 	return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself: SELECT pg_cancel_backend(%d).",
 		holder, wanting), nil
 }
+
+// vacuums matches a VACUUM that somebody runs: it lets reads and writes pass, but not an ALTER TABLE, behind which they wait.
+var vacuums = regexp.MustCompile(`(?i)^\s*vacuum\b`)
 
 // strength orders the lock modes of tables.
 func strength(mode string) int {

@@ -31,6 +31,7 @@ const (
 	ConnectionsExhausted   Code = "connections-exhausted"
 	SlotHoldsWAL           Code = "slot-holds-wal"
 	WraparoundNear         Code = "wraparound-near"
+	SequenceNearEnd        Code = "sequence-near-end"
 	AutovacuumBehind       Code = "autovacuum-behind"
 	ConnectionChurn        Code = "connection-churn"
 	ParallelChurn          Code = "parallel-churn"
@@ -47,7 +48,7 @@ func Codes() []Code {
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
 		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow, KindUnknown,
 		SyncReplicationStalled, AdvisoryLock, LockManager, WaitsUnexplained,
-		IdleBlocker, ConnectionsExhausted, SlotHoldsWAL, WraparoundNear, AutovacuumBehind, ConnectionChurn, ParallelChurn, TableScanned, Deadlocks,
+		IdleBlocker, ConnectionsExhausted, SlotHoldsWAL, WraparoundNear, SequenceNearEnd, AutovacuumBehind, ConnectionChurn, ParallelChurn, TableScanned, Deadlocks,
 		TempFiles, CheckpointsForced, SubtransactionOverflow,
 	}
 }

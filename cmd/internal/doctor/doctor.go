@@ -346,6 +346,13 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 		report.Unseen = append(report.Unseen, fmt.Sprintf("%s of other roles, and so not judged: %s; it needs pg_monitor", many(hidden, "session"), strings.Join(unjudged, ", ")))
 		report.Incomplete = true
 	}
+	if hidden > 0 {
+		for i := range report.Findings {
+			if f := &report.Findings[i]; f.Lost > 0 {
+				f.add("", "more may be lost: of %s of other roles only waits for locks are seen, and no statements; it needs pg_monitor", many(hidden, "session"))
+			}
+		}
+	}
 	report.Findings = relate(report.Findings)
 	for i := range report.Findings {
 		report.Findings[i].Lost = round(report.Findings[i].Lost)

@@ -251,6 +251,14 @@ func unexplainedLoad(t *testing.T) string {
 	return url
 }
 
+func sequenceLoad(t *testing.T) string {
+	url, conn := serverFor(t, nil)
+	execute(t, conn, "CREATE TABLE ticket (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n int)", "SELECT setval('ticket_id_seq', 1800000000)",
+		"CREATE TABLE visit (id bigserial PRIMARY KEY)", "SELECT setval('visit_id_seq', 4000000000)",
+		"CREATE SEQUENCE number", "CREATE TABLE note (id smallint DEFAULT nextval('number'))", "SELECT setval('number', 26000)") // by the type of its column
+	return url
+}
+
 // weirServer is a server with Weir's schema.
 func weirServer(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()

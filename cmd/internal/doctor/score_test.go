@@ -53,6 +53,7 @@ func scenes() []scene {
 		{"parallel queries of a millisecond", parallelLoad, one(doctor.ParallelChurn), doctor.Info, doctor.PostmasterSaturated, "", false},
 		{"a forgotten slot", slotLoad, one(doctor.SlotHoldsWAL), doctor.Warning, "", "", true},
 		{"a forgotten prepared transaction", wraparoundLoad, one(doctor.WraparoundNear), doctor.Warning, "", "", true},
+		{"an integer column runs out of numbers", sequenceLoad, one(doctor.SequenceNearEnd), doctor.Warning, "", "", true},
 		{"autovacuum is off for a table", autovacuumOffLoad, one(doctor.AutovacuumBehind), doctor.Warning, "", "", false},
 		{"an index is missing", missingIndexLoad, one(doctor.TableScanned), doctor.Warning, "", "", false},
 		{"deadlocks", deadlocksLoad, one(doctor.Deadlocks), doctor.Warning, "", "", true},

@@ -61,6 +61,30 @@ func TestSessionsThatQueueUpForAnAdvisoryLockAreNamed(t *testing.T) {
 	expectFact(t, f, "waiting statements: SELECT pg_advisory_xact_lock(?)")
 }
 
+// TestAVacuumThatHoldsAnAlterUpIsNamed: an ALTER TABLE waits for a VACUUM that somebody has started, and everybody waits behind the ALTER.
+func TestAVacuumThatHoldsAnAlterUpIsNamed(t *testing.T) {
+	t.Parallel()
+	url, conn := serverFor(t, nil)
+	execute(t, conn, "CREATE TABLE stock (id int, text text) WITH (autovacuum_enabled = false)", "INSERT INTO stock SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i", "DELETE FROM stock WHERE id % 2 = 0",
+		"ALTER SYSTEM SET vacuum_cost_delay = 100", "ALTER SYSTEM SET vacuum_cost_limit = 1", "SELECT pg_reload_conf()")
+	vacuum := stand(t, url, "VACUUM stock", "wait_event = 'VacuumDelay'")
+	alter := stand(t, url, "ALTER TABLE stock ADD n int", "wait_event_type = 'Lock'")
+	for range 2 {
+		stand(t, url, "SELECT id FROM stock LIMIT 1", "wait_event_type = 'Lock'")
+	}
+	f := expect(t, examine(t, url, 2*examineFor), doctor.TableLock, doctor.Warning)
+	expectFact(t, f, fmt.Sprintf("pid %d wants AccessExclusiveLock: ALTER TABLE stock ADD n int", alter))
+	expectFact(t, f, fmt.Sprintf("pid %d holds ShareUpdateExclusiveLock", vacuum), "last statement: VACUUM stock")
+	for _, want := range []string{fmt.Sprintf("once the VACUUM of pid %d has ended", vacuum), fmt.Sprintf("SELECT pg_cancel_backend(%d)", alter)} {
+		if !strings.Contains(f.Now, want) {
+			t.Errorf("the fix for now does not say %q: %s", want, f.Now)
+		}
+	}
+	if strings.Contains(f.Now, "terminate") {
+		t.Errorf("the fix for now ends the VACUUM's session: %s", f.Now)
+	}
+}
+
 // TestWhoWaitsToLeadIsNoAlarm: a process that waits for an advisory lock in order to take over loses no time.
 func TestWhoWaitsToLeadIsNoAlarm(t *testing.T) {
 	t.Parallel()

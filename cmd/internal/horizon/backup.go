@@ -15,3 +15,20 @@ func IsBackup(application string) bool {
 	application = strings.ToLower(application)
 	return slices.ContainsFunc(backups, func(name string) bool { return strings.HasPrefix(application, name) })
 }
+
+// Leave says what a session is that nobody should end, or "" for any other: a backup, known by its application's name or by the command that it runs whatever that
+// calls itself, or another process of the server.
+func Leave(backend, application, query string) string {
+	command := strings.ToLower(strings.TrimSpace(query))
+	switch {
+	case backend == "walsender" && strings.HasPrefix(command, "base_backup"):
+		return "a base backup (" + application + ")"
+	case IsBackup(application):
+		return "a backup (" + application + ")"
+	case strings.Contains(command, "pg_backup_start") || strings.Contains(command, "pg_start_backup"):
+		return "a backup in progress (" + application + ")"
+	case backend != "" && backend != "client backend" && backend != "parallel worker":
+		return "a server process (" + backend + ")"
+	}
+	return ""
+}
