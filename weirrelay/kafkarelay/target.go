@@ -68,16 +68,17 @@ func New(c Config) (*Target, error) {
 }
 
 func (t *Target) options() []kgo.Opt {
-	options := slices.Concat([]kgo.Opt{kgo.ClientID("weir"), kgo.MetadataMinAge(250 * time.Millisecond), kgo.DisableClientMetrics()}, t.Options, []kgo.Opt{
+	first := []kgo.Opt{kgo.ClientID("weir"), kgo.MetadataMinAge(250 * time.Millisecond), kgo.DisableClientMetrics()}
+	last := []kgo.Opt{
 		// Requests of our own have the fields of these versions. Later ones name topics by ids.
 		kgo.MaxVersions(kversion.V4_0_0()),
 		// What is written as one is known: so it is known what a broker refuses.
 		kgo.ManualFlushing(), kgo.ProducerBatchMaxBytes(largest), kgo.MaxBufferedRecords(batchAtMost), kgo.RecordDeliveryTimeout(sendTimeout),
-	})
-	if !t.Jobs {
-		options = append(options, kgo.TransactionalID(t.id), kgo.TransactionTimeout(txnTimeout))
 	}
-	return options
+	if !t.Jobs {
+		first, last = append(first, kgo.TransactionTimeout(txnTimeout)), append(last, kgo.TransactionalID(t.id))
+	}
+	return slices.Concat(first, t.Options, last)
 }
 
 // Close closes the connections to Kafka.
@@ -217,7 +218,7 @@ func (t *Target) fail(err error) error {
 	t.Close()
 	for _, fenced := range []error{kerr.ProducerFenced, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.InvalidTxnState} {
 		if errors.Is(err, fenced) && !t.Jobs {
-			return fmt.Errorf("%w: another process sends, or this one has paused for longer than %v: %w", weirrelay.ErrMoved, txnTimeout, err)
+			return fmt.Errorf("%w: another process sends, or this one was paused for so long that Kafka has given its transaction up: %w", weirrelay.ErrMoved, err)
 		}
 	}
 	return err

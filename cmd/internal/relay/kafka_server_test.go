@@ -123,6 +123,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=200
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 log.cleaner.dedupe.buffer.size=2000000

@@ -205,22 +205,68 @@ func (l *line) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestAFencedProcessWritesNothing: one that is paused before it commits, and comes back when another has the relay.
-func TestAFencedProcessWritesNothing(t *testing.T) {
-	t.Parallel()
-	kafka := sharedKafka(t)
-	name := unique("fenced")
-	kafka.createTopic(t, name, 1)
-	paused, resume := make(chan struct{}), make(chan struct{})
+// pausing makes a client pause when it first commits, until resume is closed.
+func pausing() (option kgo.Opt, paused, resume chan struct{}) {
+	paused, resume = make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	older := kafka.target(t, name, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+	return kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return &line{Conn: conn, written: func(key int16) {
 			if key == endTxn {
 				once.Do(func() { close(paused); <-resume })
 			}
 		}}, err
-	}))
+	}), paused, resume
+}
+
+// TestAProcessThatWasPausedForTooLongSendsAgain: Kafka has given its transaction up by then, although no other process has followed it.
+func TestAProcessThatWasPausedForTooLongSendsAgain(t *testing.T) {
+	t.Parallel()
+	kafka := sharedKafka(t)
+	name := unique("paused")
+	kafka.createTopic(t, name, 1)
+	pauses, paused, resume := pausing()
+	target := kafka.target(t, name, pauses, kgo.TransactionTimeout(time.Second))
+	ctx := t.Context()
+	if _, err := target.Begin(ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- target.Send(ctx, made(name, 0, 10)) }() // ends when it is resumed
+	pgtest.Receive(t, paused, "the process commits")
+	c := kafka.consumer(t)
+	pgtest.Eventually(t, func() error {
+		r := kmsg.NewPtrDescribeTransactionsRequest()
+		r.TransactionalIDs = []string{"weir.relay." + name}
+		described, err := r.RequestWith(ctx, c)
+		if err == nil && described.TransactionStates[0].State != "CompleteAbort" {
+			err = fmt.Errorf("the transaction is in the state %s", described.TransactionStates[0].State)
+		}
+		return err
+	})
+	close(resume)
+	if err := pgtest.Receive(t, ended, "the process goes on"); !errors.Is(err, weirrelay.ErrMoved) {
+		t.Errorf("got %v, want %v", err, weirrelay.ErrMoved)
+	}
+	if at, err := target.Begin(ctx, "1.6.0"); err != nil || at != "1.6.0" {
+		t.Errorf("it begins anew at %q, %v", at, err)
+	}
+	if err := target.Send(ctx, made(name, 0, 10)); err != nil {
+		t.Error(err)
+	}
+	if got := values(kafka.read(t, 10, name)); !slices.Equal(got, numbers(10)) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestAFencedProcessWritesNothing: one that is paused before it commits, and comes back when another has the relay.
+func TestAFencedProcessWritesNothing(t *testing.T) {
+	t.Parallel()
+	kafka := sharedKafka(t)
+	name := unique("fenced")
+	kafka.createTopic(t, name, 1)
+	pauses, paused, resume := pausing()
+	older := kafka.target(t, name, pauses)
 	ctx := t.Context()
 	if at, err := older.Begin(ctx, "1.6.0"); err != nil || at != "1.6.0" {
 		t.Fatalf("%q, %v", at, err)
