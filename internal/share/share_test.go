@@ -128,6 +128,7 @@ func (c *counter) add(n int) {
 
 // TestPartsAreFair: of databases with deep backlogs, each gets its part, whoever came first; what they leave, others get; no more run than there are slots, and hardly ever fewer.
 func TestPartsAreFair(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit, end = 24, 2 * time.Minute
 		s, c := New(limit), &counter{}
@@ -176,6 +177,7 @@ func TestPartsAreFair(t *testing.T) {
 
 // TestADatabaseThatCrawlsTakesNothing: claims of one database take five seconds, another's never end; the third does as much as it would alone.
 func TestADatabaseThatCrawlsTakesNothing(t *testing.T) {
+	t.Parallel()
 	done := map[bool]int{}
 	for _, alone := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -208,6 +210,7 @@ func TestADatabaseThatCrawlsTakesNothing(t *testing.T) {
 
 // TestSlotsAreKeptByWhatRuns: whoever leaves keeps the slots of its jobs until they end, and wants no more.
 func TestSlotsAreKeptByWhatRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(4)
 		told := 0
