@@ -22,14 +22,16 @@ const patience = 10 * time.Second
 
 // Jobs implements web.Endpoints.
 type Jobs struct {
-	store   *store.Store
-	gate    *web.Gate
+	store          *store.Store
+	gate           *web.Gate
 	singles, keyed together
 }
 
 // New returns endpoints that use the store, whose role needs weir_work. Its sessions should have UTC as their time zone, in which they write
 // times, and read those that name none.
-func New(s *store.Store) *Jobs { return &Jobs{store: s, singles: together{store: s}, keyed: together{store: s, keyed: true}} }
+func New(s *store.Store) *Jobs {
+	return &Jobs{store: s, singles: together{store: s}, keyed: together{store: s, keyed: true}}
+}
 
 // Register implements web.Endpoints.
 func (j *Jobs) Register(g *web.Gate) {
