@@ -49,6 +49,7 @@ type Member struct {
 	slow     bool      // its last claim has
 	told     time.Time // when it was told of room that it wants, and has not come for yet; zero: it was not
 	isActive bool
+	left     bool // it wants no more, whatever it asks: its last jobs ask when they end
 }
 
 // Join adds a member. more is called, from any goroutine, whenever there may be room for one that got less than it asked for, or whose jobs could not start. It must
@@ -70,6 +71,7 @@ func (s *Slots) locked(f func()) {
 // Leave takes back what the member wants. Its jobs keep their slots until they have ended.
 func (m *Member) Leave() {
 	m.slots.locked(func() {
+		m.left = true
 		delete(m.slots.wanting, m)
 		delete(m.slots.blocked, m)
 		m.count()
@@ -173,7 +175,7 @@ func (m *Member) free() int {
 	s.lendLate()
 	now := time.Now()
 	free := s.limit - s.used
-	if free <= 0 {
+	if free <= 0 || m.left {
 		return 0
 	}
 	active := s.active
@@ -212,7 +214,7 @@ func (s *Slots) lendLate() {
 // wants notes whether the member wants more than it has.
 func (m *Member) wants(more bool) {
 	s := m.slots
-	if more {
+	if more && !m.left {
 		s.wanting[m] = true
 	} else {
 		delete(s.wanting, m)

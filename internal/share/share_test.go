@@ -244,3 +244,34 @@ func TestSlotsAreKeptByWhatRuns(t *testing.T) {
 		}
 	})
 }
+
+// TestWhoHasLeftWantsNothing: the last jobs of a worker that has ended ask for room when they end. That must not make it one of those that share the slots again.
+func TestWhoHasLeftWantsNothing(t *testing.T) {
+	t.Parallel()
+	s := New(2)
+	told := 0
+	m, other := s.Join(func() { told++ }), s.Join(func() {})
+	for _, each := range []*Member{m, other} {
+		if got := each.Reserve(1); got != 1 || !each.Enter() {
+			t.Fatal(got)
+		}
+		each.Settle(1)
+	}
+	m.Leave()
+	m.Ended()
+	if got := other.Reserve(1); got != 1 {
+		t.Fatal(got)
+	}
+	other.Settle(1)
+	if n := m.Free(); n != 0 {
+		t.Errorf("it may reserve %d", n)
+	}
+	other.Dropped(1)
+	other.Ended()
+	if s.active != 0 || len(s.wanting) != 0 || told != 0 {
+		t.Errorf("%d are active, %d want some, and it was told %d times", s.active, len(s.wanting), told)
+	}
+	if n := m.Reserve(1); n != 0 {
+		t.Errorf("it has reserved %d", n)
+	}
+}
