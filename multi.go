@@ -27,8 +27,8 @@ type MultiWorkerConfig struct {
 	Databases func(ctx context.Context) ([]string, error)
 	// RefreshEvery is how often Databases is called; default 15 seconds.
 	RefreshEvery time.Duration
-	// Open returns the client for a database, for example one with codecs or middleware. Its pool is closed when the database is not worked any more. Default: a
-	// pool of up to 4 connections, for handlers, which are closed when they have been idle for a minute.
+	// Open returns the client for a database, for example one with codecs or middleware. Its pool is closed when the database is not worked any more, or can't be,
+	// before Open is called again: return another one each time. Default: a pool of up to 4 connections, for handlers, which are closed when they have been idle for a minute.
 	Open func(ctx context.Context, database string) (*Client, error)
 }
 

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/internal/maintain"
 	"github.com/weir-pg/weir/internal/outage"
@@ -22,9 +25,10 @@ const (
 	pollsOfAll   = 10 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
 	pollAtLeast  = time.Second
-	idleShare    = 10              // so many times less often than a worker alone does, it does chores
+	idleTimes    = 10              // so many times longer are the pauses between chores than those of a worker alone
 	lookAnyway   = 5 * time.Minute // as a safety net
-	startsFor    = 2 * time.Second // a worker counts among those that start
+	startsFor    = 2 * time.Second // a worker counts among those that start, unless it has started before
+	closesFor    = 5 * time.Second // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second     // after a failure; it doubles
 	tryAtLeast   = time.Minute
 	databaseCall = 30 * time.Second
@@ -91,7 +95,7 @@ func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("weir: open the database: %w", err)
 	}
-	defer client.Pool().Close()
+	defer d.close(client.Pool(), log)
 	if err := d.identify(ctx, client); err != nil {
 		return explain(err, "weir_work")
 	}
@@ -128,7 +132,27 @@ func (d *workedDatabase) open(ctx context.Context) (client *Client, err error) {
 	defer caught(&err)
 	ctx, cancel := context.WithTimeout(ctx, databaseCall)
 	defer cancel()
-	return d.m.config.Open(ctx, d.name)
+	if client, err = d.m.config.Open(ctx, d.name); err == nil && client == nil {
+		err = errors.New("MultiWorkerConfig.Open returned neither a client nor an error")
+	}
+	return client, err
+}
+
+// close closes the pool of a database. It does not wait for ever for handlers that did not stop and keep connections: the database may be listed again, and the
+// program may end.
+func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
+	closed := make(chan struct{})
+	go func() { // ends with the last handler that has a connection
+		defer close(closed)
+		pool.Close()
+	}()
+	late := time.NewTimer(closesFor)
+	defer late.Stop()
+	select {
+	case <-closed:
+	case <-late.C:
+		log.Error("weir: handlers of a database that is not worked any more did not stop: they still have connections of its pool", "database", pool.Config().ConnConfig.Database, "connections", pool.Stat().AcquiredConns())
+	}
 }
 
 // identify finds out which database it is, and takes it if nobody else has.
@@ -163,14 +187,12 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duratio
 	case <-ctx.Done():
 		return nil, nil
 	}
-	started := time.AfterFunc(startsFor, func() { <-d.m.limiter })
-	defer func() {
-		if started.Stop() {
-			<-d.m.limiter
-		}
-	}()
+	started := sync.OnceFunc(func() { <-d.m.limiter })
+	defer started()
+	defer time.AfterFunc(startsFor, started).Stop() // one that can't be reached starts for as long as it takes
 	d.is(DatabaseWorking, nil)
 	config := w.config
+	config.Hooks.Started = started
 	config.Idle, config.Again = idle, d.again
 	d.again = true
 	config.Room = make(map[string]worker.Room, len(d.m.slots))
@@ -203,7 +225,7 @@ func (d *workedDatabase) rest(ctx context.Context, w *Worker, stirs func(context
 	if w.chores {
 		chores := maintain.New(one, log, out)
 		chores.Rescued = w.rescued
-		chores.Share(idleShare)
+		chores.Rarely(idleTimes)
 		step, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {

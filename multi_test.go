@@ -293,3 +293,96 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 		pgtest.Until(t, fmt.Sprintf("the job of database %d runs", n), func() bool { return ran.Load() == int32(20+n) })
 	}
 }
+
+// TestManyDatabasesWakeTogether: whose worker has started does not keep others from starting: of more than start at once, the last starts before the first ends.
+func TestManyDatabasesWakeTogether(t *testing.T) {
+	t.Parallel()
+	ran := make(chan time.Time, 100)
+	const databases = 17
+	e := newEstate(t, databases, func(context.Context, *weir.Job[number]) error {
+		ran <- time.Now()
+		return nil
+	}, nil)
+	var spans []time.Duration
+	for range 10 { // the machine may be busy
+		for n := range e.clients {
+			e.enqueue(n, 1)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- e.multi.Run(ctx) }()
+		first := pgtest.Receive(t, ran, "the first job runs")
+		last := first
+		for range databases - 1 {
+			last = pgtest.Receive(t, ran, "the others run")
+		}
+		stop()
+		if err := pgtest.Receive(t, ended, "the worker stops"); err != nil {
+			t.Fatal(err)
+		}
+		if last.Sub(first) < 900*time.Millisecond { // a worker that finds no more jobs ends after a second
+			return
+		}
+		spans = append(spans, last.Sub(first))
+	}
+	t.Errorf("the last of %d started so long after the first: %v", databases, spans)
+}
+
+// TestAHandlerThatDoesNotStopKeepsNoDatabase: whose connection it keeps. The database is worked again when it is listed again, and the worker of all stops.
+func TestAHandlerThatDoesNotStopKeepsNoDatabase(t *testing.T) {
+	t.Parallel()
+	began, ran, end := make(chan struct{}), make(chan struct{}, 10), make(chan struct{})
+	var attempts atomic.Int32
+	e := newEstate(t, 1, func(ctx context.Context, job *weir.Job[number]) error {
+		if attempts.Add(1) > 1 {
+			ran <- struct{}{}
+			return nil
+		}
+		conn, err := job.Client().Pool().Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		close(began)
+		<-end
+		return nil
+	}, func(cfg *weir.MultiWorkerConfig) { cfg.StopTimeout = time.Millisecond })
+	defer close(end)
+	e.run()
+	e.enqueue(0, 1)
+	pgtest.Receive(t, began, "the handler begins")
+	e.list()
+	pgtest.Until(t, "the database is worked no more", func() bool { return len(e.multi.Databases()) == 0 })
+	if e.log.Count("they still have connections of its pool") != 1 {
+		t.Error("nothing says which connections are left")
+	}
+	e.list(e.urls...)
+	pgtest.Receive(t, ran, "the job runs when the database is listed again")
+}
+
+// TestAnOpenWithoutAClientIsAnError: as is one that panics. The other databases don't notice.
+func TestAnOpenWithoutAClientIsAnError(t *testing.T) {
+	t.Parallel()
+	ran := make(chan struct{}, 10)
+	var urls []string
+	e := newEstate(t, 3, func(context.Context, *weir.Job[number]) error {
+		ran <- struct{}{}
+		return nil
+	}, func(cfg *weir.MultiWorkerConfig) {
+		cfg.Open = func(_ context.Context, url string) (*weir.Client, error) {
+			switch url {
+			case urls[0]:
+				return nil, nil
+			case urls[1]:
+				panic("no such thing")
+			}
+			return weir.NewClient(pgtest.Pool(t, url)), nil
+		}
+	})
+	urls = e.urls
+	e.run()
+	e.enqueue(2, 1)
+	pgtest.Receive(t, ran, "the job of the third runs")
+	e.until(0, weir.DatabaseUnreachable)
+	e.until(1, weir.DatabaseUnreachable)
+}

@@ -55,11 +55,12 @@ type Maintainer struct {
 	ended   atomic.Bool // members of flows have, since the last fold
 	stirred atomic.Bool // poked since the last round of chores
 	workers atomic.Int32
+	times   time.Duration // how much longer pauses are than those of a maintainer alone
 }
 
 // New returns a Maintainer, which works while Run runs. It reports failures to o, which it shares with its worker.
 func New(s *store.Store, log *slog.Logger, o *outage.Log) *Maintainer {
-	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1), arrived: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
+	m := &Maintainer{store: s, log: log, outage: o, poked: make(chan struct{}, 1), arrived: make(chan struct{}, 1), begun: make(chan struct{}, 1), times: 1}
 	m.workers.Store(1)
 	return m
 }
@@ -93,6 +94,9 @@ func (m *Maintainer) Begun() {
 // Share sets the number of maintainers.
 func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
+// Rarely makes pauses so many times longer, for a database in which nothing happens. Jobs become due in time all the same. Call it before Run.
+func (m *Maintainer) Rarely(times int) { m.times = time.Duration(times) }
+
 // Run works until ctx ends.
 func (m *Maintainer) Run(ctx context.Context) {
 	var all sync.WaitGroup
@@ -104,9 +108,9 @@ func (m *Maintainer) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// shared multiplies an interval by the number of maintainers, with jitter.
+// shared multiplies an interval by the number of maintainers, and as Rarely says, with jitter.
 func (m *Maintainer) shared(d time.Duration) time.Duration {
-	return sleep.Jitter(d * time.Duration(min(m.workers.Load(), maxShare)))
+	return sleep.Jitter(d * m.times * time.Duration(min(m.workers.Load(), maxShare)))
 }
 
 // mine reports whether this maintainer takes this turn. It is drawn at random each time, so that the rest of a fleet adapts at once when

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -233,4 +234,42 @@ func TestAMaintainerDoesWhatAnotherHasLeft(t *testing.T) {
 	done(2)
 	stop()
 	pgtest.Receive(t, ended, "the maintainer has stopped")
+}
+
+// TestJobsBecomeDueInTimeWhereChoresAreRare: a maintainer of a database in which nothing happens does its chores less often, but attends whenever a job is due.
+func TestJobsBecomeDueInTimeWhereChoresAreRare(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	log := slog.New(slog.DiscardHandler)
+	m := New(store.New(pool, 1), log, outage.New(log))
+	m.Rarely(100) // its next look would come after a minute
+	for range 100 {
+		if !m.attends(time.Minute) {
+			t.Fatal("it leaves a job to others, and there may be none")
+		}
+	}
+	var worker int32
+	if err := pool.QueryRow(t.Context(), `SELECT weir.start('one', '{default}', '5 min')`).Scan(&worker); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec(t, pool, `SELECT weir.enqueue('default', 'test', run_at => clock_timestamp() + interval '2 s')`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		m.promote(ctx)
+	}()
+	defer func() {
+		stop()
+		pgtest.Receive(t, ended, "the maintainer has stopped")
+	}()
+	pgtest.Until(t, "the job can be taken", func() bool {
+		taken := 0
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.take($1, wait => '0 s') WHERE event = 'job'`, worker).Scan(&taken); err != nil {
+			t.Fatal(err)
+		}
+		return taken > 0
+	})
 }

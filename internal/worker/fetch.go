@@ -83,11 +83,11 @@ func (s *session) fetch(ctx context.Context) error {
 		}
 		now, wanted, full := time.Now(), 0, false
 		for i, q := range s.queues {
-			free := 0
-			if !now.Before(q.lookAt) {
+			free, looks := 0, !now.Before(q.lookAt)
+			if looks {
 				free = q.reserve()
 			}
-			full = full || free == 0 && q.free() == 0
+			full = full || free == 0 && (looks || q.free() == 0) // shared slots may have become free since: the claim does not look there all the same
 			limits[i] = int32(free)
 			wanted += free
 		}

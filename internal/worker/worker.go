@@ -79,6 +79,7 @@ type Handler func(ctx context.Context, t *Task, r *Result)
 
 // Hooks are called while the worker works; nil hooks are skipped. They must be quick, safe for concurrent use, and must not panic.
 type Hooks struct {
+	Started  func() // the worker has its id, or another one after it was fenced
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
 }
@@ -211,6 +212,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		w.now.Store(s)
 		w.Health.works()
 		w.Log.Info("weir: worker started", "worker", id, "queues", w.queues)
+		if w.Hooks.Started != nil {
+			w.Hooks.Started()
+		}
 		again, err := s.run(ctx)
 		if !again || ctx.Err() != nil {
 			return err

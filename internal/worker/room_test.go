@@ -1,0 +1,64 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+// taken is room that others take whenever it is to be reserved, until it is open. It is free at any other moment.
+type taken struct {
+	open  atomic.Bool
+	asked chan struct{}
+}
+
+func (r *taken) Free() int { return 1 }
+
+func (r *taken) Reserve(n int) int {
+	if r.open.Load() {
+		return min(n, 1)
+	}
+	select {
+	case r.asked <- struct{}{}:
+	default:
+	}
+	return 0
+}
+
+func (r *taken) Settle(int)  {}
+func (r *taken) Enter() bool { return true }
+func (r *taken) Ended()      {}
+func (r *taken) Dropped(int) {}
+
+// TestAWorkerIsNotIdleBeforeItHasLookedEverywhere: a claim that others left no room in one queue does not tell whether that queue has jobs.
+func TestAWorkerIsNotIdleBeforeItHasLookedEverywhere(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+	crowded, roomy := &taken{asked: make(chan struct{})}, &taken{asked: make(chan struct{})}
+	roomy.open.Store(true)
+	w := New(Config{
+		Name: "rooms", Queues: map[string]int{"crowded": 1, "roomy": 1}, Room: map[string]Room{"crowded": crowded, "roomy": roomy}, Idle: time.Millisecond,
+		Handler: func(context.Context, *Task, *Result) {}, Lease: time.Minute, StopTimeout: time.Second, Poll: time.Millisecond, Store: st, Keep: st, Log: log, Outage: outage.New(log),
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(t.Context()) }()
+	for range 3 { // claims, the last ones of which are from the other queue, which has no jobs
+		select {
+		case err := <-ended:
+			t.Fatalf("it says %v, and has not looked whether the crowded queue has jobs", err)
+		case <-crowded.asked:
+		}
+	}
+	crowded.open.Store(true)
+	if err := pgtest.Receive(t, ended, "the worker has looked, and ends"); !errors.Is(err, ErrIdle) {
+		t.Error(err)
+	}
+}
