@@ -24,17 +24,30 @@ func (migrateCmd) Help() string {
     weir migrate up --database postgres://localhost/app`
 }
 
-type migrateUpCmd struct{}
-
-func (migrateUpCmd) Help() string {
-	return `It is safe to run this repeatedly, and from several processes at the same time.
-
-Example:
-
-    DATABASE_URL=postgres://localhost/app weir migrate up`
+type migrateUpCmd struct {
+	List string `placeholder:"FILE" help:"Upgrade each database of a list, a connection string in each line (- reads standard input)."`
 }
 
-func (migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
+func (migrateUpCmd) Help() string {
+	return `It is safe to run this repeatedly, and from several processes at the same time. With
+--list, each database is upgraded whole or not at all; one that fails does not keep the
+others from it, and the command ends with 1 then. Run it again to upgrade those that are
+left. Empty lines and those that begin with # are skipped.
+
+Examples:
+
+    DATABASE_URL=postgres://localhost/app weir migrate up
+    psql directory -Atc 'SELECT url FROM tenant' | weir migrate up --list -`
+}
+
+func (c *migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.List != "" {
+		return eachOfList(ctx, s, c.List, func(db *database, s *streams) error { return migrateUp(ctx, s, db) })
+	}
+	return migrateUp(ctx, s, db)
+}
+
+func migrateUp(ctx context.Context, s *streams, db *database) error {
 	return db.conn(ctx, func(conn *pgx.Conn) error {
 		all, err := schema.Status(ctx, conn)
 		if err != nil {

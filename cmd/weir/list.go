@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const maxList = 16 << 20 // bytes of a list of databases
+
+// eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, and returns an error at the
+// end.
+func eachOfList(ctx context.Context, s *streams, path string, do func(*database, *streams) error) error {
+	urls, err := readList(s.in, path)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for i, url := range urls {
+		name, err := nameOf(url)
+		if err == nil {
+			fmt.Fprintf(s.out, "%d of %d: %s\n", i+1, len(urls), name)
+			err = do(&database{url: url, err: s.err}, s)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped at database %d of %d, %s: run it again for those that are left: %w", i+1, len(urls), name, ctx.Err())
+		}
+		if err != nil {
+			failed++
+			fmt.Fprintf(s.err, "weir: database %d of %d, %s: %s\n", i+1, len(urls), name, err)
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d databases failed: mend what is in the way, and run it again for them", failed, len(urls))
+	}
+	return nil
+}
+
+// readList reads connection strings, one in each line.
+func readList(in io.Reader, path string) (urls []string, err error) {
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the list of databases: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxList+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the list of databases: %w", err)
+	case len(text) > maxList:
+		return nil, usagef("the list of databases is longer than %d bytes: split it", maxList)
+	}
+	seen := map[string]bool{}
+	for line := range bytes.Lines(text) {
+		url := strings.TrimSpace(string(line))
+		if url == "" || url[0] == '#' || seen[url] {
+			continue
+		}
+		seen[url] = true
+		urls = append(urls, url)
+	}
+	if len(urls) == 0 {
+		return nil, usagef("the list of databases is empty: it has a connection string in each line")
+	}
+	return urls, nil
+}
+
+// nameOf names a database without its password.
+func nameOf(url string) (string, error) {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return "which can't be read", err // pgx leaves out the password
+	}
+	return fmt.Sprintf("%s at %s", c.Database, net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))), nil
+}
