@@ -51,7 +51,7 @@ func (s *Subscriber) joinLast(ctx context.Context, ns []int, filters []Filter) (
 	bounds := s.hub.bounds(filters)
 	for times := 0; ; times++ {
 		s.Pause() // what the new filters select must not be delivered before the history
-		history, joined, err := s.tryJoinLast(ns, filters, bounds, found, times == lookBacks)
+		history, joined, err := s.tryJoinLast(ns, filters, bounds, found, times == s.hub.lookBacks)
 		if joined || err != nil {
 			return history, err
 		}

@@ -34,6 +34,7 @@ type Hub struct {
 	looks     [2]looks         // look backs for history: in the ring, and in the log
 	lookBytes int              // bound of a look back in the log
 	lookFor   time.Duration    // of its time
+	lookBacks int              // how often it is repeated
 	most      func(Filter) int // Config.MaxSubscribers
 	drafts    chan draft       // to the goroutine that logs messages published here
 	flushers  flushers         // deliver what subscribers have queued
@@ -99,7 +100,7 @@ func New(c Config) *Hub {
 	h := &Hub{
 		source: c.Source, log: c.Logger, reads: make(chan struct{}, replayReads), drafts: make(chan draft, publishAtMost),
 		index: index{channels: map[Channel]*members{}}, members: map[*Subscriber]struct{}{},
-		looks: [2]looks{newLooks(), newLooks()}, lookBytes: lookBytes, lookFor: lookFor, most: c.MaxSubscribers, ready: make(chan struct{}), done: make(chan struct{}),
+		looks: [2]looks{newLooks(), newLooks()}, lookBytes: lookBytes, lookFor: lookFor, lookBacks: lookBacks, most: c.MaxSubscribers, ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.ring.limit = c.RingBytes
 	if h.ring.limit == 0 {
