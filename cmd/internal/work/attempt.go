@@ -24,6 +24,7 @@ type attempt struct {
 	session *Session           // nil: nobody was free for it yet
 	since   time.Time          // when it was given to the session, or last named by it
 	answers int                // to calls that it was in
+	unnamed bool               // its session does not name it, and was not told it again: an open connection does not renew it
 	point   json.RawMessage    // the checkpoint of earlier attempts
 	reason  string             // why it is to be interrupted; "": it is not
 	ended   chan worker.Result // receives its end, once

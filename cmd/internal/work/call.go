@@ -178,7 +178,9 @@ func (c *Call) repeat(room map[string]int) {
 func (c *Call) release(a *attempt) {
 	if (c.numbered || a.answers == 0) && a.session == c.Session && a.finish(worker.Result{Outcome: store.Released}) {
 		delete(c.Session.held, a.key) // without freed, which would give it another
+		return
 	}
+	a.unnamed = true
 }
 
 // end ends the call, whose credit it takes back; the caller holds mu.
@@ -190,7 +192,9 @@ func (c *Call) end(why error) {
 	s.call, c.why = nil, why
 	if c.Standing {
 		for _, a := range s.held { // from now on, they have the whole lease
-			a.since = s.seen
+			if !a.unnamed {
+				a.since = s.seen
+			}
 		}
 	}
 	for name := range s.wants {

@@ -286,7 +286,7 @@ func (d *Dispatcher) sweep(all bool) {
 			continue
 		}
 		seen := a.since
-		if s.call != nil && s.call.Standing && s.seen.After(seen) {
+		if s.call != nil && s.call.Standing && !a.unnamed && s.seen.After(seen) {
 			seen = s.seen
 		}
 		if now.Sub(seen) > d.Lease {

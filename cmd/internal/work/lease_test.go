@@ -431,3 +431,18 @@ func TestTokensOfClientsSayWhatTheyMayWork(t *testing.T) {
 		}
 	}
 }
+
+// TestAConnectionRenewsOnlyWhatItsWorkerHas: an attempt whose answer got lost, and that a session has no slot for when it opens, is not the session's: it ends with its lease, though
+// the connection lasts.
+func TestAConnectionRenewsOnlyWhatItsWorkerHas(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, shortLease)
+	lost := s.enqueue("mail", "welcome", "{}")
+	_, a := s.one(m{"queues": m{"mail": 1}})
+	k, _ := s.dial(m{"queues": m{"mail": 0}, "worker": a.Worker})
+	pgtest.Until(t, "the job is for others", func() bool {
+		k.send(m{"type": "ping"})
+		k.next()
+		return !strings.HasPrefix(s.state(lost), "running 1")
+	})
+}

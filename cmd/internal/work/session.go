@@ -117,7 +117,7 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 					s.held[k] = a
 				}
 			}
-			a.since = now
+			a.since, a.unnamed = now, false
 		case s.d.ours[k.worker]:
 			lost = append(lost, Interrupted{token, Lost})
 		default:
@@ -129,7 +129,7 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 		switch {
 		case named[k]:
 		case a.reason == "":
-			s.outbox = append(s.outbox, a)
+			s.outbox, a.unnamed = append(s.outbox, a), false
 		case a.finish(worker.Result{Outcome: store.Cancelled}): // it never got it, and is not to
 			s.d.freed(a)
 		}
