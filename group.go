@@ -99,11 +99,12 @@ type member struct {
 
 // groupKey says which jobs belong together.
 type groupKey struct {
+	of         *groups
 	kind       *groupKind
 	queue, key string
 }
 
-// group is a number of jobs that wait to be run together, or are. The groups' lock guards all but done, until it has started.
+// group is a number of jobs that wait to be run together, or are. The gathering's lock guards all but done, until it has started.
 type group struct {
 	key     groupKey
 	members []*member
@@ -112,19 +113,24 @@ type group struct {
 	done    chan struct{} // closed when each member has its result
 }
 
-// groups holds the groups of one worker that wait for more jobs.
-type groups struct {
+// gathering holds the groups that wait for more jobs, of workers that share the concurrency of their queues, or of one.
+type gathering struct {
 	queues map[string]int // concurrency by queue
 
 	mu      sync.Mutex
-	runs    int // how often begin was called
-	stopped bool
 	waiting map[groupKey]*group
 	held    map[string]int // by queue: the number of jobs that wait
 }
 
-func newGroups(queues map[string]int) *groups {
-	return &groups{queues: queues, waiting: map[groupKey]*group{}, held: map[string]int{}}
+func newGathering(queues map[string]int) *gathering {
+	return &gathering{queues: queues, waiting: map[groupKey]*group{}, held: map[string]int{}}
+}
+
+// groups are those of one worker. The gathering's lock guards them.
+type groups struct {
+	*gathering
+	runs    int // how often begin was called
+	stopped bool
 }
 
 var errGroupStopped = errors.New("the worker stopped before the job's group had started")
@@ -136,7 +142,7 @@ func (gs *groups) join(kind *groupKind, queue, key string, m *member) error {
 		gs.mu.Unlock()
 		return &ending{store.Released, errGroupStopped, 0}
 	}
-	at := groupKey{kind, queue, key}
+	at := groupKey{gs, kind, queue, key}
 	g := gs.waiting[at]
 	if g == nil {
 		g = &group{key: at, done: make(chan struct{})}
@@ -168,7 +174,7 @@ func (gs *groups) join(kind *groupKind, queue, key string, m *member) error {
 }
 
 // largest returns the largest waiting group of a queue. The caller holds mu.
-func (gs *groups) largest(queue string) (found *group) {
+func (gs *gathering) largest(queue string) (found *group) {
 	for key, g := range gs.waiting {
 		if key.queue == queue && (found == nil || len(g.members) > len(found.members)) {
 			found = g
@@ -178,7 +184,7 @@ func (gs *groups) largest(queue string) (found *group) {
 }
 
 // leave removes a job from its group; false: the group has started.
-func (gs *groups) leave(g *group, m *member) bool {
+func (gs *gathering) leave(g *group, m *member) bool {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	if g.started {
@@ -197,7 +203,7 @@ func (gs *groups) leave(g *group, m *member) bool {
 }
 
 // remove takes a group off the waiting ones. The caller holds mu.
-func (gs *groups) remove(g *group) {
+func (gs *gathering) remove(g *group) {
 	g.started = true
 	g.late.Stop()
 	delete(gs.waiting, g.key)
@@ -205,7 +211,7 @@ func (gs *groups) remove(g *group) {
 }
 
 // start runs a group, in a goroutine that ends with the handler. The caller holds mu.
-func (gs *groups) start(g *group) {
+func (gs *gathering) start(g *group) {
 	if g.started {
 		return
 	}
@@ -227,7 +233,10 @@ func (gs *groups) begin() (stop func()) {
 			return
 		}
 		gs.stopped = true
-		for _, g := range gs.waiting {
+		for key, g := range gs.waiting {
+			if key.of != gs {
+				continue
+			}
 			gs.remove(g)
 			for _, m := range g.members {
 				m.err = &ending{store.Released, errGroupStopped, 0}

@@ -45,6 +45,7 @@ type MultiWorkerConfig struct {
 type MultiWorker struct {
 	config  MultiWorkerConfig
 	slots   map[string]*share.Slots
+	groups  *gathering
 	limiter chan struct{} // holds an element for each worker that starts
 
 	mu      sync.Mutex
@@ -76,7 +77,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 		return nil, err
 	}
 	cfg.WorkerConfig = checked
-	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
+	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, groups: newGathering(cfg.Queues), limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
 	for name, n := range cfg.Queues {
 		m.slots[name] = share.New(n)
 	}
@@ -183,7 +184,7 @@ const (
 // WorkedDatabase is a database of a MultiWorker.
 type WorkedDatabase struct {
 	Name  string // as Databases has returned it: it may contain a password
-	ID    string // of the cluster and the database in it; "": not known yet
+	ID    string // of the cluster and the database in it, with a number after it if there are several copies; "": not known yet
 	State DatabaseState
 	Err   error // why it is not worked; nil: it is
 }

@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +28,11 @@ const (
 	pollAtLeast  = time.Second
 	idleTimes    = 10              // so many times longer are the pauses between chores than those of a worker alone
 	lookAnyway   = 5 * time.Minute // as a safety net
-	startsFor    = 2 * time.Second // a worker counts among those that start, unless it has started before
+	startsFor    = 5 * time.Second // a worker counts among those that start, unless it has started before
 	closesFor    = 5 * time.Second // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second     // after a failure; it doubles
 	tryAtLeast   = time.Minute
+	lookAtLeast  = 15 * time.Second // whether another name for the same database still reaches it
 	databaseCall = 30 * time.Second
 )
 
@@ -44,6 +46,8 @@ type workedDatabase struct {
 	// MultiWorker.mu guards these.
 	stops  bool // it is listed no more
 	id     string
+	client *Client // of whoever has the id
+	yield  func()  // makes it stop, and begin anew
 	state  DatabaseState
 	err    error
 	worker *Worker
@@ -74,6 +78,7 @@ func (d *workedDatabase) live(ctx context.Context) {
 			wait = tryAgain
 		}
 		if errors.Is(err, errDuplicate) {
+			wait = min(wait, lookAtLeast)
 			if d.is(DatabaseDuplicate, err) {
 				log.Warn("weir: two names on the list lead to one database: it is worked once")
 			}
@@ -96,7 +101,9 @@ func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("weir: open the database: %w", err)
 	}
 	defer d.close(client.Pool(), log)
-	if err := d.identify(ctx, client); err != nil {
+	ctx, yield := context.WithCancelCause(ctx)
+	defer yield(nil)
+	if err := d.identify(ctx, client, func() { yield(errDuplicate) }); err != nil {
 		return explain(err, "weir_work")
 	}
 	defer d.release()
@@ -107,13 +114,14 @@ func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	w.groups.gathering = d.m.groups // whose jobs fill the slots that all share
 	d.m.mu.Lock()
 	d.worker = w
 	d.m.mu.Unlock()
 	for idle := idleAtOnce; ctx.Err() == nil; {
 		stirs, err := d.stint(ctx, w, idle)
 		if err != nil || ctx.Err() != nil {
-			return err
+			return cmp.Or(err, yielded(ctx))
 		}
 		d.is(DatabaseIdle, nil)
 		changed, err := d.rest(ctx, w, stirs)
@@ -123,6 +131,14 @@ func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
 		if idle = idleAfter; !changed {
 			idle = idleAtOnce
 		}
+	}
+	return yielded(ctx)
+}
+
+// yielded returns errDuplicate if the database was left to another name; nil: it was not.
+func yielded(ctx context.Context) error {
+	if context.Cause(ctx) == errDuplicate {
+		return errDuplicate
 	}
 	return nil
 }
@@ -153,31 +169,6 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 	case <-late.C:
 		log.Error("weir: handlers of a database that is not worked any more did not stop: they still have connections of its pool", "database", pool.Config().ConnConfig.Database, "connections", pool.Stat().AcquiredConns())
 	}
-}
-
-// identify finds out which database it is, and takes it if nobody else has.
-func (d *workedDatabase) identify(ctx context.Context, client *Client) error {
-	ctx, cancel := context.WithTimeout(ctx, databaseCall)
-	defer cancel()
-	id, err := client.store.DatabaseID(ctx)
-	if err != nil {
-		return err
-	}
-	d.m.mu.Lock()
-	defer d.m.mu.Unlock()
-	if d.m.worked[id] != nil {
-		return errDuplicate
-	}
-	d.id, d.m.worked[id] = id, d
-	return nil
-}
-
-// release leaves the database to whoever else is named for it.
-func (d *workedDatabase) release() {
-	d.m.mu.Lock()
-	defer d.m.mu.Unlock()
-	delete(d.m.worked, d.id)
-	d.worker = nil
 }
 
 // stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.

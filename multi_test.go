@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -294,38 +295,29 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestManyDatabasesWakeTogether: whose worker has started does not keep others from starting: of more than start at once, the last starts before the first ends.
+// TestManyDatabasesWakeTogether: whose worker has started does not keep others from starting, of which there are more than start at once.
 func TestManyDatabasesWakeTogether(t *testing.T) {
 	t.Parallel()
-	ran := make(chan time.Time, 100)
+	ran, end := make(chan time.Time, 100), make(chan struct{})
 	const databases = 17
 	e := newEstate(t, databases, func(context.Context, *weir.Job[number]) error {
 		ran <- time.Now()
+		<-end // a worker without a job ends
 		return nil
-	}, nil)
-	var spans []time.Duration
-	for range 10 { // the machine may be busy
-		for n := range e.clients {
-			e.enqueue(n, 1)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- e.multi.Run(ctx) }()
-		first := pgtest.Receive(t, ran, "the first job runs")
-		last := first
-		for range databases - 1 {
-			last = pgtest.Receive(t, ran, "the others run")
-		}
-		stop()
-		if err := pgtest.Receive(t, ended, "the worker stops"); err != nil {
-			t.Fatal(err)
-		}
-		if last.Sub(first) < 900*time.Millisecond { // a worker that finds no more jobs ends after a second
-			return
-		}
-		spans = append(spans, last.Sub(first))
+	}, func(cfg *weir.MultiWorkerConfig) { cfg.Queues = map[string]int{"default": databases} })
+	for n := range e.clients {
+		e.enqueue(n, 1)
 	}
-	t.Errorf("the last of %d started so long after the first: %v", databases, spans)
+	e.run()
+	defer close(end)
+	first := pgtest.Receive(t, ran, "the first job runs")
+	last := first
+	for range databases - 1 {
+		last = pgtest.Receive(t, ran, "the others run")
+	}
+	if took := last.Sub(first); took > 4*time.Second { // one that has not started keeps its place for 5 seconds
+		t.Errorf("the last started %s after the first", took)
+	}
 }
 
 // TestAHandlerThatDoesNotStopKeepsNoDatabase: whose connection it keeps. The database is worked again when it is listed again, and the worker of all stops.
@@ -385,4 +377,94 @@ func TestAnOpenWithoutAClientIsAnError(t *testing.T) {
 	pgtest.Receive(t, ran, "the job of the third runs")
 	e.until(0, weir.DatabaseUnreachable)
 	e.until(1, weir.DatabaseUnreachable)
+}
+
+// TestACopyOfAClusterIsAnotherDatabase: a standby is not worked; once it is promoted and runs beside its former primary, both are.
+func TestACopyOfAClusterIsAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 10)
+	e, primary, standby := newPair(t, ran)
+	e.run()
+	e.until(1, weir.DatabaseUnreachable)
+	e.enqueue(0, 1)
+	if from := pgtest.Receive(t, ran, "the job at the primary runs"); from != e.urls[0] {
+		t.Errorf("it is worked as %s", from)
+	}
+	pgtest.Replayed(t, primary, standby)
+	pgtest.CutOff(t, standby)
+	pgtest.Promote(t, standby)
+	e.enqueue(0, 1)
+	if from := pgtest.Receive(t, ran, "the job at the primary runs"); from != e.urls[0] {
+		t.Errorf("it is worked as %s", from)
+	}
+	e.enqueue(1, 1)
+	if from := pgtest.Receive(t, ran, "the job at the copy runs"); from != e.urls[1] {
+		t.Errorf("it is worked as %s", from)
+	}
+	ids := map[string]bool{}
+	for _, d := range e.multi.Databases() {
+		ids[d.ID] = true
+	}
+	if len(ids) != 2 || ids[""] {
+		t.Errorf("%v", e.multi.Databases())
+	}
+}
+
+// TestAfterAFailoverAnotherNameIsWorked: the name under which a database was worked leads nowhere any more.
+func TestAfterAFailoverAnotherNameIsWorked(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 10)
+	e, primary, standby := newPair(t, ran)
+	e.run()
+	e.enqueue(0, 1)
+	pgtest.Receive(t, ran, "the job at the primary runs")
+	pgtest.Replayed(t, primary, standby)
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Promote(t, standby)
+	e.enqueue(1, 1)
+	if from := pgtest.Receive(t, ran, "the job at the new primary runs"); from != e.urls[1] {
+		t.Errorf("it is worked as %s", from)
+	}
+}
+
+// newPair has a primary and its standby on the list, and says by which name jobs are worked.
+func newPair(t *testing.T, ran chan string) (e *estate, primary, standby *embedded.Server) {
+	t.Helper()
+	primary = pgtest.Installed(t, nil)
+	standby = pgtest.Standby(t, primary, nil)
+	e = newEstate(t, 0, func(_ context.Context, job *weir.Job[number]) error {
+		ran <- job.Client().Pool().Config().ConnString()
+		return nil
+	}, func(cfg *weir.MultiWorkerConfig) { cfg.Lease, cfg.StopTimeout = 2*time.Second, time.Millisecond }) // an outage is noticed soon
+	for _, s := range []*embedded.Server{primary, standby} {
+		url := s.URL("postgres")
+		e.urls, e.clients = append(e.urls, url), append(e.clients, weir.NewClient(pgtest.Pool(t, url)))
+	}
+	e.list(e.urls...)
+	return e, primary, standby
+}
+
+// TestGroupsOfManyDatabasesDoNotWaitForSlotsOfEachOther: when the jobs that wait for their groups take all slots that the databases share, a group starts. It has jobs of one database.
+func TestGroupsOfManyDatabasesDoNotWaitForSlotsOfEachOther(t *testing.T) {
+	t.Parallel()
+	ran := make(chan []string, 10)
+	e := newEstate(t, 2, nil, func(cfg *weir.MultiWorkerConfig) {
+		cfg.Handlers = weir.NewHandlers()
+		weir.HandleGroup(cfg.Handlers, weir.GroupOptions[number]{Size: 100, Wait: time.Hour}, func(_ context.Context, jobs []*weir.GroupJob[number]) error {
+			var from []string
+			for _, job := range jobs {
+				from = append(from, job.Client().Pool().Config().ConnConfig.Database)
+			}
+			ran <- from
+			return nil
+		})
+	})
+	e.enqueue(0, 2)
+	e.enqueue(1, 2)
+	e.run()
+	if from := pgtest.Receive(t, ran, "a group runs"); len(from) != 2 || from[0] != from[1] {
+		t.Errorf("it has jobs of %v", from)
+	}
 }

@@ -28,7 +28,7 @@ type runner struct {
 }
 
 func newRunner(cfg WorkerConfig, c *Client) (*runner, error) {
-	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, client: c, codecs: c.codecs, unknown: &unknownKinds{logged: map[string]time.Time{}}, groups: newGroups(cfg.Queues)}
+	r := &runner{WorkerConfig: cfg, hooks: hooks{cfg.Hooks, cfg.Logger}, client: c, codecs: c.codecs, unknown: &unknownKinds{logged: map[string]time.Time{}}, groups: &groups{gathering: newGathering(cfg.Queues)}}
 	var err error
 	if len(cfg.Middleware) > 0 {
 		r.wrapped, err = wrapped(WorkFunc(cfg.Handlers.work), cfg.Middleware)

@@ -33,6 +33,7 @@ const (
 	sqlRevocations    = `SELECT id, user_name, at, until FROM weir.revocations()`
 	sqlDisconnect     = `SELECT weir.disconnect($1)::text`
 	sqlRevoke         = `SELECT weir.revoke($1, make_interval(secs => $2))`
+	sqlServer         = `SELECT pg_postmaster_start_time(), pg_is_in_recovery()`
 	sqlServerVersion  = `SHOW server_version`
 )
 
@@ -286,6 +287,12 @@ func (s *Store) LoginSecret(ctx context.Context) (secret string, iterations int,
 func (s *Store) DatabaseID(ctx context.Context) (id string, err error) {
 	err = s.row(ctx, sqlDatabaseID, nil, &id)
 	return id, err
+}
+
+// Server returns since when the server runs, which no other server does, and whether it is a standby.
+func (s *Store) Server(ctx context.Context) (since time.Time, standby bool, err error) {
+	err = s.row(ctx, sqlServer, nil, &since, &standby)
+	return since, standby, err
 }
 
 // ServerVersion returns the version that the server reports.
