@@ -64,10 +64,9 @@ func (d *workedDatabase) is(state DatabaseState, err error) (changed bool) {
 
 // live works the database until ctx ends. After a failure it begins anew: whatever it is, somebody may have mended it.
 func (d *workedDatabase) live(ctx context.Context) {
-	log := d.m.config.Logger
 	for wait := tryAgain; ; wait = min(2*wait, tryAtLeast) {
 		began := time.Now()
-		err := d.work(ctx, log)
+		log, err := d.work(ctx, d.m.config.Logger)
 		if ctx.Err() != nil {
 			if err != nil {
 				log.Error("weir: the worker of a database did not stop as it should", "error", err)
@@ -94,22 +93,27 @@ func (d *workedDatabase) live(ctx context.Context) {
 
 var errDuplicate = errors.New("weir: the database is worked already, under another name")
 
-// work opens the database and works it, until ctx ends or it fails.
-func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) error {
+// work opens the database and works it, until ctx ends or it fails. It returns log with the database's name, as far as that is known.
+func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) (*slog.Logger, error) {
 	client, err := d.open(ctx)
 	if err != nil {
-		return fmt.Errorf("weir: open the database: %w", err)
+		return log, fmt.Errorf("weir: open the database: %w", err)
 	}
+	at := client.Pool().Config().ConnConfig
+	log = log.With("database", at.Database, "host", at.Host)
 	defer d.close(client.Pool(), log)
+	return log, d.workAt(ctx, client, log)
+}
+
+func (d *workedDatabase) workAt(ctx context.Context, client *Client, log *slog.Logger) error {
 	ctx, yield := context.WithCancelCause(ctx)
 	defer yield(nil)
 	if err := d.identify(ctx, client, func() { yield(errDuplicate) }); err != nil {
 		return explain(err, "weir_work")
 	}
 	defer d.release()
-	at := client.Pool().Config().ConnConfig
 	cfg := d.m.config.WorkerConfig
-	cfg.Logger = log.With("database", at.Database, "host", at.Host)
+	cfg.Logger = log
 	w, err := client.NewWorker(cfg)
 	if err != nil {
 		return err
@@ -167,7 +171,7 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 	select {
 	case <-closed:
 	case <-late.C:
-		log.Error("weir: handlers of a database that is not worked any more did not stop: they still have connections of its pool", "database", pool.Config().ConnConfig.Database, "connections", pool.Stat().AcquiredConns())
+		log.Error("weir: handlers of a database that is not worked any more did not stop: they still have connections of its pool", "connections", pool.Stat().AcquiredConns())
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -280,6 +282,9 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 		if d.Name == empty && !errors.Is(d.Err, weir.ErrNotInstalled) {
 			t.Errorf("%+v", d)
 		}
+	}
+	if config, err := pgx.ParseConfig(empty); err != nil || !strings.Contains(e.log.String(), "database="+config.Database+" ") {
+		t.Errorf("the log does not name the database without the schema, %s (%v):\n%s", empty, err, e.log)
 	}
 	e.enqueue(0, 20)
 	pgtest.Until(t, "the jobs of the one that works run", func() bool { return ran.Load() == 20 })

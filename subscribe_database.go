@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/store"
@@ -51,11 +52,7 @@ func (f *databaseFollower) run(ctx context.Context, s *Subscription, ready func(
 			return err
 		}
 		ready()
-		select {
-		case err = <-k.ended:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
+		err = k.wait(ctx, sub)
 		sub.Leave()
 		k.settle()
 		if !errors.Is(err, hub.ErrSlow) {
@@ -132,6 +129,37 @@ func (k *sink) Close(err error) {
 		k.stop()
 		k.ended <- err
 	})
+}
+
+// noteEvery is the pause between notes of where a subscription is for which there are no events.
+const noteEvery = time.Second
+
+// wait returns why the sink has ended, or ctx. Until then, the subscription's position follows the log.
+func (k *sink) wait(ctx context.Context, sub *hub.Subscriber) error {
+	notes := time.NewTicker(noteEvery)
+	defer notes.Stop()
+	for {
+		select {
+		case err := <-k.ended:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-notes.C:
+			k.note(sub)
+		}
+	}
+}
+
+// note moves the subscription to where the hub is, if it has no event for it: whoever stores the position goes on from there, and not from
+// the last event, which may not be kept for as long.
+func (k *sink) note(sub *hub.Subscriber) {
+	if !k.delivering.TryLock() {
+		return // an event is being passed on, and has its position
+	}
+	defer k.delivering.Unlock()
+	if at, ok := sub.Quiet(); ok && !at.IsZero() && k.s.given != Position(at.String()) {
+		k.s.move(Position(at.String()))
+	}
 }
 
 // settle returns when no more events will be passed on: the subscription's position no longer changes, and following may continue from it.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
@@ -91,13 +92,14 @@ type holder struct {
 }
 
 func newHolder(name string, pool *pgxpool.Pool, log *slog.Logger, observe func(Progress)) holder {
-	return holder{name: name, pool: pool, log: log, outage: outage.New(log), observe: observe}
+	return holder{name: name, pool: pool, log: log, outage: outage.Of(log, "calls of the database or of the broker"), observe: observe}
 }
 
 func (h *holder) what() string { return "the relay " + h.name }
 
 // worked says that a stint has begun well.
 func (h *holder) worked() {
+	h.log.Info("weir: the relay passes messages on")
 	h.outage.Worked(h.what())
 	h.retry = backoff{}
 }
@@ -114,7 +116,7 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 		case err == nil && !held:
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
 		case store.IsRefused(err):
-			return fmt.Errorf("weirrelay: relay %s: %w", h.name, err)
+			return fmt.Errorf("weirrelay: relay %s: %w", h.name, explain(err))
 		default:
 			h.outage.Failed(h.what(), err)
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
@@ -129,8 +131,18 @@ func (h *holder) try(ctx context.Context, stint func(context.Context) error) (he
 		return false, err
 	}
 	defer hold.end()
-	h.log.Info("weir: the relay passes messages on")
 	h.observe(Progress{Active: true})
 	defer h.observe(Progress{})
 	return true, hold.or(stint(hold.ctx))
+}
+
+// explain adds what to do about an error of the database.
+func explain(err error) error {
+	switch {
+	case store.IsNotInstalled(err):
+		return fmt.Errorf("%w (%w)", weir.ErrNotInstalled, err)
+	case store.IsDenied(err):
+		return fmt.Errorf("%w: grant this user the role weir_hub", err)
+	}
+	return err
 }

@@ -124,7 +124,7 @@ func (r *jobs) handle(ctx context.Context, job *weir.Job[json.RawMessage]) error
 
 // send sends what waits, until ctx ends: the worker releases what it has then.
 func (r *jobs) send(ctx context.Context) {
-	s := sender{target: &begun{Target: r.Target}, what: "sending jobs to the target", outage: outage.New(r.Logger)}
+	s := sender{target: &begun{Target: r.Target}, what: "sending jobs to the target", outage: outage.Of(r.Logger, "calls of the target")}
 	for {
 		batch, records := r.collect(ctx)
 		read, all := time.Now(), len(batch)

@@ -278,6 +278,20 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 	}
 }
 
+// TestARelayThatHasPassedOnEverythingIsNotBehind: also if what was published last is not for it.
+func TestARelayThatHasPassedOnEverythingIsNotBehind(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	target := &refusing{}
+	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}})
+	exec(t, pool, `SELECT weir.publish('c', 'mine')`)
+	pgtest.Until(t, "the message has arrived", func() bool { return target.all() == "mine" })
+	exec(t, pool, `SELECT weir.publish('other', 'not mine')`)
+	pgtest.Until(t, "nothing waits", func() bool {
+		return value[bool](t, pool, `SELECT tick > 2 AND oldest_waiting IS NULL FROM weir.relays()`)
+	})
+}
+
 // TestARelayIsConfiguredOrRefused: with the value, and what to do.
 func TestARelayIsConfiguredOrRefused(t *testing.T) {
 	t.Parallel()

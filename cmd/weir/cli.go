@@ -24,7 +24,7 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Run a hub, which delivers messages over PostgreSQL's protocol, WebSocket and SSE."`
 	Publish    publishCmd    `cmd:"" help:"Publish a message on a channel."`
 	Listen     listenCmd     `cmd:"" help:"Print messages as they arrive."`
-	Relay      relayCmd      `cmd:"" help:"Pass messages on to NATS JetStream, Redis or another database."`
+	Relay      relayCmd      `cmd:"" help:"Pass messages and jobs on to Kafka, NATS, Redis or another database."`
 	Jobs       jobsCmd       `cmd:"" help:"List, show, cancel, retry, delete and move jobs."`
 	Operations operationsCmd `cmd:"" hidden:"" help:"List and stop bulk operations that run in the background."`
 	Queues     queuesCmd     `cmd:"" help:"List, pause and resume queues."`

@@ -147,7 +147,7 @@ func TestWhatAUserLacksIsNamed(t *testing.T) {
 		denied + "weir_publish":   {"publish a b"},
 		denied + "weir_subscribe": {"listen a"},
 		denied + "weir_work":      {"jobs list", "jobs show 1", "jobs cancel 1"},
-		denied + "weir_operate":   {"jobs retry 1", "settings list", "queues list", "queues pause q", "workers", "hubs"},
+		denied + "weir_operate":   {"jobs retry 1", "settings list", "queues list", "queues pause q", "workers", "hubs", "relay list", "relay forget r"},
 		"the schema weir belongs": {"migrate status", "migrate up", "migrate down --to 1 --yes"},
 	} {
 		for _, call := range calls {

@@ -165,13 +165,26 @@ func (s *Subscriber) Continue() {
 func (s *Subscriber) Position() Position {
 	s.hub.mu.RLock() // throughout: a gap may set the hub back, and its old position must not be used after that
 	defer s.hub.mu.RUnlock()
-	newest := s.hub.newest
+	at, _ := s.settle(s.hub.newest)
+	return at
+}
+
+// Quiet returns the position, and whether nothing is queued for the subscriber or being delivered: then the position is that of the hub.
+func (s *Subscriber) Quiet() (at Position, ok bool) {
+	s.hub.mu.RLock()
+	defer s.hub.mu.RUnlock()
+	return s.settle(s.hub.newest)
+}
+
+// settle returns the position, which is newest or later if nothing is queued or being delivered. The caller holds Hub.mu.
+func (s *Subscriber) settle(newest Position) (at Position, quiet bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopReplay == nil && !s.busy && len(s.queue) == 0 && s.ended == nil && !s.cutOff {
+	quiet = s.stopReplay == nil && !s.busy && len(s.queue) == 0 && s.ended == nil && !s.cutOff
+	if quiet {
 		s.delivered = later(s.delivered, later(s.at, newest))
 	}
-	return s.delivered
+	return s.delivered, quiet
 }
 
 // Err returns why the subscriber has ended; nil while it is active.

@@ -23,7 +23,8 @@ const (
 
 // Log is the state that all callers of one worker share. It is safe for concurrent use.
 type Log struct {
-	log *slog.Logger
+	log  *slog.Logger
+	what string // fails, in the plural
 
 	mu     sync.Mutex
 	waits  map[string]*trouble // failing calls that work waits for
@@ -69,9 +70,12 @@ type trouble struct {
 	remind      Reminder
 }
 
-// New returns a Log without any failures.
-func New(log *slog.Logger) *Log {
-	return &Log{log: log, waits: map[string]*trouble{}, chores: map[string]*trouble{}}
+// New returns a Log without any failures, of calls of the database.
+func New(log *slog.Logger) *Log { return Of(log, "calls of the database") }
+
+// Of is New for calls of something else, named in the plural.
+func Of(log *slog.Logger, what string) *Log {
+	return &Log{log: log, what: what, waits: map[string]*trouble{}, chores: map[string]*trouble{}}
 }
 
 // Failed records that a call failed and will be repeated. what names the work that waits for it, in the plural, such as claims. If the next
@@ -96,9 +100,9 @@ func (l *Log) Failed(what string, err error) {
 			}
 		}
 		l.remind.Begin(now)
-		l.log.Warn("weir: calls of the database fail, retrying until they succeed", "waiting", l.waiting(), "error", err)
+		l.log.Warn("weir: "+l.what+" fail, retrying until they succeed", "waiting", l.waiting(), "error", err)
 	case l.said && l.remind.Due(now):
-		l.log.Warn("weir: calls of the database still fail", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
+		l.log.Warn("weir: "+l.what+" still fail", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
 	}
 }
 
@@ -127,7 +131,7 @@ func (l *Log) over() {
 		l.said = false
 		// Failures of a chore during the outage say nothing about its next tries.
 		maps.DeleteFunc(l.chores, func(_ string, t *trouble) bool { return !t.said })
-		l.log.Warn("weir: calls of the database succeed again", "after", round(time.Since(l.began)))
+		l.log.Warn("weir: "+l.what+" succeed again", "after", round(time.Since(l.began)))
 	}
 }
 

@@ -33,6 +33,9 @@ func code(err error) string {
 func Hint(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
+		if pg.Code == "22P05" && pg.Hint == "" { // PostgreSQL says only "unsupported Unicode escape sequence"
+			return `It has the character NUL (\u0000), which PostgreSQL can't store: leave it out, or encode the text, for example in base64.`
+		}
 		return pg.Hint
 	}
 	return ""

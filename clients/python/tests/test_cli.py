@@ -82,9 +82,12 @@ def test_what_the_database_refuses_is_said_in_a_line(tmp_path: Path, queue: str,
     given = psycopg.conninfo.conninfo_to_dict(url)
     unprivileged = psycopg.conninfo.make_conninfo(**{**given, "user": role, "password": "x"})
     nobody = psycopg.conninfo.make_conninfo(**{**given, "user": "no" + role, "password": "y"})
+    elsewhere = psycopg.conninfo.make_conninfo(**{**given, "dbname": "postgres"})
     for url, command, said in (
         (unprivileged, ["work"], "grant this user the role weir_work"),
         (unprivileged, ["enqueue", "greet"], "grant this user the role weir_enqueue"),
+        (elsewhere, ["work"], "run weir migrate up"),
+        (elsewhere, ["enqueue", "greet"], "run weir migrate up"),
         (nobody, ["work"], "no" + role),
         (nobody, ["enqueue", "greet"], "no" + role),
     ):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import time
+import uuid
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,6 +20,8 @@ import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
 
 import weir
+import weir.calls
+import weir.operations
 import weir.testing
 from weir.line import plain
 
@@ -244,3 +249,36 @@ for place in ("default", "postgresql://ada:secret@localhost/x"):
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.count("Django is not configured") == 2, done.stderr
     assert "secret" not in done.stdout
+
+
+def test_a_wrong_password_is_said_at_once(url: str) -> None:
+    wrong = weir.Weir(psycopg.conninfo.make_conninfo(url, user="nobody_here", password="wrong"))
+    began = time.monotonic()
+    with pytest.raises(psycopg.OperationalError, match="nobody_here"):
+        wrong.sync.job(1)
+    with pytest.raises(psycopg.OperationalError, match="nobody_here"):
+        asyncio.run(wrong.job(1))
+    assert time.monotonic() - began < 25  # the pool's own timeout is 30 s
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes from Python 3.11 on")
+def test_an_error_says_what_to_do(url: str, db: Any) -> None:
+    role = "poor_" + uuid.uuid4().hex[:8]
+    db.execute(f"CREATE ROLE {role}")
+    for grant, call, needed in (
+        ("", weir.operations.cancel(1), "weir_work to work"),
+        ("weir_enqueue", weir.operations.cancel(1), "the role weir_work"),
+        ("weir_enqueue", weir.operations.retry(1), "the role weir_operate"),
+        ("weir_enqueue", weir.operations.publish("a", "b"), "the role weir_publish"),
+    ):
+        if grant:
+            db.execute(f"GRANT {grant} TO {role}")
+        with psycopg.connect(url) as conn:
+            conn.execute(f"SET LOCAL ROLE {role}")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+                weir.calls.execute(conn, call)
+            conn.rollback()
+        assert needed in refused.value.__notes__[0]
+    with psycopg.connect(url, dbname="postgres") as conn, pytest.raises(psycopg.errors.InvalidSchemaName) as missing:
+        weir.calls.execute(conn, weir.operations.retry(1))
+    assert "run weir migrate up" in missing.value.__notes__[0]

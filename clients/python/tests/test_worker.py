@@ -230,6 +230,20 @@ async def test_jobs_are_interrupted_if_nothing_can_replace_the_session_that_stoo
         await until(lambda: len(begun) == 2, "another beginning")
 
 
+async def test_a_job_that_fails_for_good_is_logged_as_a_warning(app: weir.Weir, queue: str, caplog: Any) -> None:
+    @app.task(queue=queue)
+    async def fails(how: str) -> None:
+        raise {"given up": weir.Fail("no account"), "used up": ValueError("no mailbox"), "retried": weir.RetryAfter(3600)}[how]
+
+    async with app:
+        ids = [(await fails.using(max_attempts=n).enqueue(app, how=a)).id for a, n in (("given up", 5), ("used up", 1), ("retried", 5))]
+        await weir.testing.drain(app)
+    said = [r.message for r in caplog.records if r.name == "weir.jobs" and r.levelname == "WARNING"]
+    for id in ids[:2]:
+        assert sum(f"job {id} (fails) failed for good" in s for s in said) == 1
+    assert not any(f"job {ids[2]} " in s for s in said)
+
+
 async def test_a_function_that_blocks_the_loop_does_not_cost_the_lease(app: weir.Weir, queue: str, caplog: Any) -> None:
     runs = 0
 

@@ -159,7 +159,7 @@ export function enqueueManyStatement(jobs: readonly JobRequest[]): [text: string
 export function refusal(error: unknown): unknown {
   const { code, message, hint, cause, meta, originalCode } = (error ?? {}) as { code?: unknown; message?: unknown; hint?: unknown; cause?: unknown; originalCode?: unknown; meta?: Record<string, unknown> };
   if (typeof code === "string" && isState(code)) {
-    return new WeirError(String(message), code, typeof hint === "string" ? hint : privilege(code, String(message)), { cause: error });
+    return new WeirError(String(message), code, typeof hint === "string" ? hint : remedy(code, String(message)), { cause: error });
   }
   // Prisma has an error of its own, with that of its driver in it; Drizzle has it as the cause.
   const inner = (meta?.driverAdapterError as { cause?: unknown } | undefined)?.cause ?? cause;
@@ -171,8 +171,9 @@ export function refusal(error: unknown): unknown {
   return error;
 }
 
-/** Returns what to do about a missing privilege, for which PostgreSQL has no hint. */
-function privilege(code: string, message: string): string | undefined {
+/** Returns what to do about a missing privilege or schema, for which PostgreSQL has no hint. */
+function remedy(code: string, message: string): string | undefined {
+  if (/^(3F000|42883|42P01)$/.test(code) && /\bweir\b/.test(message)) return "Weir is not installed in this database, or an older version of it: run weir migrate up";
   const [, what] = (code === "42501" && /^permission denied for (?:function|procedure|schema) (\w+)$/.exec(message)) || [];
   if (what === undefined) return undefined;
   if (what === "weir") return "grant this user the role weir_enqueue to enqueue, weir_work to work, or weir_operate for everything but a hub";

@@ -70,6 +70,10 @@ export class Hub {
       const text = await response.text();
       if (response.ok) return text === "" ? undefined : JSON.parse(text);
       throw hubError(response.status, text);
+    } catch (error) {
+      // An engine says no more than "fetch failed"; the cause says why.
+      if (error instanceof TypeError && !over.signal.aborted) throw new WeirError(`${method} ${new URL(path, this.url).href}: ${reason(error)}`, "unavailable", "check the hub's address, and that it runs", { cause: error });
+      throw error;
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
@@ -124,4 +128,10 @@ export class Hub {
 /** Reports whether the hub has refused something for good. */
 export function lasting(error: unknown): boolean {
   return error instanceof WeirError && !["limit", "draining", "unavailable", "unauthorized"].includes(error.code);
+}
+
+/** Returns why a request has failed, in the words of what it stands for. */
+function reason(error: TypeError): string {
+  const { message, code } = (error.cause ?? {}) as { message?: unknown; code?: unknown };
+  return String(message || code || error.message);
 }

@@ -143,6 +143,17 @@ test("without a transaction, a job is enqueued at once, by whatever runs SQL", a
   }
 });
 
+test("a missing schema is refused with what installs it", async () => {
+  const url = new URL(databaseUrl);
+  url.pathname = "/postgres";
+  const empty = new pg.Pool({ connectionString: url.href });
+  try {
+    await assert.rejects(new Weir({ sql: empty, jobs }).enqueue("report", { format: "pdf" }), (error) => error instanceof WeirError && /weir migrate up/.test(error.hint ?? ""));
+  } finally {
+    await empty.end();
+  }
+});
+
 test("a missing privilege is refused with the role that has it", async () => {
   const role = `unprivileged_${process.pid}`;
   await pool.query(`CREATE ROLE ${role}`);

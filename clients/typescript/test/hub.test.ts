@@ -241,3 +241,8 @@ function resolvers() {
   const promise = new Promise((one) => (resolve = one));
   return { promise, resolve };
 }
+
+test("a hub that can't be reached is named, with the reason", async () => {
+  const weir = new Weir({ hub: "http://127.0.0.1:9", token: "x" });
+  await assert.rejects(weir.publish("a", "b"), (error) => error instanceof WeirError && error.code === "unavailable" && /http:\/\/127\.0\.0\.1:9\/v1\/publish: .+/.test(error.message) && !/fetch failed/.test(error.message));
+});

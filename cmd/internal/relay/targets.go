@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -101,7 +102,15 @@ func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
 	return nats.Connect(url, options...)
 }
 
+// hushRedis keeps the library from writing to standard error what it returns as errors as well.
+var hushRedis = sync.OnceFunc(func() { redis.SetLogger(hushed{}) })
+
+type hushed struct{}
+
+func (hushed) Printf(context.Context, string, ...any) {}
+
 func openRedis(from string) (*redis.Client, error) {
+	hushRedis()
 	url, err := refer.LookUp(from)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from .errors import Invalid, Unsupported
+from .errors import Invalid, Unsupported, explained
 
 if TYPE_CHECKING:
     from .app import Weir
@@ -166,7 +166,7 @@ def _app_sync(place: Any, call: Call[Any]) -> Any:
 def _psycopg(conn: Any, call: Call[T]) -> T:
     from psycopg.rows import tuple_row
 
-    with conn.cursor(row_factory=tuple_row) as cursor:
+    with explained, conn.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(call.sql, call.params)
         return call.convert(cursor.fetchall())
 
@@ -174,13 +174,15 @@ def _psycopg(conn: Any, call: Call[T]) -> T:
 async def _psycopg_async(conn: Any, call: Call[T]) -> T:
     from psycopg.rows import tuple_row
 
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(call.sql, call.params)
-        return call.convert(await cursor.fetchall())
+    with explained:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(call.sql, call.params)
+            return call.convert(await cursor.fetchall())
 
 
 async def _asyncpg(conn: Any, call: Call[T]) -> T:
-    return call.convert([tuple(row) for row in await conn.fetch(numbered(call.sql), *call.params)])
+    with explained:
+        return call.convert([tuple(row) for row in await conn.fetch(numbered(call.sql), *call.params)])
 
 
 def _bound(call: Call[Any]) -> dict[str, str | None]:
@@ -188,17 +190,19 @@ def _bound(call: Call[Any]) -> dict[str, str | None]:
 
 
 def _sqlalchemy(conn: Any, call: Call[T]) -> T:
-    return call.convert([tuple(row) for row in conn.execute(named(call.sql), _bound(call)).fetchall()])
+    with explained:
+        return call.convert([tuple(row) for row in conn.execute(named(call.sql), _bound(call)).fetchall()])
 
 
 async def _sqlalchemy_async(conn: Any, call: Call[T]) -> T:
-    return call.convert([tuple(row) for row in (await conn.execute(named(call.sql), _bound(call))).fetchall()])
+    with explained:
+        return call.convert([tuple(row) for row in (await conn.execute(named(call.sql), _bound(call))).fetchall()])
 
 
 def _django(conn: Any, call: Call[T]) -> T:
     if conn.vendor != "postgresql":
         raise Unsupported(f"the database {conn.alias!r} of Django is {conn.vendor}: Weir needs PostgreSQL")
-    with conn.cursor() as cursor:
+    with explained, conn.cursor() as cursor:
         cursor.execute(call.sql, call.params)
         return call.convert([tuple(row) for row in cursor.fetchall()])
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from .app import Weir, loads
-from .errors import Invalid, WeirError, sqlstate
+from .errors import Invalid, WeirError, hint, sqlstate
 
 
 def find(path: str) -> Weir:
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("--stop-timeout", type=float, default=25.0, metavar="S", help="seconds that jobs have to end after SIGTERM (default: 25)")
     work.add_argument("--no-chores", action="store_true", help="leave the chores to other workers")
     work.add_argument("--uvloop", action="store_true", help="use uvloop, which must be installed")
-    work.add_argument("-v", "--verbose", action="store_true", help="log failed jobs too")
+    work.add_argument("-v", "--verbose", action="store_true", help="log each failed attempt, not only jobs that have failed for good")
     enqueue = commands.add_parser("enqueue", help="enqueue a job", description="Enqueues a job, and prints its id.")
     enqueue.add_argument("app", help="where the app is: module:name")
     enqueue.add_argument("kind", help="a task of the app, or with -q any kind")
@@ -107,10 +107,11 @@ def main(argv: list[str] | None = None) -> int:
         state = sqlstate(e)
         if not isinstance(e, (WeirError, OSError)) and state is None and not is_connection_error(e):
             raise
-        hint = ""
+        what = str(e) if state is None else str(e).splitlines()[0]  # what follows shows where in Weir's own statement
+        advice = hint(e)
         if state == INSUFFICIENT_PRIVILEGE:
-            hint = f": grant this user the role {'weir_work' if given.command == 'work' else 'weir_enqueue'}"
-        print(f"weir-py: {e}{hint}", file=sys.stderr)
+            advice = f"grant this user the role {'weir_work' if given.command == 'work' else 'weir_enqueue'}"
+        print(f"weir-py: {what}{f': {advice}' if advice else ''}", file=sys.stderr)
         return 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -81,3 +82,32 @@ def sqlstate(error: BaseException) -> str | None:
         if isinstance(code, str):
             return code
     return None
+
+
+def hint(error: BaseException) -> str | None:
+    """What to do about an error for which PostgreSQL has no hint: a privilege or the schema is missing."""
+    state = sqlstate(error)
+    if state == "42501":
+        denied = re.search(r"permission denied for (?:function|procedure|schema) (\w+)", str(error))
+        if denied is None:
+            return None
+        if denied[1] == "weir":
+            return "grant this user the role weir_enqueue to enqueue, weir_work to work, or weir_operate for everything but a hub"
+        roles = {"enqueue": "weir_enqueue", "publish": "weir_publish", "retry": "weir_operate"}
+        return f"grant this user the role {roles.get(denied[1].split('_')[0], 'weir_work')}"
+    if state in ("3F000", "42883", "42P01") and re.search(r"\bweir\b", str(error)):
+        return "Weir is not installed in this database, or an older version of it: run weir migrate up"
+    return None
+
+
+class Explained:
+    """A context in which errors of the database get the hint that they lack, as a note (from Python 3.11 on)."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and hasattr(error, "add_note") and (note := hint(error)) is not None:
+            error.add_note(f"weir: {note}")
+
+
+explained = Explained()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .calls import Call, _psycopg, _psycopg_async
@@ -30,8 +31,12 @@ class Pool:
             return await self._over_http(call)
         async with self._opening:
             if self._pool is None:
-                self._pool = _psycopg_pool().AsyncConnectionPool(**_how(database, self._app.pool_size))
-                await self._pool.open()
+                how = _how(database, self._app.pool_size)
+                pool = _psycopg_pool().AsyncConnectionPool(**how)
+                # What is wrong with the address or the password is said at once: the pool would only say after a while that it has no connection.
+                await (await _psycopg_module().AsyncConnection.connect(how["conninfo"], **how["kwargs"])).close()
+                await pool.open()
+                self._pool = pool
         async with self._pool.connection() as conn:
             return await _psycopg_async(conn, call)
 
@@ -60,6 +65,7 @@ class SyncPool:
         self._app = app
         self._pool: Any = None
         self._hub: Any = None
+        self._opening = threading.Lock()
 
     def call(self, call: Call[T]) -> T:
         """Runs a call in a transaction of its own."""
@@ -73,10 +79,15 @@ class SyncPool:
                 self._hub = SyncHub(self._app.hub or "", self._app.token)
             result: T = self._hub.request(call.http)
             return result
-        if self._pool is None:
-            self._pool = _psycopg_pool().ConnectionPool(**_how(database, self._app.pool_size))
-            self._pool.open()
-        with self._pool.connection() as conn:
+        with self._opening:
+            if self._pool is None:
+                how = _how(database, self._app.pool_size)
+                pool = _psycopg_pool().ConnectionPool(**how)
+                _psycopg_module().connect(how["conninfo"], **how["kwargs"]).close()  # as above
+                pool.open()
+                self._pool = pool
+            opened = self._pool
+        with opened.connection() as conn:
             return _psycopg(conn, call)
 
     def close(self) -> None:
@@ -85,6 +96,12 @@ class SyncPool:
             if each is not None:
                 each.close()
         self._pool = self._hub = None
+
+
+def _psycopg_module() -> Any:
+    import psycopg
+
+    return psycopg
 
 
 def _psycopg_pool() -> Any:

@@ -256,7 +256,16 @@ class Runner:
                     error = e
             end = {"output": output} if error is None else end_of(attempt, error, self._timeout_of(attempt))
             if error is not None and end is not None and end["outcome"] == "failed":
-                failures.info("job %s (%s) failed: %s", attempt.job.id, attempt.job.kind, message_of(described(error)))
+                job = attempt.job
+                is_last = bool(end.get("final")) or job.attempt >= job.max_attempts  # unless a retry rule of the database says otherwise
+                failures.log(
+                    logging.WARNING if is_last else logging.INFO,
+                    "job %s (%s) failed%s: %s",
+                    job.id,
+                    job.kind,
+                    " for good" if is_last else "",
+                    message_of(described(error)),
+                )
         if end is None:
             self.forget(attempt)
         else:
