@@ -242,7 +242,7 @@ func TestBadJobsAreRefusedAndSayWhy(t *testing.T) {
 			t.Errorf("%.100s: %d %s, want %d and %q", try.body, a.Status, a.Body, try.status, try.says)
 		}
 	}
-	if a := r.call(0, "POST", "/v1/jobs", all, `{"queue": "q", "kind": "k", "args": {"a": "\u0000"}}`); a.Status != 400 || !strings.Contains(string(a.Body), "the character NUL") {
+	if a := r.call(0, "POST", "/v1/jobs", all, `{"queue": "q", "kind": "k", "args": {"a": "\u0000"}}`); a.Status != 400 || !strings.Contains(a.Body, "the character NUL") {
 		t.Errorf("NUL: %d %s, want what to do about it", a.Status, a.Body)
 	}
 	if n := r.count(`SELECT count(*) FROM weir.job`); n != 0 {
