@@ -254,9 +254,9 @@ for place in ("default", "postgresql://ada:secret@localhost/x"):
 def test_a_wrong_password_is_said_at_once(url: str) -> None:
     wrong = weir.Weir(psycopg.conninfo.make_conninfo(url, user="nobody_here", password="wrong"))
     began = time.monotonic()
-    with pytest.raises(psycopg.OperationalError, match="nobody_here"):
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         wrong.sync.job(1)
-    with pytest.raises(psycopg.OperationalError, match="nobody_here"):
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         asyncio.run(wrong.job(1))
     assert time.monotonic() - began < 25  # the pool's own timeout is 30 s
 
@@ -279,6 +279,16 @@ def test_an_error_says_what_to_do(url: str, db: Any) -> None:
                 weir.calls.execute(conn, call)
             conn.rollback()
         assert needed in refused.value.__notes__[0]
-    with psycopg.connect(url, dbname="postgres") as conn, pytest.raises(psycopg.errors.InvalidSchemaName) as missing:
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes from Python 3.11 on")
+def test_a_missing_schema_is_said(url: str) -> None:
+    try:
+        conn = psycopg.connect(url, dbname="postgres")
+    except psycopg.OperationalError as e:
+        if "no such database" in str(e):
+            pytest.skip("the pooler serves one database")
+        raise
+    with conn, pytest.raises(psycopg.errors.InvalidSchemaName) as missing:
         weir.calls.execute(conn, weir.operations.retry(1))
     assert "run weir migrate up" in missing.value.__notes__[0]
