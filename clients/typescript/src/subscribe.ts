@@ -256,7 +256,10 @@ class Stream {
       end = why;
       bell.ring();
     });
-    const stop = () => bell.ring();
+    const stop = () => {
+      bell.ring();
+      socket.close(); // nobody may ask for another event, and an open socket keeps the process
+    };
     over.addEventListener("abort", stop);
     try {
       for (;;) {

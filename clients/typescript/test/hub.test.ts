@@ -162,12 +162,16 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
     test("a subscription begins with the last messages, and goes on after them", async () => {
       const stop = new AbortController();
       const channels = [0, 1].map((n) => `${name}.last.${n}`.replaceAll(" ", "-"));
-      for (let n = 0; n < 5; n++) await weir.publish(channels[n % 2]!, String(n));
       const take = async (subscription: ReturnType<typeof weir.subscribe>, n: number) => {
         const taken: string[] = [];
         for await (const event of subscription) if (event.type === "message" && taken.push(event.payload) === n) return taken;
         return taken;
       };
+      const there = resolvers();
+      const arrive = take(weir.subscribe(channels, { signal: stop.signal, onSubscribed: () => there.resolve(undefined) }), 5);
+      await there.promise;
+      for (let n = 0; n < 5; n++) await weir.publish(channels[n % 2]!, String(n));
+      await arrive; // the hub has them: what it has not read yet is no history
       let history: unknown[] = [];
       const subscribed = resolvers();
       const together = weir.subscribe(channels, { last: 2, signal: stop.signal, onHistory: (messages, complete) => (history = [messages.map(({ payload }) => payload), complete]), onSubscribed: () => subscribed.resolve(undefined) });
