@@ -153,6 +153,7 @@ func TestPartsAreFair(t *testing.T) {
 		}
 		workers.Wait()
 		time.Sleep(time.Minute) // the jobs end
+		synctest.Wait()
 		sum, most := 0, 0
 		for _, d := range all[:3] {
 			sum += d.done
@@ -195,9 +196,10 @@ func TestADatabaseThatCrawlsTakesNothing(t *testing.T) {
 			d := join(t, s, 2*time.Millisecond, 20*time.Millisecond, c.add)
 			d.arrive(1_000_000)
 			d.work(begin.Add(end))
-			done[alone] = d.done
 			workers.Wait()
 			time.Sleep(time.Minute) // its jobs end
+			synctest.Wait()
+			done[alone] = d.done
 			if c.most > limit {
 				t.Errorf("%d jobs ran at once, of %d", c.most, limit)
 			}
