@@ -216,7 +216,10 @@ class Guard:
         if time.monotonic() < self._told + 30:
             return
         answers = threading.Event()
-        self._loop.call_soon_threadsafe(answers.set)
+        try:
+            self._loop.call_soon_threadsafe(answers.set)
+        except RuntimeError:  # the loop has ended, and the worker with it
+            return
         if answers.wait(0.2):  # it is only late, on a busy machine
             return
         self._told = time.monotonic()
