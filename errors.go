@@ -18,7 +18,7 @@ var (
 )
 
 // ErrNotInstalled means that Weir's schema is missing from the database, or older than this library needs. Run `weir migrate up`.
-var ErrNotInstalled = errors.New("weir is not installed in this database, or an older version of it: run `weir migrate up`")
+var ErrNotInstalled = store.ErrNotInstalled
 
 // ErrNotFound means that there is no job, flow or operation with that id, or no queue or schedule with that name.
 var ErrNotFound = errors.New("not found")
@@ -78,10 +78,8 @@ func explain(err error, role string) error {
 	switch {
 	case err == nil:
 		return nil
-	case store.IsNotInstalled(err):
-		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
-	case store.IsDenied(err):
-		return fmt.Errorf("%w: grant this user the role %s", err, role)
+	case store.IsNotInstalled(err), store.IsDenied(err):
+		return store.Explain(err, role)
 	case store.IsStatementLost(err): // in the caller's transaction, which can't be repeated here
 		return fmt.Errorf("%w: a pooler in transaction mode mixes up prepared statements: add default_query_exec_mode=exec to pgx's connection string, or set max_prepared_statements in PgBouncer 1.21 or later", err)
 	}

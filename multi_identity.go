@@ -29,7 +29,7 @@ func (d *workedDatabase) identify(ctx context.Context, client *Client, yield fun
 	if standby {
 		return errStandby
 	}
-	for n := 1; ; {
+	for n := 1; ; n++ {
 		id := cluster
 		if n > 1 {
 			id = fmt.Sprintf("%s-%d", cluster, n)
@@ -39,19 +39,15 @@ func (d *workedDatabase) identify(ctx context.Context, client *Client, yield fun
 			return nil
 		}
 		theirs, err := holder.server(ctx)
-		switch {
-		case err != nil && holder.lost():
-			if !d.takesFrom(holder, client, yield) {
-				return errDuplicate
+		if err != nil {
+			if holder.lost() && d.takesFrom(holder, client, yield) {
+				return nil
 			}
-			return nil
-		case err != nil:
 			return errDuplicate
 		}
 		if now, _, err := client.store.Server(ctx); err != nil || !now.Equal(since) || now.Equal(theirs) {
 			return errDuplicate // or the server was restarted meanwhile
 		}
-		n++
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
@@ -116,7 +115,7 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 		case err == nil && !held:
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
 		case store.IsRefused(err):
-			return fmt.Errorf("weirrelay: relay %s: %w", h.name, explain(err))
+			return fmt.Errorf("weirrelay: relay %s: %w", h.name, store.Explain(err, "weir_hub"))
 		default:
 			h.outage.Failed(h.what(), err)
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
@@ -134,15 +133,4 @@ func (h *holder) try(ctx context.Context, stint func(context.Context) error) (he
 	h.observe(Progress{Active: true})
 	defer h.observe(Progress{})
 	return true, hold.or(stint(hold.ctx))
-}
-
-// explain adds what to do about an error of the database.
-func explain(err error) error {
-	switch {
-	case store.IsNotInstalled(err):
-		return fmt.Errorf("%w (%w)", weir.ErrNotInstalled, err)
-	case store.IsDenied(err):
-		return fmt.Errorf("%w: grant this user the role weir_hub", err)
-	}
-	return err
 }

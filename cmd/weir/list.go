@@ -17,7 +17,7 @@ const maxList = 16 << 20 // bytes of a list of databases
 
 // eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, and returns an error at the
 // end.
-func eachOfList(ctx context.Context, s *streams, path string, do func(*database, *streams) error) error {
+func eachOfList(ctx context.Context, s *streams, path string, do func(*database) error) error {
 	urls, err := readList(s.in, path)
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database,
 		name, err := nameOf(url)
 		if err == nil {
 			fmt.Fprintf(s.out, "%d of %d: %s\n", i+1, len(urls), name)
-			err = do(&database{url: url, err: s.err}, s)
+			err = do(&database{url: url, err: s.err})
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("stopped at database %d of %d, %s: run it again for those that are left: %w", i+1, len(urls), name, ctx.Err())

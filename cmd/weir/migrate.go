@@ -42,7 +42,7 @@ Examples:
 
 func (c *migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.List != "" {
-		return eachOfList(ctx, s, c.List, func(db *database, s *streams) error { return migrateUp(ctx, s, db) })
+		return eachOfList(ctx, s, c.List, func(db *database) error { return migrateUp(ctx, s, db) })
 	}
 	return migrateUp(ctx, s, db)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/relay"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -98,7 +97,7 @@ func (c *relayListCmd) Run(ctx context.Context, s *streams, db *database) error 
 	defer pool.Close()
 	all, err := store.New(pool, 0).Relays(ctx)
 	if err != nil {
-		return explainRelays(err)
+		return store.Explain(err, "weir_operate")
 	}
 	if c.JSON {
 		lines := make([]relayLine, len(all))
@@ -142,22 +141,11 @@ func (c *relayForgetCmd) Run(ctx context.Context, s *streams, db *database) erro
 	defer pool.Close()
 	known, err := store.New(pool, 0).ForgetRelay(ctx, c.Name)
 	if err != nil {
-		return explainRelays(err)
+		return store.Explain(err, "weir_operate")
 	}
 	if !known {
 		return notFoundf("relay %q is not known", c.Name)
 	}
 	fmt.Fprintf(s.out, "relay %s is forgotten\n", c.Name)
 	return nil
-}
-
-// explainRelays adds what to do about an error of the database.
-func explainRelays(err error) error {
-	switch {
-	case store.IsNotInstalled(err):
-		return fmt.Errorf("%w (%w)", weir.ErrNotInstalled, err)
-	case store.IsDenied(err):
-		return fmt.Errorf("%w: grant this user the role weir_operate", err)
-	}
-	return err
 }

@@ -72,9 +72,8 @@ func (s *Slots) locked(f func()) {
 func (m *Member) Leave() {
 	m.slots.locked(func() {
 		m.left = true
-		delete(m.slots.wanting, m)
+		m.wants(false)
 		delete(m.slots.blocked, m)
-		m.count()
 		m.slots.offer()
 	})
 }
@@ -103,7 +102,6 @@ func (m *Member) Reserve(n int) (got int) {
 		m.reserved, m.since = got, time.Now()
 		m.use(got)
 		m.slots.claiming[m] = true
-		m.count()
 	})
 	return got
 }
@@ -122,7 +120,6 @@ func (m *Member) Settle(jobs int) {
 		m.use(jobs - m.reserved)
 		m.reserved = 0
 		delete(s.claiming, m)
-		m.count()
 		s.offer()
 	})
 }
@@ -150,7 +147,6 @@ func (m *Member) Ended() {
 			s.tell = append(s.tell, b)
 		}
 		m.use(-1)
-		m.count()
 		s.offer()
 	})
 }
@@ -159,7 +155,6 @@ func (m *Member) Ended() {
 func (m *Member) Dropped(jobs int) {
 	m.slots.locked(func() {
 		m.use(-jobs)
-		m.count()
 		m.slots.offer()
 	})
 }
@@ -167,6 +162,7 @@ func (m *Member) Dropped(jobs int) {
 func (m *Member) use(n int) {
 	m.used += n
 	m.slots.used += n
+	m.count()
 }
 
 // free is Free without the wish. While others want some, a member that has its part of all gets no more, and who has least comes first.

@@ -30,11 +30,7 @@ func OpenOwn(from *pgxpool.Pool) (*Own, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := &Own{pool: pool, Work: New(pool, MaxOwn-1), Keep: New(pool, 1)}
-	for _, s := range []*Store{own.Work, own.Keep} {
-		s.own, s.bound = true, ownCall
-	}
-	return own, nil
+	return &Own{pool: pool, Work: newOwn(pool, MaxOwn-1), Keep: newOwn(pool, 1)}, nil
 }
 
 // OpenOne returns a store with a single connection of its own, like those of OpenOwn. Close its pool at the end.
@@ -43,9 +39,13 @@ func OpenOne(from *pgxpool.Pool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := New(pool, 1)
+	return newOwn(pool, 1), nil
+}
+
+func newOwn(pool *pgxpool.Pool, connections int) *Store {
+	s := New(pool, connections)
 	s.own, s.bound = true, ownCall
-	return s, nil
+	return s
 }
 
 func openOwn(from *pgxpool.Pool, connections int32) (*pgxpool.Pool, error) {

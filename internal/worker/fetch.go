@@ -123,6 +123,7 @@ func (s *session) fetch(ctx context.Context) error {
 		moved = true
 		if got > 0 {
 			busy = time.Now()
+			idle = busy
 			if !s.awaitsTurn() {
 				s.owes, s.missed = false, max(s.missed-1, 0)
 			}
@@ -149,12 +150,14 @@ func (s *session) fetch(ctx context.Context) error {
 		case !s.awaitsTurn():
 			s.owes, s.missed = false, max(s.missed-1, 0)
 		}
-		if full || len(withheld) > 0 || !s.nextLook().IsZero() || s.unrecorded() > 0 {
-			idle = time.Now()
-		}
-		if s.Idle > 0 && time.Since(idle) > s.Idle && time.Since(busy) > s.Idle && watch.known.Snapshot != nil {
-			s.rested = watch.known
-			return ErrIdle
+		if s.Idle > 0 {
+			if full || len(withheld) > 0 || !s.nextLook().IsZero() || s.unrecorded() > 0 {
+				idle = time.Now()
+			}
+			if time.Since(idle) > s.Idle && watch.known.Snapshot != nil {
+				s.rested = watch.known
+				return ErrIdle
+			}
 		}
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue

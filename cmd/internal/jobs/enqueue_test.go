@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -116,44 +115,24 @@ func TestRequestsShareTransactions(t *testing.T) {
 	r := newRig(t, 1)
 	all := token(t, "ada", ">")
 	const requests = 300
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.job IN SHARE ROW EXCLUSIVE MODE`); err != nil { // the first ones wait, and the others gather
-		t.Fatal(err)
-	}
-	var clients, sent sync.WaitGroup
-	sent.Add(requests)
-	for n := range requests {
-		clients.Go(func() {
-			sent.Done()
-			body, want := fmt.Sprintf(`{"queue": "q", "kind": "k", "args": {"n": %d}}`, n), 200
-			switch {
-			case n%50 == 7:
-				body, want = `{"queue": "q", "kind": "k", "args": [1]}`, 400
-			case n%50 == 8:
-				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-				defer cancel()
-				_, _ = send(ctx, r.hubs[0], "POST", "/v1/jobs", all, body)
-				return
-			}
-			a, err := send(t.Context(), r.hubs[0], "POST", "/v1/jobs", all, body)
-			if err != nil || a.Status != want {
-				t.Errorf("request %d: %d %s %v", n, a.Status, a.Body, err)
-			} else if want == 200 && r.count(`SELECT (args ->> 'n')::int FROM weir.job_info($1)`, a.Jobs[0].ID) != n {
-				t.Errorf("request %d is answered with another's job", n)
-			}
-		})
-	}
-	sent.Wait()
-	pgtest.Until(t, "some wait for the lock", func() bool {
-		return r.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'weir.job'::regclass`) > 0
+	r.gathered(requests, func(n int) {
+		body, want := fmt.Sprintf(`{"queue": "q", "kind": "k", "args": {"n": %d}}`, n), 200
+		switch {
+		case n%50 == 7:
+			body, want = `{"queue": "q", "kind": "k", "args": [1]}`, 400
+		case n%50 == 8:
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_, _ = send(ctx, r.hubs[0], "POST", "/v1/jobs", all, body)
+			return
+		}
+		a, err := send(t.Context(), r.hubs[0], "POST", "/v1/jobs", all, body)
+		if err != nil || a.Status != want {
+			t.Errorf("request %d: %d %s %v", n, a.Status, a.Body, err)
+		} else if want == 200 && r.count(`SELECT (args ->> 'n')::int FROM weir.job_info($1)`, a.Jobs[0].ID) != n {
+			t.Errorf("request %d is answered with another's job", n)
+		}
 	})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	clients.Wait()
 	if n := r.count(`SELECT count(DISTINCT xid::text) FROM weir.job`); n >= requests*9/10 {
 		t.Errorf("%d requests had %d transactions", requests, n)
 	}

@@ -186,46 +186,26 @@ func TestRequestsWithKeysShareTransactions(t *testing.T) {
 	r := newRig(t, 1)
 	all := token(t, "ada", ">")
 	const requests = 200
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.job IN SHARE ROW EXCLUSIVE MODE`); err != nil { // the first ones wait, and the others gather
-		t.Fatal(err)
-	}
-	var clients, sent sync.WaitGroup
-	sent.Add(requests)
 	var mu sync.Mutex
 	answers := map[int][]int64{}
-	for n := range requests {
-		clients.Go(func() {
-			sent.Done()
-			job := n / 2 * 2 // each request is sent twice
-			body, want := fmt.Sprintf(`{"queue": "q", "kind": "k", "args": {"n": %d}}`, job), 200
-			if job%50 == 8 {
-				body, want = `{"queue": "q", "kind": "k", "args": [1]}`, 400
+	r.gathered(requests, func(n int) {
+		job := n / 2 * 2 // each request is sent twice
+		body, want := fmt.Sprintf(`{"queue": "q", "kind": "k", "args": {"n": %d}}`, job), 200
+		if job%50 == 8 {
+			body, want = `{"queue": "q", "kind": "k", "args": [1]}`, 400
+		}
+		a, err := send(t.Context(), r.hubs[0], "POST", "/v1/jobs", all, body, "Idempotency-Key", fmt.Sprint("key-", job))
+		if err != nil || a.Status != want {
+			t.Errorf("request %d: %d %s %v", n, a.Status, a.Body, err)
+		} else if want == 200 {
+			if r.count(`SELECT (args ->> 'n')::int FROM weir.job_info($1)`, a.Jobs[0].ID) != job {
+				t.Errorf("request %d is answered with another's job", n)
 			}
-			a, err := send(t.Context(), r.hubs[0], "POST", "/v1/jobs", all, body, "Idempotency-Key", fmt.Sprint("key-", job))
-			if err != nil || a.Status != want {
-				t.Errorf("request %d: %d %s %v", n, a.Status, a.Body, err)
-			} else if want == 200 {
-				if r.count(`SELECT (args ->> 'n')::int FROM weir.job_info($1)`, a.Jobs[0].ID) != job {
-					t.Errorf("request %d is answered with another's job", n)
-				}
-				mu.Lock()
-				answers[job] = append(answers[job], a.Jobs[0].ID)
-				mu.Unlock()
-			}
-		})
-	}
-	sent.Wait()
-	pgtest.Until(t, "some wait for the lock", func() bool {
-		return r.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'weir.job'::regclass`) > 0
+			mu.Lock()
+			answers[job] = append(answers[job], a.Jobs[0].ID)
+			mu.Unlock()
+		}
 	})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	clients.Wait()
 	for job, ids := range answers {
 		if len(ids) != 2 || ids[0] != ids[1] {
 			t.Errorf("the request for job %d, sent twice, is answered with %v", job, ids)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -166,4 +167,32 @@ func (a answer) want(t testing.TB, what string, status int, parts ...string) {
 			t.Errorf("%s: %s lacks %q", what, a.Body, part)
 		}
 	}
+}
+
+// gathered makes requests at the same time, which gather: the first ones wait for a lock until all are on their way.
+func (r *rig) gathered(requests int, request func(n int)) {
+	r.t.Helper()
+	tx, err := r.pool.Begin(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := tx.Exec(r.t.Context(), `LOCK TABLE weir.job IN SHARE ROW EXCLUSIVE MODE`); err != nil { // the first ones wait, and the others gather
+		r.t.Fatal(err)
+	}
+	var clients, sent sync.WaitGroup
+	sent.Add(requests)
+	for n := range requests {
+		clients.Go(func() {
+			sent.Done()
+			request(n)
+		})
+	}
+	sent.Wait()
+	pgtest.Until(r.t, "some wait for the lock", func() bool {
+		return r.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'weir.job'::regclass`) > 0
+	})
+	if err := tx.Rollback(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	clients.Wait()
 }
