@@ -183,6 +183,18 @@ func missingIndexLoad(t *testing.T) string {
 	return url
 }
 
+// unindexedKeyLoad deletes rows to which nothing refers, as a search of the whole referring table finds each time.
+func unindexedKeyLoad(t *testing.T) string {
+	url, conn := serverFor(t, nil)
+	execute(t, conn, `CREATE TABLE "customer" (id int PRIMARY KEY)`, `CREATE TABLE "Order" (id int, customer int REFERENCES customer, text text)`,
+		"INSERT INTO customer SELECT generate_series(1, 100000)", `INSERT INTO "Order" SELECT i, 100000, 'some text' FROM generate_series(1, 100000) i`, `VACUUM ANALYZE "Order", customer`)
+	runSessions(t, url, 4, func(ctx context.Context, conn *pgx.Conn, i int) error {
+		_, err := conn.Exec(ctx, "DELETE FROM customer WHERE id = (SELECT min(id) FROM customer WHERE id % 4 = $1 AND id < 100000)", i%4)
+		return err
+	})
+	return url
+}
+
 func deadlocksLoad(t *testing.T) string { return deadlocking(t, 4, "50ms") }
 
 // deadlocking is a server whose sessions change two rows, half of them in the opposite order.

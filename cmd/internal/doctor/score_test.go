@@ -56,6 +56,7 @@ func scenes() []scene {
 		{"an integer column runs out of numbers", sequenceLoad, one(doctor.SequenceNearEnd), doctor.Warning, "", "", true},
 		{"autovacuum is off for a table", autovacuumOffLoad, one(doctor.AutovacuumBehind), doctor.Warning, "", "", false},
 		{"an index is missing", missingIndexLoad, one(doctor.TableScanned), doctor.Warning, "", "", false},
+		{"a foreign key without an index", unindexedKeyLoad, one(doctor.TableScanned), doctor.Warning, "", "", false},
 		{"deadlocks", deadlocksLoad, one(doctor.Deadlocks), doctor.Warning, "", "", true},
 		{"sorts in files", tempFilesLoad, one(doctor.TempFiles), doctor.Warning, "", "", false},
 		{"max_wal_size is too small", checkpointsLoad, one(doctor.CheckpointsForced), doctor.Info, "", "", false},

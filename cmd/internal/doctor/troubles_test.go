@@ -301,6 +301,18 @@ func TestAMissingIndexIsNamedByItsTable(t *testing.T) {
 	expectFact(t, f, "SELECT text FROM orders WHERE customer = $1")
 }
 
+// TestAForeignKeyWithoutAnIndexIsNamed: the statement that deletes does not name the table that is searched for each row.
+func TestAForeignKeyWithoutAnIndexIsNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	f := expect(t, examine(t, unindexedKeyLoad(t), 2*examineFor), doctor.TableScanned, doctor.Warning)
+	expectFact(t, f, "Order is read from beginning to end", "100,000 rows each time, to find what refers to rows of customer")
+	expectFact(t, f, "Order_customer_fkey (customer) refers to customer, and no index begins with it")
+	expectFact(t, f, "DELETE FROM customer")
+	if want := `CREATE INDEX CONCURRENTLY ON "Order" (customer), for Order_customer_fkey.`; f.Now != want {
+		t.Errorf("the advice is %q, want %q", f.Now, want)
+	}
+}
+
 // TestAReportIsNoMissingIndex: a report reads all rows because it needs them, and sorts in files because it is large.
 func TestAReportIsNoMissingIndex(t *testing.T) {
 	t.Parallel()
