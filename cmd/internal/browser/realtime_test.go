@@ -141,6 +141,35 @@ func TestARoomInARealPage(t *testing.T) {
 	}
 }
 
+// TestAPageSeesRowsChange: those of a table that its owner watches, at another hub than its neighbour, over both transports, and those that changed while it was away.
+func TestAPageSeesRowsChange(t *testing.T) {
+	t.Parallel()
+	r := newRealtime(t, `{"channels": []}`)
+	change := func(sql string) {
+		t.Helper()
+		if _, err := r.client.Pool().Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(`CREATE TABLE orders (id bigint PRIMARY KEY, status text)`)
+	change(`SELECT weir.watch_table('orders', channel => 'orders.{id}', columns => ARRAY['status'])`)
+	pages := map[string]context.Context{}
+	for i, class := range []string{"WeirSocket", "WeirEvents"} {
+		ctx := chromium(t, r.site)
+		r.open(t, ctx, class, r.hubs[i], r.token(t, "ada", time.Now()), "orders.7", 0)
+		says(t, ctx, "state", "open")
+		pages[class] = ctx
+	}
+	change(`INSERT INTO orders VALUES (6, 'new'), (7, 'new'), (8, 'new')`)
+	change(`UPDATE orders SET status = 'paid' WHERE id > 6`)
+	change(`UPDATE orders SET status = status`) // nothing has changed
+	change(`DELETE FROM orders WHERE id = 7`)
+	for _, ctx := range pages {
+		await(t, ctx, `document.getElementById("messages").textContent.replaceAll("} {", "}\n{").split("\n").map(JSON.parse).map(({op, rows, changes: [c]}) => [op, rows, c.key.id, c.new?.status].join(" ")).join(", ")`,
+			"insert 1 7 new, update 1 7 paid, delete 1 7 ")
+	}
+}
+
 // TestAPageIsDisconnectedAndDoesNotGetInWithARevokedToken: a user who is disconnected may connect again; one whose tokens are revoked may not, over either transport, until the
 // page has a new token.
 func TestAPageIsDisconnectedAndDoesNotGetInWithARevokedToken(t *testing.T) {
