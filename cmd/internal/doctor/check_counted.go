@@ -58,7 +58,7 @@ func checkDeadlocks(ctx context.Context, l *inspection) (result, error) {
 
 const (
 	tempRate  = 10 << 20 // bytes per second, below which temporary files are no matter
-	tempFiles = 5.0      // per second: not one report, but many statements
+	tempFiles = 5.0      // per second, of more than one session: not one report, but many statements
 )
 
 type workMemory struct{ Work, Times, Others string }
@@ -75,8 +75,11 @@ SELECT coalesce((SELECT pg_size_pretty(p.reset_val::bigint * 1024) FROM pg_setti
 func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 	files := per(float64(l.grown(func(c *counters) int64 { return c.TempFiles })), l.span())
 	written := per(float64(l.grown(func(c *counters) int64 { return c.TempBytes })), l.span())
-	waits, statements := 0.0, map[string]int{}
+	waits, statements, working := 0.0, map[string]int{}, map[uint32]bool{}
 	l.view.each(func(s Session, weight float64) {
+		if s.State == "active" && s.Kind == "client backend" {
+			working[s.PID] = true
+		}
 		if s.WaitType == "IO" && strings.HasPrefix(strings.ToLower(s.Wait), "buffile") {
 			waits += per(weight, l.view.duration())
 			statements[shape(s.Query)]++
@@ -86,7 +89,7 @@ func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 		return healthy("Sorts and hashes fit into work_mem (%s of temporary files a second).", bytes(written))
 	}
 	severity := Info
-	if files >= tempFiles {
+	if files >= tempFiles && len(working) > 1 {
 		severity = Warning
 	}
 	f := l.finding(TempFiles, severity, waits, len(l.view.samples))

@@ -42,8 +42,8 @@ type locksOf struct {
 // as max_locks_per_transaction); further ones are in the shared table, whose parts are protected by 16 locks.
 func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 	lost := l.waits.Rate(LockTable)
-	// On few CPUs the same work shows as CPU time instead of waits.
-	if lost < noticeable && l.waits.Rate(CPU) < crippling {
+	// On few CPUs the same work shows as CPU time instead of waits. Whose it is, the locks themselves show.
+	if lost < noticeable && l.waits.Rate(CPU) < costly {
 		return healthy("No session waits for the table of locks itself.")
 	}
 	worst, heavy, err := mostLocks(ctx, l)
