@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 const (
@@ -38,22 +37,28 @@ func checkChurn(_ context.Context, l *inspection) (result, error) {
 	waits, events := 0.0, map[Event]int{}
 	statements := map[string]int{}
 	l.view.each(func(s Session, weight float64) {
-		if s.WaitType == "IPC" && strings.HasPrefix(strings.ToLower(s.Wait), "bgworker") {
+		if s.waitsForWorkers() {
 			waits += weight
 			events[Event{s.WaitType, s.Wait}]++
 			statements[shape(s.Query)]++
 		}
 	})
 	waits = per(waits, l.view.duration())
-	launched, how := parallelRate(l)
-	if waits >= churnWaits && launched >= stormSessions {
+	launched, how, counted := parallelRate(l)
+	// Before 18 nothing counts them, but each of these waits is a start or an end: they last for milliseconds.
+	if waits >= churnWaits && (launched >= stormSessions || !counted) {
 		severity := Info
 		if waits >= costly {
 			severity = Warning
 		}
 		f := l.finding(ParallelChurn, severity, waits, len(l.view.samples))
-		f.Summary = fmt.Sprintf("Parallel queries start %s processes per second, and %s for these to start or end.", figure(launched), sessionsThat(waits, "waits", "wait"))
-		f.add(how, "parallel workers launched: %s/s", figure(launched))
+		if counted {
+			f.Summary = fmt.Sprintf("Parallel queries start %s processes per second, and %s for these to start or end.", figure(launched), sessionsThat(waits, "waits", "wait"))
+			f.add(how, "parallel workers launched: %s/s", figure(launched))
+		} else {
+			f.Summary = fmt.Sprintf("Parallel queries start and end processes all the time, and %s for these to start or end.", sessionsThat(waits, "waits", "wait"))
+			f.add(how, "parallel workers launched: %s/s or more", figure(launched))
+		}
 		f.add(seeWaits, "waits: %s", ranked(events, total(events), Event.String))
 		f.add("", "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 		f.Now = "ALTER ROLE … SET max_parallel_workers_per_gather = 0, for the role of these short queries."

@@ -51,7 +51,7 @@ func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
 	sessions := max(0, l.rate(func(c *counters) int64 { return c.Sessions }))
 	forks, forksKnown := forkRate(l.view.samples)
 	cpu, cpuKnown := l.postmasterCPU()
-	parallel, parallelHow := parallelRate(l)
+	parallel, parallelHow, _ := parallelRate(l)
 
 	// Clients that never log in are not counted. Then the evidence is the postmaster's own CPU time, or that no other session is active.
 	storm := sessions >= stormSessions || parallel >= stormSessions || cpuKnown && cpu >= hardAtWork
@@ -155,9 +155,9 @@ func (l *inspection) postmasterCPU() (float64, bool) {
 }
 
 // parallelRate returns the parallel workers started per second: counted from PostgreSQL 18 on, before that those that samples show.
-func parallelRate(l *inspection) (rate float64, query string) {
+func parallelRate(l *inspection) (rate float64, query string, counted bool) {
 	if l.first.Parallel != nil && l.last.Parallel != nil {
-		return l.rate(func(c *counters) int64 { return *c.Parallel }), "SELECT sum(parallel_workers_launched) FROM pg_stat_database -- twice"
+		return l.rate(func(c *counters) int64 { return *c.Parallel }), "SELECT sum(parallel_workers_launched) FROM pg_stat_database -- twice", true
 	}
 	seen := map[uint32]bool{}
 	l.view.each(func(s Session, _ float64) {
@@ -165,5 +165,5 @@ func parallelRate(l *inspection) (rate float64, query string) {
 			seen[s.PID] = true
 		}
 	})
-	return per(float64(len(seen)), l.view.duration()), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker' -- a lower bound"
+	return per(float64(len(seen)), l.view.duration()), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker' -- a lower bound", false
 }

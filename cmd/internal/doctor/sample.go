@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -35,6 +36,11 @@ type Session struct {
 	Query    string  // its first characters
 
 	Class Class
+}
+
+// waitsForWorkers reports whether a parallel query waits for its workers to start or to end.
+func (s Session) waitsForWorkers() bool {
+	return s.WaitType == "IPC" && strings.HasPrefix(strings.ToLower(s.Wait), "bgworker")
 }
 
 const (
@@ -143,7 +149,7 @@ func (s Sample) suspicious() bool {
 		switch {
 		case session.Class == Commit || session.Class == DataIO || session.Class == ClientWrite:
 			usual++
-		case session.Class.lost() || session.Class == Woken:
+		case session.Class.lost() || session.Class == Woken || session.waitsForWorkers():
 			return true
 		}
 	}
