@@ -56,7 +56,7 @@ func runBursts(ctx context.Context, r *run, b *burst, writers *sessions, s sampl
 			continue
 		}
 		way := &Way{Name: "a burst of " + w.name + b.suffix, Kind: w.kind, Unit: "transactions",
-			What: fmt.Sprintf("%s inserts arrive per second; for %s, %s more per second arrive, each to %s", Number(b.steady), b.lasts, Number(b.more), w.what)}
+			What: fmt.Sprintf("%s inserts arrive per second; for %s, %s more per second arrive, each to %s", Number(b.steady), b.lasts.Round(100*time.Millisecond), Number(b.more), w.what)}
 		if b.flush == slowFlush {
 			way.Settings = slowSettings
 		}
