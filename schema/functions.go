@@ -22,17 +22,8 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	if err != nil {
 		return err
 	}
-	digest := func() (string, error) {
-		granted, err := grants(ctx, tx)
-		sum := sha256.Sum256([]byte(text + privileges + granted))
-		return hex.EncodeToString(sum[:]), err
-	}
-	now, err := digest()
+	now, installed, err := digests(ctx, tx, text)
 	if err != nil {
-		return err
-	}
-	var installed string
-	if err := tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, unprepared, functionsSetting).Scan(&installed); err != nil {
 		return err
 	}
 	if installed == now && !force {
@@ -50,11 +41,48 @@ func replaceFunctions(ctx context.Context, tx pgx.Tx, force bool) error {
 	if err := script(ctx, tx, privileges); err != nil {
 		return fmt.Errorf("grant privileges on the functions to Weir's roles: %w", err)
 	}
-	if now, err = digest(); err != nil {
+	if now, _, err = digests(ctx, tx, text); err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO weir.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, unprepared, functionsSetting, now)
 	return err
+}
+
+// digests identify the functions of a text with the privileges of the database, and those that were installed last.
+func digests(ctx context.Context, tx pgx.Tx, text string) (now, installed string, err error) {
+	granted, err := grants(ctx, tx)
+	if err != nil {
+		return "", "", err
+	}
+	err = tx.QueryRow(ctx, `SELECT coalesce(max(value), '') FROM weir.setting WHERE name = $1`, unprepared, functionsSetting).Scan(&installed)
+	sum := sha256.Sum256([]byte(text + privileges + granted))
+	return hex.EncodeToString(sum[:]), installed, err
+}
+
+// Current reports whether Up has nothing to do: all migrations are applied, and the functions and their privileges are those of this build.
+func Current(ctx context.Context, conn *pgx.Conn) (current bool, err error) {
+	all, err := Status(ctx, conn)
+	if err != nil {
+		return false, err
+	}
+	for _, m := range all {
+		if m.AppliedAt.IsZero() {
+			return false, nil
+		}
+	}
+	text, err := functions()
+	if err != nil {
+		return false, err
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: `BEGIN READ ONLY; SET LOCAL search_path = pg_catalog, pg_temp`}, func(tx pgx.Tx) error {
+		now, installed, err := digests(ctx, tx, text)
+		current = now == installed
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("schema: compare the functions: %w", err)
+	}
+	return current, nil
 }
 
 // grants lists all privileges on the schema and on what it contains, except the owner's, in a fixed order.

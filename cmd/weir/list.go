@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,8 +16,14 @@ import (
 
 const maxList = 16 << 20 // bytes of a list of databases
 
-// eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, and returns an error at the
-// end.
+// errEnough ends a walk through a list, which is no failure.
+var errEnough = errors.New("enough for now")
+
+// errStop is wrapped by a failure that ends a walk through a list.
+var errStop = errors.New("stopped there")
+
+// eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, unless that is errStop, and
+// returns an error at the end.
 func eachOfList(ctx context.Context, s *streams, path string, do func(*database) error) error {
 	urls, err := readList(s.in, path)
 	if err != nil {
@@ -32,9 +39,16 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database)
 		if ctx.Err() != nil {
 			return fmt.Errorf("stopped at database %d of %d, %s: run it again for those that are left: %w", i+1, len(urls), name, ctx.Err())
 		}
+		if errors.Is(err, errEnough) {
+			fmt.Fprintf(s.err, "weir: stopped before database %d of %d, %s: the same command goes on from there\n", i+1, len(urls), name)
+			break
+		}
 		if err != nil {
 			failed++
 			fmt.Fprintf(s.err, "weir: database %d of %d, %s: %s\n", i+1, len(urls), name, err)
+		}
+		if errors.Is(err, errStop) {
+			return fmt.Errorf("stopped at database %d of %d, %s, which failed: mend what is in the way, and run it again: those that are done stay so", i+1, len(urls), name)
 		}
 	}
 	if failed > 0 {

@@ -38,3 +38,44 @@ func TestMigrateUpgradesAListOfDatabases(t *testing.T) {
 		t.Errorf("an empty list: %v", err)
 	}
 }
+
+// TestMigrateGoesThroughAListInSteps: so many a time, those that are behind, and the next time the next; one that can't be reached is passed over, one that can't be
+// upgraded ends the step. The status shows how far it is.
+func TestMigrateGoesThroughAListInSteps(t *testing.T) {
+	t.Parallel()
+	first, foreign, last := pgtest.Empty(t), pgtest.Empty(t), pgtest.Empty(t)
+	nowhere := "postgres://ada:secret@127.0.0.1:1/nowhere?connect_timeout=5"
+	if _, err := pgtest.Pool(t, foreign).Exec(t.Context(), "CREATE SCHEMA weir; CREATE TABLE weir.mine (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	step := func(urls ...string) (out string, err error) {
+		var b bytes.Buffer
+		err = (&migrateUpCmd{List: "-", AtMost: 1}).Run(t.Context(), &streams{in: strings.NewReader(strings.Join(urls, "\n")), out: &b, err: &b}, nil)
+		return b.String(), err
+	}
+	out, err := step(nowhere, first, last)
+	if err == nil || !strings.HasPrefix(err.Error(), "1 of 3 databases failed") || strings.Count(out, "applied 0001 jobs") != 1 || !strings.Contains(out, "stopped before database 3 of 3") {
+		t.Errorf("the first step: %v\n%s", err, out)
+	}
+	var status bytes.Buffer
+	err = (&migrateStatusCmd{List: "-"}).Run(t.Context(), &streams{in: strings.NewReader(strings.Join([]string{nowhere, first, last}, "\n")), out: &status, err: &status}, nil)
+	var f *failure
+	if !errors.As(err, &f) || f.code != exitUnreachable || !strings.Contains(status.String(), "up to date") || !strings.Contains(status.String(), "not installed") || !strings.Contains(status.String(), "nowhere at 127.0.0.1:1") {
+		t.Errorf("the status: %v\n%s", err, status.String())
+	}
+	if out, err = step(first, foreign, last); err == nil || !strings.HasPrefix(err.Error(), "stopped at database 2 of 3") || strings.Contains(out, "applied") || !strings.Contains(out, "weir is up to date") {
+		t.Errorf("a step with one that can't be upgraded: %v\n%s", err, out)
+	}
+	if out, err = step(first, last); err != nil || strings.Count(out, "applied 0001 jobs") != 1 || strings.Contains(out, "stopped") {
+		t.Errorf("the last step: %v\n%s", err, out)
+	}
+	// All migrations are applied, but the functions are those of another build.
+	if _, err := pgtest.Pool(t, last).Exec(t.Context(), "UPDATE weir.setting SET value = 'another' WHERE name = 'functions'"); err != nil {
+		t.Fatal(err)
+	}
+	status.Reset()
+	err = (&migrateStatusCmd{List: "-", jsonFlag: jsonFlag{JSON: true}}).Run(t.Context(), &streams{in: strings.NewReader(first + "\n" + last), out: &status, err: &status}, nil)
+	if text := status.String(); err != nil || !strings.Contains(text, `"current": true`) || !strings.Contains(text, `"current": false`) {
+		t.Errorf("the status of older functions: %v\n%s", err, text)
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,7 +26,8 @@ func (migrateCmd) Help() string {
 }
 
 type migrateUpCmd struct {
-	List string `placeholder:"FILE" help:"Upgrade each database of a list, a connection string in each line (- reads standard input)."`
+	List   string `placeholder:"FILE" help:"Upgrade each database of a list, a connection string in each line (- reads standard input)."`
+	AtMost int    `placeholder:"N" help:"With --list: upgrade at most N databases that are behind, and stop there, or at the first that fails."`
 }
 
 func (migrateUpCmd) Help() string {
@@ -34,17 +36,57 @@ func (migrateUpCmd) Help() string {
 others from it, and the command ends with 1 then. Run it again to upgrade those that are
 left. Empty lines and those that begin with # are skipped.
 
+In steps: --at-most 1 upgrades one that is behind, and the next time the next one, and so
+on. It ends with 1 at one that can't be upgraded; one that can't be reached is passed over.
+weir migrate status --list shows how far it is.
+
 Examples:
 
     DATABASE_URL=postgres://localhost/app weir migrate up
-    psql directory -Atc 'SELECT url FROM tenant' | weir migrate up --list -`
+    psql directory -Atc 'SELECT url FROM tenant' | weir migrate up --list -
+    weir migrate up --list tenants.txt --at-most 1`
 }
 
 func (c *migrateUpCmd) Run(ctx context.Context, s *streams, db *database) error {
-	if c.List != "" {
+	switch {
+	case c.AtMost < 0:
+		return usagef("--at-most must be at least 1, got %d", c.AtMost)
+	case c.AtMost > 0 && c.List == "":
+		return usagef("--at-most goes with --list: there is one database")
+	case c.AtMost > 0:
+		return c.step(ctx, s)
+	case c.List != "":
 		return eachOfList(ctx, s, c.List, func(db *database) error { return migrateUp(ctx, s, db) })
 	}
 	return migrateUp(ctx, s, db)
+}
+
+// step upgrades the next databases of a list.
+func (c *migrateUpCmd) step(ctx context.Context, s *streams) error {
+	upgraded := 0
+	return eachOfList(ctx, s, c.List, func(db *database) error {
+		current := false
+		err := db.conn(ctx, func(conn *pgx.Conn) (err error) {
+			current, err = schema.Current(ctx, conn)
+			return err
+		})
+		switch f := (*failure)(nil); {
+		case errors.As(err, &f) && f.code == exitUnreachable:
+			return err
+		case err == nil && current:
+			fmt.Fprintln(s.out, "weir is up to date")
+			return nil
+		case err == nil && upgraded == c.AtMost:
+			return errEnough
+		case err == nil:
+			upgraded++
+			err = migrateUp(ctx, s, db)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, errStop)
+		}
+		return nil
+	})
 }
 
 func migrateUp(ctx context.Context, s *streams, db *database) error {
@@ -144,15 +186,22 @@ func holds(above int) (string, error) {
 	return strings.Join(lost[:last], ", ") + " and " + lost[last], nil
 }
 
-type migrateStatusCmd struct{ jsonFlag }
+type migrateStatusCmd struct {
+	List string `placeholder:"FILE" help:"Show the version of each database of a list, a connection string in each line (- reads standard input)."`
+	jsonFlag
+}
 
 func (migrateStatusCmd) Help() string {
-	return `Example:
+	return `Examples:
 
-    weir migrate status --json`
+    weir migrate status --json
+    weir migrate status --list tenants.txt`
 }
 
 func (c *migrateStatusCmd) Run(ctx context.Context, s *streams, db *database) error {
+	if c.List != "" {
+		return c.ofList(ctx, s)
+	}
 	return db.conn(ctx, func(conn *pgx.Conn) error {
 		all, err := schema.Status(ctx, conn)
 		if err != nil {
