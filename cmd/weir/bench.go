@@ -54,12 +54,14 @@ type benchDrainCmd struct {
 	Keys      int           `placeholder:"N" help:"Give the jobs this many keys, as if of so many tenants."`
 	PerKey    int           `placeholder:"N" help:"With --keys: limit each key to this many running jobs."`
 	JobTime   time.Duration `placeholder:"DURATION" help:"How long each job takes; by default no time."`
+	Servers   int           `placeholder:"N" help:"Drain over 1, 2, 4 and so on, up to N private servers, by one process, in turn."`
 	Schedules int           `placeholder:"N" help:"Have this many schedules, each due once a minute, fire beside it."`
 }
 
 // Help is shown by weir bench drain --help.
 func (benchDrainCmd) Help() string {
-	return "With --unique, --limit, --keys or --schedules, plain jobs and jobs with all of these are measured in turn, and their ratio is shown."
+	return "With --unique, --limit, --keys or --schedules, plain jobs and jobs with all of these are measured in turn, and their ratio is shown. " +
+		"With --servers, as many jobs in all are spread over one private server and over several, and one weir.MultiWorker works them."
 }
 
 func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error {
@@ -72,6 +74,12 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 		return usagef("--limit must be at least 1, got %d", c.Limit)
 	case c.JobTime < 0:
 		return usagef("--job-time must not be negative, got %v", c.JobTime)
+	case c.Servers < 0 || c.Servers > mostBenchServers:
+		return usagef("--servers must be 1 to %d, got %d", mostBenchServers, c.Servers)
+	case c.Servers > 0 && d.url != "":
+		return usagef("--servers starts private servers: leave out --database and DATABASE_URL")
+	case c.Servers > 0 && (c.Unique || c.Limit > 0 || c.Keys > 0 || c.Schedules > 0):
+		return usagef("--servers is about plain jobs: leave out --unique, --limit, --keys and --schedules")
 	case c.Schedules < 0 || c.Schedules > 100_000:
 		return usagef("--schedules must be 1 to 100000, got %d", c.Schedules)
 	}
@@ -80,6 +88,9 @@ func (c *benchDrainCmd) Run(ctx context.Context, s *streams, d *database) error 
 	}
 	return c.run(ctx, s, d, func(db *load.Database) (*load.Report, error) {
 		config := bench.DrainConfig{Jobs: c.Jobs, Rounds: c.Rounds, JobTime: c.JobTime}
+		if c.Servers > 0 {
+			return c.overServers(ctx, s, db, config)
+		}
 		if c.Unique || c.Limit > 0 || c.Keys > 0 || c.Schedules > 0 {
 			config.Features = []bench.Feature{feature(db, engine.Engine{Log: s.err, Unique: c.Unique, Limit: c.Limit, Keys: c.Keys, KeyLimit: c.PerKey}, c.Schedules)}
 		}

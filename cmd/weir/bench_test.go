@@ -23,7 +23,7 @@ import (
 func TestABenchRefusesNumbersThatItCannotMeasure(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"drain", "--limit", "-5"}, {"drain", "--jobs", "0"}, {"drain", "--rounds", "-1"}, {"drain", "--job-time", "-1s"},
-		{"drain", "--schedules", "-2"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
+		{"drain", "--schedules", "-2"}, {"drain", "--servers", "11"}, {"features", "--jobs", "0"}, {"fair", "--tenants", "1"}, {"fair", "--jobs", "99"}, {"fair", "--rate", "0"}, {"fair", "--per-key", "1001"}, {"fair", "--rounds", "0"},
 		{"fair", "--seconds", "0"}, {"chord", "--members", "0"}, {"chord", "--rounds", "0"}, {"chord", "--small-members", "0"}, {"chord", "--small-rounds", "-1"},
 		{"tree", "--nodes", "0"}, {"tree", "--processes", "0"}, {"tree", "--concurrency", "0"}, {"tree", "--connections", "0"}, {"tree", "--duplicates", "0.95"}, {"tree", "--fan-out", "0"}, {"tree", "--rounds", "0"}, {"tree", "--lab-time", "-1s"},
 		{"dag", "--tasks", "10001"}, {"dag", "--layers", "0"}, {"dag", "--rounds", "0"}, {"steady", "--seconds", "0"}, {"latency", "--seconds", "-3"}} {
@@ -100,6 +100,29 @@ func TestBenchDrainWorksEveryJob(t *testing.T) {
 		t.Errorf("%+v", r.Figures)
 	}
 	noneDeadIn(t, r.Figures)
+}
+
+// TestBenchDrainSpreadsOverServers: as many jobs over one server and over two, all of them done, by one process.
+func TestBenchDrainSpreadsOverServers(t *testing.T) {
+	t.Parallel()
+	r, _ := benchReport(t, "", "drain", "--jobs", "3001", "--rounds", "2", "--servers", "2")
+	if len(r.Over) != 2 || r.Over[0].Servers != 1 || r.Over[1].Servers != 2 {
+		t.Fatalf("%+v", r.Over)
+	}
+	for _, o := range r.Over {
+		if o.Jobs != 3001 || o.JobsPerSecond <= 0 || o.Ratio.Samples != 2 || o.Ratio.Median <= 0 {
+			t.Errorf("over %d servers: %+v, ratio %+v", o.Servers, o.Figures, o.Ratio)
+		}
+	}
+	var out, errs bytes.Buffer
+	for _, args := range [][]string{{"--unique"}, {"--keys", "3"}} {
+		if err := runBench(t, "", &out, &errs, append([]string{"drain", "--servers", "2"}, args...)...); err == nil || !strings.Contains(err.Error(), "--servers is about plain jobs") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	if err := runBench(t, "postgres://127.0.0.1:1/nowhere", &out, &errs, "drain", "--servers", "2"); err == nil || !strings.Contains(err.Error(), "--servers starts private servers") {
+		t.Errorf("with a database: %v", err)
+	}
 }
 
 // TestBenchDrainComparesFeaturesWithPlainJobs: with flags for features, as many plain jobs are drained, and each feature gets its queue's limits.

@@ -100,6 +100,7 @@ type labStormCmd struct {
 	Jitter  time.Duration `default:"10s" help:"Period over which clients with jitter spread their connections."`
 	Queries int           `default:"4" help:"Number of sessions that run small parallel queries at the same time."`
 	Pool    int           `default:"20" help:"Number of sessions of PgBouncer and of the standing pool."`
+	Servers int           `default:"8" help:"Number of private servers over which the clients are spread at most: 1, 2, 4, and so on."`
 	Rates   []int         `default:"100,200,400,800,1600,3200,6400" help:"Connections per second of the sweep, which ends at the first that the server does not keep up with."`
 
 	NoReserve bool `name:"no-reserve" help:"Measure huge pages only if the machine has some reserved; otherwise root reserves them for the run (vm.nr_hugepages)."`
@@ -110,16 +111,19 @@ func (labStormCmd) Help() string {
 }
 
 func (c *labStormCmd) config() (lab.Config, string) {
-	flags := fmt.Sprintf("--clients %d --rounds %d --jitter %s --queries %d --pool %d --rates %s", c.Clients, c.Rounds, c.Jitter, c.Queries, c.Pool, commas(c.Rates))
+	flags := fmt.Sprintf("--clients %d --rounds %d --jitter %s --queries %d --pool %d --servers %d --rates %s", c.Clients, c.Rounds, c.Jitter, c.Queries, c.Pool, c.Servers, commas(c.Rates))
 	if c.NoReserve {
 		flags += " --no-reserve"
 	}
 	return lab.Config{Scenario: "storm", Storm: lab.StormSize{
-		Clients: c.Clients, Rounds: c.Rounds, Jitter: c.Jitter, Queries: c.Queries, Pool: c.Pool, Rates: c.Rates, NoReserve: c.NoReserve,
+		Clients: c.Clients, Rounds: c.Rounds, Jitter: c.Jitter, Queries: c.Queries, Pool: c.Pool, Servers: c.Servers, Rates: c.Rates, NoReserve: c.NoReserve,
 	}}, flags
 }
 
 func (c *labStormCmd) Run(ctx context.Context, s *streams, d *database, k *kong.Context) error {
+	if c.Servers < 1 || c.Servers > lab.MostServers {
+		return usagef("--servers must be 1 to %d, got %d", lab.MostServers, c.Servers)
+	}
 	return c.run(ctx, s, d, k, c)
 }
 

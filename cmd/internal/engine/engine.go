@@ -138,6 +138,26 @@ func (c client) EnqueueSQL(ctx context.Context, queue string, number int64) erro
 }
 
 func (c client) Work(ctx context.Context, w load.Work) error {
+	worker, err := c.weir.NewWorker(c.working(w))
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return worker.Run(ctx)
+}
+
+// WorkMany runs one worker of several databases, which their connection strings name, until ctx ends.
+func (e Engine) WorkMany(ctx context.Context, databases []string, w load.Work) error {
+	worker, err := weir.NewMultiWorker(weir.MultiWorkerConfig{
+		WorkerConfig: e.working(w), Databases: func(context.Context) ([]string, error) { return databases, nil },
+	})
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return worker.Run(ctx)
+}
+
+// working is the configuration of a worker.
+func (e Engine) working(w load.Work) weir.WorkerConfig {
 	handlers := weir.NewHandlers()
 	weir.Handle(handlers, func(ctx context.Context, job *weir.Job[Job]) error {
 		if w.Run != nil {
@@ -152,14 +172,7 @@ func (c client) Work(ctx context.Context, w load.Work) error {
 	if w.Recorded != nil {
 		hooks.Recorded = func(jobs int, _ time.Duration) { w.Recorded(jobs) }
 	}
-	worker, err := c.weir.NewWorker(weir.WorkerConfig{
-		Handlers: handlers, Queues: w.Queues, Hooks: []weir.Hooks{hooks},
-		Logger: Warnings(c.Log),
-	})
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	return worker.Run(ctx)
+	return weir.WorkerConfig{Handlers: handlers, Queues: w.Queues, Hooks: []weir.Hooks{hooks}, Logger: Warnings(e.Log)}
 }
 
 // Warnings returns a logger of warnings and errors.

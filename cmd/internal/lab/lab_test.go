@@ -30,7 +30,7 @@ func tiny(scenario, url string) Config {
 		Scenario: scenario, Database: url, Duration: 400 * time.Millisecond, Command: "weir lab " + scenario,
 		Notify:    NotifySize{Clients: 6, Rounds: 2},
 		Listeners: ListenersSize{Idle: []int{0, 15}, Clients: []int{1, 3}, Groups: []int{2, 3}, Grouped: 6, Notifiers: []int{1, 3}},
-		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2, Pool: 3, Rates: []int{20, 60}, NoReserve: true},
+		Storm:     StormSize{Clients: 40, Rounds: 1, Jitter: 200 * time.Millisecond, Queries: 2, Pool: 3, Servers: 4, Rates: []int{20, 60}, NoReserve: true},
 		Tree:      TreeSize{Workers: 4, Parents: 2, Children: 10, Crowd: 12, Flows: flowsOfTests()},
 		Pinned:    PinnedSize{Rate: 300, Workers: 2},
 	}

@@ -17,6 +17,7 @@ type StormSize struct {
 	Jitter  time.Duration // period over which clients with jitter spread; default 10 s
 	Queries int           // sessions that run small parallel queries at the same time; default 4
 	Pool    int           // sessions of PgBouncer and of the standing pool; default 20
+	Servers int           // private servers over which the clients are spread, in powers of two; default 8, 1: none
 	Rates   []int         // connections per second of the sweep; default 100, 200, 400, …, 6400
 
 	// NoReserve measures huge pages only if the machine has some. Otherwise, if root runs the lab, it reserves what it needs for the run.
@@ -36,6 +37,7 @@ var stormScenario = &scenario{
 		c.Storm.Queries = cmp.Or(c.Storm.Queries, 4)
 		c.Storm.Jitter = cmp.Or(c.Storm.Jitter, 10*time.Second)
 		c.Storm.Pool = cmp.Or(c.Storm.Pool, 20)
+		c.Storm.Servers = cmp.Or(c.Storm.Servers, 8)
 		if len(c.Storm.Rates) == 0 {
 			c.Storm.Rates = []int{100, 200, 400, 800, 1600, 3200, 6400}
 		}
@@ -74,6 +76,7 @@ func runStorm(ctx context.Context, r *run) error {
 	r.set("jitter", size.Jitter)
 	r.set("sessions with parallel queries", size.Queries)
 	r.set("sessions of PgBouncer and of the standing pool", size.Pool)
+	r.set("private servers at most", size.Servers)
 	r.set("rates of the sweep", list(size.Rates))
 	if _, err := r.site.guard.Exec(ctx, makeSmall); err != nil {
 		return err
@@ -140,7 +143,7 @@ func runStorm(ctx context.Context, r *run) error {
 	if err := settle(ctx, plan.ends()); err != nil {
 		return err
 	}
-	if share := budgetOf(swept); share > 0 && r.site.server != nil {
+	if share := budgetOf(swept, size.Servers); share > 0 && r.site.server != nil {
 		if err := runBudgets(ctx, r, share, plan.budgets()); err != nil {
 			return err
 		}

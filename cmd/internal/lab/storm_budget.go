@@ -20,10 +20,13 @@ type budgetWay struct {
 	queries    *sessions // that run at the same time; nil: none
 }
 
+// MostServers bounds the private servers of a storm.
+const MostServers = 64
+
 const budgetUsed = "used of their budgets"
 
-// budgetOf chooses the share of a core from what a sweep has shown: three postmasters together should serve six tenths of what the machine can.
-func budgetOf(all []sweep) float64 {
+// budgetOf chooses the share of a core from what a sweep has shown: so many postmasters together should serve six tenths of what the machine can.
+func budgetOf(all []sweep, postmasters int) float64 {
 	var most float64
 	var ran time.Duration
 	var answered int64
@@ -35,7 +38,7 @@ func budgetOf(all []sweep) float64 {
 	if answered == 0 || ran == 0 {
 		return 0
 	}
-	return min(max(0.2*most*ran.Seconds()/float64(answered), 0.004), 0.3)
+	return min(max(0.6/float64(postmasters)*most*ran.Seconds()/float64(answered), 0.004), 0.3)
 }
 
 // runBudgets measures the ways.
@@ -153,7 +156,7 @@ func budgetText(r *Result) (sentences []string) {
 	}
 	machine, _ := first.Figure(machineCPU)
 	text := fmt.Sprintf("With %s each, one postmaster answers %s connections per second%s, while the machine's CPUs are %.0f%% busy", first.Settings[0].Value, Number(one), unused(first), machine)
-	for _, n := range []int{2, 3} {
+	for n := 2; n <= MostServers; n *= 2 {
 		if more, w := rate(fmt.Sprintf("%d postmasters", n)); w != nil {
 			text += fmt.Sprintf("; %d answer %s, %s times as many%s", n, Number(more), Number(ratio(more, one)), unused(w))
 		}
@@ -184,7 +187,7 @@ func unused(w *Way) string {
 // budgetWays lists what can be measured with the servers and sessions of the storms.
 func budgetWays(servers []*site, huge *site, parallel, serial *sessions) []budgetWay {
 	ways := []budgetWay{{"1 postmaster", "one server", Collapse, servers[:1], nil}}
-	for n := 2; n <= len(servers); n++ {
+	for n := 2; n <= len(servers); n *= 2 {
 		ways = append(ways, budgetWay{fmt.Sprintf("%d postmasters", n), fmt.Sprintf("%d servers", n), Fix, slices.Clone(servers[:n]), nil})
 	}
 	// One session is enough: for each query the postmaster starts six workers.

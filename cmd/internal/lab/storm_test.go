@@ -19,7 +19,7 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	plausible(t, r, time.Hour)
-	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 3 servers", "from a standing pool", "to PgBouncer"} {
+	for _, name := range []string{"at once", "at once, beside parallel queries", "with jitter", "over 2 servers", "over 4 servers", "from a standing pool", "to PgBouncer"} {
 		if _, err := bouncer.Find(); name == "to PgBouncer" && err != nil {
 			if r.Way(name) != nil || !strings.Contains(strings.Join(r.Notes, " "), "PgBouncer was not measured") {
 				t.Errorf("PgBouncer is not installed, and the result does not say so: %v", r.Notes)
@@ -33,6 +33,9 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 		if int(w.Done) != c.Storm.Clients*c.Storm.Rounds {
 			t.Errorf("%s: %d of %d clients were answered", name, w.Done, c.Storm.Clients)
 		}
+	}
+	if r.Way("over 3 servers") != nil || r.Way(budgetName("3 postmasters")) != nil {
+		t.Error("three servers were measured, which are no power of two")
 	}
 	if !r.Server.Private {
 		t.Error("the result does not say that the server was private")
@@ -50,8 +53,8 @@ func TestStormRunsOnPrivateServersSideBySide(t *testing.T) {
 	if one == nil && !strings.Contains(notes, "fixed CPU budget were not measured") {
 		t.Errorf("postmasters at a budget were not measured, and no note says why: %s", notes)
 	}
-	if one != nil && r.Way(budgetName("3 postmasters")) == nil {
-		t.Error("three postmasters at a budget were not measured")
+	if one != nil && r.Way(budgetName("4 postmasters")) == nil {
+		t.Error("four postmasters at a budget were not measured")
 	}
 }
 

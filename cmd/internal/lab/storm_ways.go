@@ -142,11 +142,11 @@ func (p *stormPlan) addQueries(ctx context.Context, r *run, postmaster int) erro
 // addServers adds the storms over several servers.
 func (p *stormPlan) addServers(ctx context.Context, r *run, postmaster int) error {
 	if r.site.server == nil {
-		r.note("Two and three servers were not measured: that requires private servers, and a database was given.")
+		r.note("Several servers were not measured: that requires private servers, and a database was given.")
 		return nil
 	}
 	targets := []target{p.home}
-	for range 2 {
+	for len(targets) < r.Storm.Servers {
 		more := &site{}
 		p.closes = append(p.closes, func() { _ = more.close() })
 		if err := more.start(ctx, r.Major, needs{connections: r.Storm.Clients + 20, parameters: stormParameters}, r.say); err != nil {
@@ -157,11 +157,17 @@ func (p *stormPlan) addServers(ctx context.Context, r *run, postmaster int) erro
 			return err
 		}
 		p.servers, targets = append(p.servers, more), append(targets, next)
+		if !powerOfTwo(len(targets)) {
+			continue
+		}
 		p.add(Fix, fmt.Sprintf("over %d servers", len(targets)), fmt.Sprintf("the clients are spread over %d servers on this machine, each with its own "+
 			"postmaster", len(targets)), postmaster, slices.Clone(targets)...)
 	}
 	return nil
 }
+
+// powerOfTwo reports whether so many servers are measured.
+func powerOfTwo(n int) bool { return n&(n-1) == 0 }
 
 // addHuge adds the storm to a server with huge pages, or notes why it can't.
 func (p *stormPlan) addHuge(ctx context.Context, r *run) error {

@@ -21,6 +21,7 @@ type Report struct {
 	During     *Figures     `json:"during,omitempty"`   // the pin
 	Plain      *Figures     `json:"plain,omitempty"`    // plain INSERTs of the same row
 	Features   []Feature    `json:"features,omitempty"` // beside plain jobs, of which the figures are
+	Over       []Over       `json:"over_servers,omitempty"`
 	Phases     []Phase      `json:"phases,omitempty"`
 	SQL        *Figures     `json:"sql,omitempty"`   // jobs enqueued by plain SQL
 	Ratio      *Spread      `json:"ratio,omitempty"` // of enqueues to plain INSERTs; of during to before
@@ -65,6 +66,13 @@ type Feature struct {
 	Ratio *Spread  `json:"ratio"`                          // of jobs per second to those of plain jobs
 	WAL   *Spread  `json:"wal_bytes_on_top"`               // per job
 	CPU   *Spread  `json:"server_cpu_us_on_top,omitempty"` // per job
+}
+
+// Over is what one process does over so many servers.
+type Over struct {
+	Servers int `json:"servers"`
+	*Figures
+	Ratio *Spread `json:"ratio"` // of jobs per second to those of one server, round by round
 }
 
 // Phase is a part of a bench in which some jobs wait while others come.
@@ -228,6 +236,10 @@ func (r *Report) Text(w io.Writer) error {
 	r.Plain.text(t, "plain INSERT: ")
 	r.SQL.text(t, "enqueued by SQL: ")
 	featuresText(t, r.Features)
+	for _, o := range r.Over {
+		o.Figures.text(t, fmt.Sprintf("over %s: ", Plural(o.Servers, "server")))
+		fmt.Fprintf(t, "over %s: times as many as over one\t%.2f\t%.2f to %.2f\n", Plural(o.Servers, "server"), o.Ratio.Median, o.Ratio.Min, o.Ratio.Max)
+	}
 	phasesText(t, r.Phases)
 	if r.Ratio != nil {
 		fmt.Fprintf(t, "ratio\t%.2f\t%.2f to %.2f in %d samples\n", r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Ratio.Samples)
