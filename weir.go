@@ -410,7 +410,7 @@ func hasNUL(text []byte) bool {
 // checkArgs refuses args, in the form in which they are stored, that the server would refuse without saying where.
 func checkArgs(job store.Job) error {
 	if hasNUL(job.Args) {
-		return fmt.Errorf("the args of kind %s contain a NUL character, which PostgreSQL cannot store: leave it out, or encode the text, for example in base64", job.Kind)
+		return store.BadData(fmt.Errorf("the args of kind %s contain a NUL character, which PostgreSQL cannot store: leave it out, or encode the text, for example in base64", job.Kind))
 	}
 	return nil
 }
@@ -424,7 +424,7 @@ func (j NewJob) encode(ctx context.Context, c codecs) (store.Job, error) {
 	job := store.Job{Queue: o.Queue, Kind: j.Args.Kind(), Priority: o.Priority, RunAt: o.RunAt, MaxAttempts: o.MaxAttempts, Key: o.Key, Flow: o.Flow, Once: o.Once}
 	for _, part := range [][2]string{{"the kind", job.Kind}, {"the queue", job.Queue}, {"the key", job.Key}, {"Once", job.Once}} {
 		if strings.IndexByte(part[1], 0) >= 0 {
-			return job, fmt.Errorf("%s %q contains a NUL character, which PostgreSQL cannot store", part[0], part[1])
+			return job, store.BadData(fmt.Errorf("%s %q contains a NUL character, which PostgreSQL cannot store", part[0], part[1]))
 		}
 	}
 	// Compared in seconds since 1970, which wrap nowhere: drivers count microseconds, and time.Time counts from an earlier year.

@@ -569,7 +569,8 @@ CREATE TABLE weir.relay (
   no bigint NOT NULL,
   at timestamp with time zone NOT NULL,
   "position" text NOT NULL,
-  tick bigint
+  tick bigint,
+  sent text
 ) WITH (autovacuum_enabled=off);
 CREATE TABLE weir.release (
   gate integer NOT NULL,
@@ -4159,10 +4160,11 @@ BEGIN
   RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
 END
 $$;
-CREATE FUNCTION weir._first_tick_after(at timestamp with time zone, OUT tick bigint, OUT epoch bigint) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._first_tick_after(at timestamp with time zone, OUT tick bigint, OUT epoch bigint, OUT is_kept boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
-  low  bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);      -- it is too early, or there is none
+  floor bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
+  low  bigint := floor;                                                       -- it is too early, or there is none
   high bigint := coalesce(pg_sequence_last_value('weir.tick_seq'), 0) + 1;    -- it is late enough
   mid  bigint;
   made timestamptz;
@@ -4179,6 +4181,7 @@ BEGIN
   END LOOP;
   tick := high;
   epoch := weir._epoch_of(low);
+  is_kept := low > floor OR floor = 0;
 END
 $$;
 CREATE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7817,15 +7820,15 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._relay_position(relay text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._relay_position(relay text, OUT "position" text, OUT sent text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 BEGIN
   PERFORM weir._check_isolation('_relay_position', true);
   LOCK TABLE weir.relay IN ACCESS SHARE MODE;
-  RETURN (SELECT r.position FROM weir.relay r WHERE r.relay = _relay_position.relay ORDER BY r.no DESC LIMIT 1);
+  SELECT r.position, r.sent INTO _relay_position."position", _relay_position.sent FROM weir.relay r WHERE r.relay = _relay_position.relay ORDER BY r.no DESC LIMIT 1;
 END
 $$;
-CREATE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL::bigint, after text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL::bigint, after text DEFAULT NULL::text, sent text DEFAULT NULL::text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
   known text;
@@ -7844,7 +7847,8 @@ BEGIN
         USING ERRCODE = 'WR008', HINT = 'Another process runs a relay of this name: continue from where that is.';
     END IF;
   END IF;
-  INSERT INTO weir.relay (relay, no, at, position, tick) VALUES (_relay_reached.relay, nextval('weir.relay_no'), clock_timestamp(), _relay_reached."position", _relay_reached.tick);
+  INSERT INTO weir.relay (relay, no, at, position, tick, sent)
+  VALUES (_relay_reached.relay, nextval('weir.relay_no'), clock_timestamp(), _relay_reached."position", _relay_reached.tick, left(_relay_reached.sent, 1000));
 END
 $$;
 CREATE FUNCTION weir._release_tasks(sums weir.fold[], was weir.fold[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -12573,6 +12577,7 @@ COMMENT ON COLUMN weir.queue_limit.in_order IS 'No job of a key starts while an 
 COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are the limits of each key of the queue.';
 COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
 COMMENT ON COLUMN weir.relay."position" IS 'A position in the log that the relay reads: of this database''s messages, or of another broker, in that broker''s own form.';
+COMMENT ON COLUMN weir.relay.sent IS 'The position of the message that the target got last, which tells a target that was set back from one for which nothing has come. NULL: none.';
 COMMENT ON COLUMN weir.relay.tick IS 'The first tick of this database with messages that the relay has not passed on: they are kept for it. NULL: it reads another log.';
 COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
@@ -12710,7 +12715,7 @@ COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filte
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
-COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; and the epoch of the tick before it. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
@@ -12841,8 +12846,8 @@ COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._refuse_cycle(text[],boolean[],integer[],integer[]) IS 'Refuses tasks of which some wait for each other in a circle: those with names, of which new ones are looked at; the task nrs[i] comes after befores[i] (both places in names, or NULL: one that was there before). Errors: 22023, with a circle. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._relay_position(text) IS 'How far a relay has come, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._relay_reached(text,text,bigint,text) IS 'Records how far a relay has come, in the caller''s transaction. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._relay_position(text) IS 'How far a relay has come, and what its target got last, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._relay_reached(text,text,bigint,text,text) IS 'Records how far a relay has come, in the caller''s transaction. sent: the position of the message that the target got last. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._relog(integer,weir.outcome,text,bigint[],bigint[],integer[],bigint[],bigint) IS 'Ends unfinished attempts of a worker, except the named ones, and logs those that follow: some thousands in one call, from at most 5,000 batches. It skips attempts that are being completed in open transactions, which stay exceptions. jobs: their ids. next: pass it as after in another call to continue; NULL: finished. The caller holds the worker''s claims, and keeps segments from being reclaimed.';
 COMMENT ON ROUTINE weir._reported(bigint,boolean) IS 'What a job has reported last and, if asked for, the last 1000 lines of its attempts'' logs, oldest first. All NULL if it has reported nothing.';
@@ -13120,7 +13125,7 @@ GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) 
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._relay_position(text) TO weir_hub, weir_operate;
-GRANT EXECUTE ON ROUTINE weir._relay_reached(text,text,bigint,text) TO weir_hub, weir_operate;
+GRANT EXECUTE ON ROUTINE weir._relay_reached(text,text,bigint,text,text) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._rescue() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._resurvey() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;

@@ -30,33 +30,36 @@ type Database struct {
 }
 
 // Begin implements Target: the database knows what it has.
-func (d *Database) Begin(ctx context.Context, recorded weir.Position) (weir.Position, error) {
+func (d *Database) Begin(ctx context.Context, _ weir.Position) (weir.Position, error) {
 	if d.Pool == nil || d.Name == "" {
 		return "", errors.New("weirrelay: Database needs a Pool and a Name")
 	}
-	at, err := store.New(d.Pool, 0).RelayPosition(ctx, d.Name)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	at, _, err := store.New(d.Pool, 0).RelayPosition(ctx, d.Name)
 	if err != nil {
 		return "", err
 	}
-	if d.at = weir.Position(at); at == "" {
-		return recorded, nil
-	}
+	d.at = weir.Position(at)
 	return d.at, nil
 }
 
 // Send implements Target.
 func (d *Database) Send(ctx context.Context, records []Record) error {
+	// A server that does not answer is waited for no longer than this; then the log says so.
+	ctx, cancel := context.WithTimeout(ctx, callTimeout+time.Duration(len(records))*timePerRecord)
+	defer cancel()
 	if len(records) > 0 && records[0].Job != nil {
 		return d.enqueueJobs(ctx, records)
 	}
 	records, passed := Behind(records, d.at)
 	err := d.send(ctx, records)
-	if !store.IsBadArgument(err) {
+	if !store.IsBadData(err) {
 		return err
 	}
 	// Of which record the database does not take, its error says nothing that could be relied on.
 	for i := range records {
-		if err := d.send(ctx, records[i:i+1]); store.IsBadArgument(err) {
+		if err := d.send(ctx, records[i:i+1]); store.IsBadData(err) {
 			return &Refused{Index: passed + i, Err: err}
 		} else if err != nil {
 			return err
@@ -135,6 +138,9 @@ func (d *Database) enqueue(ctx context.Context, tx pgx.Tx, records []Record) err
 	return err
 }
 
+// timePerRecord is what each record adds to how long a transaction may take.
+const timePerRecord = 2 * time.Millisecond
+
 // keptApart is for how long a job that comes again is known to be there.
 const keptApart = 24 * time.Hour
 
@@ -151,14 +157,14 @@ func (d *Database) enqueueJobs(ctx context.Context, records []Record) error {
 	}
 	client := weir.NewClient(d.Pool)
 	_, err := client.EnqueueMany(ctx, jobs)
-	if !store.IsBadArgument(err) || len(jobs) == 1 {
-		if store.IsBadArgument(err) {
+	if !store.IsBadData(err) || len(jobs) == 1 {
+		if store.IsBadData(err) {
 			return &Refused{Index: 0, Err: err}
 		}
 		return err
 	}
 	for i := range jobs { // those before it are not doubled when they are sent again
-		if _, err := client.EnqueueMany(ctx, jobs[i:i+1]); store.IsBadArgument(err) {
+		if _, err := client.EnqueueMany(ctx, jobs[i:i+1]); store.IsBadData(err) {
 			return &Refused{Index: i, Err: err}
 		} else if err != nil {
 			return err

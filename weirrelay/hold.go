@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -19,7 +21,11 @@ type hold struct {
 	cancel context.CancelCauseFunc
 	ctx    context.Context
 	done   chan struct{} // closed when watch has ended
+	alive  atomic.Pointer[time.Time]
 }
+
+// sureFor is for how long a hold is relied on after its session has answered.
+const sureFor = 3 * aliveEvery
 
 // take takes the relay, until the hold's context ends. It returns nil if another process has it.
 func take(ctx context.Context, pool *pgxpool.Pool, name string) (*hold, error) {
@@ -39,6 +45,7 @@ func take(ctx context.Context, pool *pgxpool.Pool, name string) (*hold, error) {
 	}
 	h := &hold{conn: conn, done: make(chan struct{})}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
+	h.answered()
 	go h.watch()
 	return h, nil
 }
@@ -54,7 +61,23 @@ func (h *hold) watch() {
 			h.cancel(fmt.Errorf("the session that holds the relay is lost: %w", err))
 			return
 		}
+		h.answered()
 	}
+}
+
+func (h *hold) answered() {
+	now := time.Now()
+	h.alive.Store(&now)
+}
+
+// sure waits until it is known that the hold is not lost, or ctx ends. After a process stood still, another one may have the relay.
+func (h *hold) sure(ctx context.Context) error {
+	for time.Since(*h.alive.Load()) > sureFor {
+		if !sleep.For(ctx, sleep.Jitter(retryFirst)) {
+			return ctx.Err()
+		}
+	}
+	return ctx.Err()
 }
 
 // or returns why the hold was lost, if it was; otherwise err.
@@ -88,6 +111,7 @@ type holder struct {
 	outage  *outage.Log
 	observe func(Progress)
 	retry   backoff
+	sure    func(context.Context) error // of the hold that it has
 }
 
 func newHolder(name string, pool *pgxpool.Pool, log *slog.Logger, observe func(Progress)) holder {
@@ -109,6 +133,8 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 		held, err := h.try(ctx, stint)
 		switch {
 		case ctx.Err() != nil:
+		case errors.Is(err, errReached):
+			return nil
 		case errors.Is(err, ErrMoved):
 			h.log.Warn("weir: another process has gone further than this one knows: the relay begins anew", "error", err)
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
@@ -130,6 +156,7 @@ func (h *holder) try(ctx context.Context, stint func(context.Context) error) (he
 		return false, err
 	}
 	defer hold.end()
+	h.sure = hold.sure
 	h.observe(Progress{Active: true})
 	defer h.observe(Progress{})
 	return true, hold.or(stint(hold.ctx))

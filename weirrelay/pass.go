@@ -6,10 +6,14 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/store"
 )
 
-// markEvery is the pause between marks.
-const markEvery = recordEvery / 2
+// markEvery is the pause between marks; markUntil that of a relay which ends somewhere.
+const (
+	markEvery = recordEvery / 2
+	markUntil = time.Second
+)
 
 // item is an event, or a mark: the position behind all events before it, also of those that are not for this relay.
 type item struct {
@@ -17,8 +21,8 @@ type item struct {
 	mark weir.Position
 }
 
-// pass passes on what is subscribed to, until ctx ends or the subscription does.
-func (r *relay) pass(ctx context.Context, sub *weir.Subscription) error {
+// pass passes on what is subscribed to, until ctx ends or the subscription does, with an error; or everything was passed on that is to be.
+func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position, error) {
 	ctx, stop := context.WithCancel(ctx)
 	items, ended := r.read(ctx, sub)
 	defer func() {
@@ -26,7 +30,7 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) error {
 		for range items { //nolint:revive // until it is closed
 		}
 	}()
-	b := batch{relay: r, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage}, recordedAt: time.Now()}
+	b := batch{relay: r, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage, sure: r.sure}, recordedAt: time.Now()}
 	defer b.last(ctx)
 	for i := range items {
 		for more := true; more; {
@@ -41,13 +45,16 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) error {
 			}
 		}
 		if err := b.send(ctx); err != nil {
-			return err
+			return "", err
+		}
+		if r.isReached(b.at) {
+			return b.at, nil
 		}
 		if err := b.record(ctx); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return <-ended
+	return "", <-ended
 }
 
 // read reads the subscription. items is closed when the subscription or ctx has ended, and then ended has the error.
@@ -73,10 +80,14 @@ func (r *relay) read(ctx context.Context, sub *weir.Subscription) (items chan it
 			}
 		}
 	}
+	every := markEvery
+	if r.Until != "" {
+		every = markUntil
+	}
 	go func() { // ends with ctx, or with the subscription
 		defer close(items)
 		for {
-			soon, cancel := context.WithTimeout(ctx, markEvery)
+			soon, cancel := context.WithTimeout(ctx, every)
 			err := until(soon)
 			cancel()
 			// Nobody else calls Next, so everything up to its position has been given.
@@ -106,27 +117,36 @@ type batch struct {
 func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >= b.MaxBytes }
 
 func (b *batch) add(i item) {
-	if i.Event == (weir.Event{}) {
-		b.next = i.mark
-		return
-	}
 	e := i.Event
-	if e.Gap != nil {
-		b.Logger.Error("weir: messages may be missing: the relay goes on behind them", "after", e.Gap.From, "up to", e.Gap.To, "reason", e.Gap.Reason,
-			"fix", "if it was silent for longer than relay_retention, or space was short: raise relay_retention or message_retention_bytes")
-		b.Observe(Progress{Active: true, Gap: e.Gap})
-		b.next = e.Gap.To
+	switch {
+	case e == (weir.Event{}):
+		b.reach(i.mark)
 		return
-	}
-	if e.Message.Position == "" {
+	case e.Gap != nil:
+		b.gap(*e.Gap)
+		b.reach(e.Gap.To)
+		return
+	case e.Message.Position == "":
 		return // it is not in the log: a hub has passed it on without logging it
 	}
-	b.next = e.Message.Position
+	if !b.reach(e.Message.Position) {
+		return
+	}
 	if record, ok := b.router.message(b.Name, e.Message); ok {
 		b.records = append(b.records, record)
 		b.bytes += len(record.Payload)
 		b.read = time.Now()
 	}
+}
+
+// reach notes that everything up to a position has been added. It returns false if that lies behind where the relay ends.
+func (b *batch) reach(at weir.Position) bool {
+	if b.Until != "" && before(b.Until, at) {
+		b.next = b.Until
+		return false
+	}
+	b.next = at
+	return true
 }
 
 // send sends the batch.
@@ -135,6 +155,9 @@ func (b *batch) send(ctx context.Context) error {
 	sent, err := b.sender.send(ctx, b.records, func(i int, why error) error { return b.bury(ctx, &b.records[i], why) })
 	if err != nil {
 		return err
+	}
+	if n := len(sent); n > 0 {
+		b.had = sent[n-1].Position // not that of one which was refused: the target does not know it
 	}
 	if all > 0 {
 		b.Observe(Progress{Active: true, Sent: len(sent), Dead: all - len(sent), Lag: time.Since(b.read)})
@@ -145,9 +168,12 @@ func (b *batch) send(ctx context.Context) error {
 
 // bury keeps a record that the target refuses, as a job.
 func (b *batch) bury(ctx context.Context, record *Record, why error) error {
-	letter := DeadLetter{Relay: b.Name, Position: record.Position, Channel: record.Channel, Subject: record.Subject, Error: why.Error()}
+	letter := DeadLetter{Relay: b.Name, Position: record.Position, Channel: record.Channel, Subject: legible(record.Subject, maxSubject), Error: legible(why.Error(), maxError)}
 	letter.keep(record.Payload, record.Binary)
 	job, err := b.client.Enqueue(ctx, letter, &weir.Options{Queue: b.DeadLetters})
+	if store.IsBadData(err) { // escaped, its text is larger
+		job, err = b.client.Enqueue(ctx, letter.bare(len(record.Payload)), &weir.Options{Queue: b.DeadLetters})
+	}
 	if err == nil {
 		b.Logger.Error("weir: the target refuses a message, which is kept as a job", "channel", record.Channel, "position", record.Position, "error", why, "queue", b.DeadLetters, "job", job.ID)
 	}
@@ -160,7 +186,7 @@ func (b *batch) record(ctx context.Context) error {
 	if b.at == "" || b.at == b.then && age < recordIdle || age < recordEvery && b.since < recordMost {
 		return nil
 	}
-	if err := b.relay.record(ctx, b.at); err != nil {
+	if err := b.relay.record(ctx, b.at, b.had); err != nil {
 		return err
 	}
 	b.then, b.since, b.recordedAt = b.at, 0, time.Now()
@@ -170,7 +196,7 @@ func (b *batch) record(ctx context.Context) error {
 // last records how far the relay has come when it ends, so that the next one sends nothing again.
 func (b *batch) last(ctx context.Context) {
 	if b.at != "" && b.at != b.then {
-		if err := b.relay.record(context.WithoutCancel(ctx), b.at); err != nil {
+		if err := b.relay.record(context.WithoutCancel(ctx), b.at, b.had); err != nil {
 			b.Logger.Warn("weir: how far the relay has come is not recorded: some messages may be sent again", "error", err)
 		}
 	}

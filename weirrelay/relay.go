@@ -28,8 +28,13 @@ type Config struct {
 	Routes []Route
 
 	// Since is from when on messages are relayed the first time, when nothing is recorded of a relay of this name. Zero: from now on. Earlier messages
-	// are relayed as far as they are still kept (setting message_retention).
+	// are relayed as far as they are still kept (setting message_retention). After, if it is set, is the position behind which messages are relayed the
+	// first time, instead.
 	Since time.Time
+	After weir.Position
+
+	// Until, if it is set, is a position at which the relay ends: Run returns nil once everything up to it has been passed on.
+	Until weir.Position
 
 	// MaxRecords and MaxBytes bound what is sent at once; defaults 1,000 records and 4 MiB of payloads. A single larger message is sent alone.
 	MaxRecords int
@@ -100,6 +105,7 @@ type relay struct {
 	client *weir.Client
 	store  *store.Store
 	router *router
+	had    weir.Position // of the message that the target got last, as far as this process knows
 }
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
@@ -120,6 +126,11 @@ func check(c Config, jobs bool) (*router, error) {
 	router, err := newRouter(c.Routes, jobs)
 	if err != nil {
 		return nil, fmt.Errorf("Config.Routes: %w", err)
+	}
+	for name, at := range map[string]weir.Position{"After": c.After, "Until": c.Until} {
+		if _, err := hub.ParsePosition(string(at)); at != "" && err != nil {
+			return nil, fmt.Errorf("Config.%s: %w", name, err)
+		}
 	}
 	return router, nil
 }
@@ -172,18 +183,38 @@ func (r *relay) stint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !r.isReached(at) {
+		if at, err = r.passFrom(ctx, at); err != nil {
+			return err
+		}
+	}
+	// Nothing is kept any more for a relay that has ended.
+	if err := r.store.RelayReached(ctx, r.Name, string(at), nil, string(r.had)); err != nil {
+		return err
+	}
+	return errReached
+}
+
+// passFrom passes on what follows a position, and returns where it is when everything was passed on that is to be.
+func (r *relay) passFrom(ctx context.Context, at weir.Position) (weir.Position, error) {
 	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer sub.Close()
 	r.worked()
 	return r.pass(ctx, sub)
 }
 
+// errReached is what a stint returns at Until.
+var errReached = errors.New("the relay's end is reached")
+
+// isReached reports whether everything was passed on that is to be.
+func (r *relay) isReached(at weir.Position) bool { return r.Until != "" && !before(at, r.Until) }
+
 // begin returns the position from which the relay is to go on, and records it: from then on messages are kept for it.
 func (r *relay) begin(ctx context.Context) (weir.Position, error) {
-	recorded, err := r.store.RelayPosition(ctx, r.Name)
+	recorded, had, err := r.store.RelayPosition(ctx, r.Name)
 	if err != nil {
 		return "", err
 	}
@@ -191,41 +222,72 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	if err != nil {
 		return "", fmt.Errorf("begin at the target: %w", err)
 	}
-	at = later(weir.Position(recorded), at)
-	if at == "" {
-		since := r.Since
-		if since.IsZero() {
-			since = time.Now().AddDate(1, 0, 0) // behind the newest tick, whatever the server's clock says
+	r.had = Later(weir.Position(had), r.had)
+	switch {
+	case at == "" && recorded != "":
+		if r.had != "" {
+			r.gap(weir.Gap{To: weir.Position(recorded), Reason: "the target does not know any more how far it has come: what it had may be gone"})
 		}
-		before, err := r.store.FirstTickAfter(ctx, since)
-		if err != nil {
+		at = weir.Position(recorded)
+	case before(at, r.had):
+		r.Logger.Warn("weir: the target was set back, as by a restore: what came since is sent again, as far as it is kept", "target", at, "had", r.had)
+		r.had = at
+	case at != "":
+		at = Later(weir.Position(recorded), at)
+	default:
+		if at, err = r.first(ctx); err != nil {
 			return "", err
 		}
-		at = weir.Position(hub.Position{Epoch: before.Epoch, Tick: before.Tick + 1}.String())
 	}
-	return at, r.record(ctx, at)
+	return at, r.record(ctx, at, r.had)
 }
 
-// later returns the later one of two positions. What is recorded is ahead of where the target's own position is, if what came since was not for this relay; without it, a relay
-// with little to do would go back to messages that are not kept any more, and report a gap.
-func later(recorded, target weir.Position) weir.Position {
-	r, err1 := hub.ParsePosition(string(recorded))
-	t, err2 := hub.ParsePosition(string(target))
-	if err1 == nil && err2 == nil && t.Before(r) {
-		return recorded
+// first returns the position at which a new relay begins.
+func (r *relay) first(ctx context.Context) (weir.Position, error) {
+	if r.After != "" {
+		return r.After, nil
 	}
-	return target
+	since := r.Since
+	if since.IsZero() {
+		since = time.Now().AddDate(1, 0, 0) // behind the newest tick, whatever the server's clock says
+	}
+	tick, kept, err := r.store.FirstTickAfter(ctx, since)
+	if err != nil {
+		return "", err
+	}
+	at := weir.Position(hub.Position{Epoch: tick.Epoch, Tick: tick.Tick + 1}.String())
+	if !kept && since.After(time.Unix(0, 0)) && since.Before(time.Now()) {
+		r.gap(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + " are not kept any more"})
+	}
+	return at, nil
+}
+
+// gap says that messages may be missing.
+func (r *relay) gap(g weir.Gap) {
+	fix := "if they are still kept, pass them on again with weir relay replay"
+	if g.Reason == string(hub.Truncated) {
+		fix = "if it was silent for longer than relay_retention, or space was short: raise relay_retention or message_retention_bytes"
+	}
+	r.Logger.Error("weir: messages may be missing: the relay goes on behind them", "after", g.From, "up to", g.To, "reason", g.Reason, "fix", fix)
+	r.Observe(Progress{Active: true, Gap: &g})
+}
+
+// before reports whether a position lies before another one.
+func before(at, other weir.Position) bool {
+	a, err1 := hub.ParsePosition(string(at))
+	o, err2 := hub.ParsePosition(string(other))
+	return err1 == nil && err2 == nil && a.Before(o)
 }
 
 // record records how far the relay has come.
-func (r *relay) record(ctx context.Context, at weir.Position) error {
+func (r *relay) record(ctx context.Context, at, had weir.Position) error {
 	p, err := hub.ParsePosition(string(at))
 	if err != nil {
 		return fmt.Errorf("the target's position: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return r.store.RelayReached(ctx, r.Name, string(at), &p.Tick)
+	return r.store.RelayReached(ctx, r.Name, string(at), &p.Tick, string(had))
 }
 
 // backoff doubles from one failure to the next.

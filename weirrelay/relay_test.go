@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -140,7 +141,7 @@ func (r *refusing) Send(_ context.Context, records []weirrelay.Record) error {
 		return fmt.Errorf("the target is off")
 	}
 	for i := range records {
-		if strings.HasPrefix(string(records[i].Payload), "bad") {
+		if strings.HasPrefix(string(records[i].Payload), "bad") || strings.Contains(records[i].Subject, "\x00") {
 			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it is bad")}
 		}
 	}
@@ -163,7 +164,7 @@ func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	target := &refusing{}
-	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}})
+	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}, {Channels: "named", Subject: "{payload.s}"}}})
 	exec(t, pool, `SELECT weir.publish('c', 'a'), weir.publish('c', 'bad'), weir.publish('c', 'b')`)
 	exec(t, pool, `SELECT weir.publish('c', 'z')`)
 	pgtest.Until(t, "the others have arrived", func() bool { return target.all() == "a b z" })
@@ -186,6 +187,82 @@ func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	if err := json.Unmarshal(page.Jobs[1].Args, &letter); err != nil || letter.Payload != "" || letter.Error != "its 1000003 bytes are left out: it is bad" {
 		t.Errorf("%+v, %v", letter, err)
 	}
+
+	// So is what is too large for a job when it is escaped; and what the JSON of PostgreSQL can't have is replaced.
+	exec(t, pool, `SELECT weir.publish('c', 'bad' || repeat(chr(1), 500000)), weir.publish('named', '{"s": "a\u0000b"}'), weir.publish('c', 'the end')`)
+	pgtest.Until(t, "the relay goes on", func() bool { return target.all() == "a b z after it the end" })
+	if page, err = weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: "r-dead-letters"}); err != nil || len(page.Jobs) != 4 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	for i, want := range []weirrelay.DeadLetter{{Error: "its 500003 bytes are left out: it is bad", Subject: "c"}, {Error: "it is bad", Subject: "a?b", Payload: `{"s": "a\u0000b"}`}} {
+		letter = weirrelay.DeadLetter{}
+		if err := json.Unmarshal(page.Jobs[2+i].Args, &letter); err != nil || letter.Payload != want.Payload || letter.Error != want.Error || letter.Subject != want.Subject {
+			t.Errorf("%+v, %v; want %+v", letter, err, want)
+		}
+	}
+}
+
+// TestWhatADatabaseCantHaveIsKeptAsAJob: and the others go on. PostgreSQL's texts and JSON have no NUL.
+func TestWhatADatabaseCantHaveIsKeptAsAJob(t *testing.T) {
+	t.Parallel()
+	from, to := pgtest.Pool(t, pgtest.Database(t)), pgtest.Pool(t, pgtest.Database(t))
+	for name, c := range map[string]weirrelay.Config{
+		"copy": {Target: &weirrelay.Database{Pool: to, Name: "copy"}, Routes: []weirrelay.Route{{Channels: "c", Subject: "copy{payload.s}"}}},
+		"jobs": {Target: &weirrelay.Database{Pool: to, Name: "jobs", Kind: "k"}, Routes: []weirrelay.Route{{Channels: "c", Subject: "q"}}},
+	} {
+		c.Name, c.Pool, c.Since = name, from, time.Now().Add(-time.Hour)
+		run(t, c)
+	}
+	exec(t, from, `SELECT weir.publish('c', '1'), weir.publish('c', '{"s": "\u0000"}'), weir.publish('c', '3')`)
+	pgtest.Until(t, "what can be there is there, and the rest is kept", func() bool {
+		return value[int](t, to, `SELECT count(*) FROM weir.message WHERE channel = 'copy'`) == 2 && value[int](t, to, `SELECT count(*) FROM weir.job WHERE kind = 'k'`) == 2 &&
+			value[int](t, from, `SELECT count(*) FROM weir.job WHERE kind = 'relay.dead_letter' `) == 2
+	})
+}
+
+// TestATargetThatHangsIsSaid: and it gets the messages, once, when it answers again.
+func TestATargetThatHangsIsSaid(t *testing.T) {
+	t.Parallel()
+	from, to := pgtest.Pool(t, pgtest.Database(t)), pgtest.Pool(t, pgtest.Database(t))
+	var log lines
+	run(t, weirrelay.Config{Name: "copy", Pool: from, Target: &weirrelay.Database{Pool: to, Name: "copy"}, Since: time.Now().Add(-time.Hour), Logger: slog.New(slog.NewTextHandler(&log, nil)), Routes: []weirrelay.Route{{Channels: "c"}}})
+	arrived := func(n int) func() bool {
+		return func() bool { return value[int](t, to, `SELECT count(*) FROM weir.message WHERE channel = 'c'`) == n }
+	}
+	exec(t, from, `SELECT weir.publish('c', '1')`)
+	pgtest.Until(t, "the first has arrived", arrived(1))
+	tx, err := to.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, from, `SELECT weir.publish('c', '2')`)
+	pgtest.Until(t, "the log says it", func() bool { return log.has("sending to the target") })
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, from, `SELECT weir.publish('c', '3')`)
+	pgtest.Until(t, "the others have arrived", arrived(3))
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
 }
 
 // elsewhere is a target that knows where it is.
@@ -194,13 +271,24 @@ type elsewhere struct {
 	at weir.Position
 }
 
-func (e *elsewhere) Begin(context.Context, weir.Position) (weir.Position, error) { return e.at, nil }
+func (e *elsewhere) Begin(context.Context, weir.Position) (weir.Position, error) {
+	return e.place(), nil
+}
 
 func (e *elsewhere) Send(ctx context.Context, records []weirrelay.Record) error {
-	if e.at == "" {
-		e.at = records[0].Position
+	if err := e.refusing.Send(ctx, records); err != nil {
+		return err
 	}
-	return e.refusing.Send(ctx, records)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = records[len(records)-1].Position
+	return nil
+}
+
+func (e *elsewhere) place() weir.Position {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at
 }
 
 // TestARelayGoesOnBehindWhatIsRecorded: although its target's position is older, as it is when nothing was for this relay since then.
@@ -210,17 +298,63 @@ func TestARelayGoesOnBehindWhatIsRecorded(t *testing.T) {
 	target := &elsewhere{}
 	c := weirrelay.Config{Name: "quiet", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}}
 	stop := run(t, c)
-	for _, payload := range []string{"a", "b"} {
-		exec(t, pool, `SELECT weir.publish('c', $1)`, payload)
-		pgtest.Until(t, "it has arrived", func() bool { return strings.HasSuffix(target.all(), payload) })
+	exec(t, pool, `SELECT weir.publish('c', 'a')`)
+	pgtest.Until(t, "it has arrived", func() bool { return target.all() == "a" })
+	exec(t, pool, `SELECT weir.publish('other', 'x')`)
+	recorded := func() (at weir.Position) {
+		return weir.Position(value[string](t, pool, `SELECT coalesce(max(position), '') FROM weir.relays()`))
 	}
-	stop() // and so has recorded where it is
+	pgtest.Until(t, "the relay has recorded that it is behind the other message", func() bool { return weirrelay.Later(recorded(), target.place()) != target.place() })
+	was := recorded()
+	stop()
 	stop = run(t, c)
 	exec(t, pool, `SELECT weir.publish('c', 'z')`)
 	pgtest.Until(t, "the last message has arrived", func() bool { return strings.HasSuffix(target.all(), "z") })
 	stop()
-	if got := target.all(); got != "a b z" {
+	if got := target.all(); got != "a z" {
 		t.Errorf("got %q", got)
+	}
+	var back int
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.relay a, weir.relay b WHERE b.no > a.no AND b.tick < a.tick`).Scan(&back); err != nil || back != 0 {
+		t.Errorf("what is recorded goes back %d times from %s, %v", back, was, err)
+	}
+}
+
+// TestATargetThatWasSetBackGetsAgainWhatItHasLost: so its own position is older than that of what it had; and one that knows nothing any more is a gap.
+func TestATargetThatWasSetBackGetsAgainWhatItHasLost(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	target := &elsewhere{}
+	var gaps atomic.Int32
+	c := weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}, Observe: func(p weirrelay.Progress) {
+		if p.Gap != nil {
+			gaps.Add(1)
+		}
+	}}
+	letters := func() int {
+		return value[int](t, pool, `SELECT count(*) FROM weir.job WHERE kind = 'relay.dead_letter'`)
+	}
+	send := func(payload, want string, dead int) {
+		t.Helper()
+		stop := run(t, c)
+		exec(t, pool, `SELECT weir.publish('c', $1)`, payload)
+		pgtest.Until(t, "it has arrived: "+want, func() bool { return target.all() == want && letters() == dead })
+		stop()
+	}
+	send("a", "a", 0)
+	backup := target.at
+	send("b", "a b", 0)
+	send("bad", "a b", 1) // which the target does not know, and which is not sent again
+	send("d", "a b d", 1)
+	target.at, target.got = backup, []string{"a"}
+	send("e", "a b d e", 2) // what is sent again may be refused again
+	if n := gaps.Load(); n != 0 {
+		t.Errorf("%d gaps, want none", n)
+	}
+	target.at, target.got = "", nil
+	send("f", "f", 2)
+	if n := gaps.Load(); n != 1 {
+		t.Errorf("%d gaps, want one", n)
 	}
 }
 
@@ -241,6 +375,7 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 	exec(t, pool, `SELECT weir.publish('c', 'first')`)
 	pgtest.Until(t, "the first message has arrived", func() bool { return target.all() == "first" })
 	stop()
+	early := weir.Position(value[string](t, pool, `SELECT position FROM weir.relays()`))
 	turn := func() {
 		t.Helper()
 		for range 20 {
@@ -273,6 +408,13 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 	}
 	run(t, c)
 	pgtest.Until(t, "the relay reports a gap", func() bool { return gaps.Load() > 0 })
+	for name, from := range map[string]weirrelay.Config{"by time": {Since: time.Now().Add(-time.Hour)}, "by position": {After: early}} {
+		was := gaps.Load()
+		c.Name, c.Since, c.After = name, from.Since, from.After
+		stop := run(t, c)
+		pgtest.Until(t, "a new one that begins "+name+" reports it, too", func() bool { return gaps.Load() > was })
+		stop()
+	}
 	if !value[bool](t, pool, `SELECT weir.forget_relay('r')`) || value[bool](t, pool, `SELECT weir.forget_relay('unknown')`) {
 		t.Error("forget_relay")
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -29,9 +28,10 @@ type Arrival struct {
 
 // Source is a stream of another broker from which messages come in order, each with a place of its own. Its methods are called by one goroutine at a time.
 type Source interface {
-	// Begin is called before the first Next, and again whenever the relay begins anew: Next then returns what follows position, which an earlier Next has
-	// returned; "": what the source's configuration says.
-	Begin(ctx context.Context, position string) error
+	// Begin is called before the first Next, and again whenever the relay begins anew: Next then returns what follows position, which an earlier Next or Begin has
+	// returned; "": what the source's configuration says. Begin returns the position if it has to be recorded before anything has arrived, so that a relay which begins with
+	// what is new misses nothing that comes while it is not there; otherwise "".
+	Begin(ctx context.Context, position string) (at string, err error)
 	// Next waits for messages, and returns up to most of them, with the position behind them. A source that has lost messages which the relay had not read
 	// returns a *Lost, and goes on behind them.
 	Next(ctx context.Context, most int) (arrived []Arrival, position string, err error)
@@ -137,11 +137,17 @@ func newFrom(c FromConfig) (*from, error) {
 // stint enqueues for as long as this process has the relay.
 func (f *from) stint(ctx context.Context) error {
 	var err error
-	if f.at, err = f.store.RelayPosition(ctx, f.Name); err != nil {
+	if f.at, _, err = f.store.RelayPosition(ctx, f.Name); err != nil {
 		return err
 	}
-	if err := f.Source.Begin(ctx, f.at); err != nil {
+	at, err := f.Source.Begin(ctx, f.at)
+	if err != nil {
 		return fmt.Errorf("begin at the source: %w", err)
+	}
+	if f.at == "" && at != "" {
+		if err := f.inTx(ctx, nil, at); err != nil {
+			return err
+		}
 	}
 	f.hold.worked()
 	for {
@@ -170,19 +176,25 @@ func (f *from) enqueue(ctx context.Context, arrived []Arrival, position string) 
 		jobs[i] = f.job(&arrived[i])
 	}
 	err = f.inTx(ctx, jobs, position)
-	if !store.IsBadArgument(err) {
+	if !store.IsBadData(err) {
 		return 0, err
 	}
 	// Each is tried in a transaction that is rolled back, and those that can't be jobs become dead letters; then all of them are enqueued.
 	for i := range jobs {
 		err := f.try(ctx, jobs[i])
-		if !store.IsBadArgument(err) {
+		if !store.IsBadData(err) {
 			if err != nil {
 				return 0, err
 			}
 			continue
 		}
-		jobs[i] = weir.NewJob{Args: f.letter(&arrived[i], position, err), Options: &weir.Options{Queue: f.Name + "-dead-letters"}}
+		letter := weir.NewJob{Args: f.letter(&arrived[i], position, err), Options: &weir.Options{Queue: f.Name + "-dead-letters"}}
+		if again := f.try(ctx, letter); store.IsBadData(again) {
+			letter.Args = f.letter(&arrived[i], position, err).bare(len(arrived[i].Payload))
+		} else if again != nil {
+			return 0, again
+		}
+		jobs[i] = letter
 		dead++
 		f.Logger.Error("weir: no job can be made of a message, which is kept as a dead letter", "subject", arrived[i].Subject, "id", arrived[i].ID, "error", err, "queue", f.Name+"-dead-letters")
 	}
@@ -193,6 +205,9 @@ func (f *from) inTx(ctx context.Context, jobs []weir.NewJob, position string) er
 	err := pgx.BeginTxFunc(ctx, f.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := store.RelayReached(ctx, tx, f.Name, position, nil, &f.at); err != nil {
 			return err
+		}
+		if len(jobs) == 0 {
+			return nil
 		}
 		_, err := f.client.EnqueueManyTx(ctx, tx, jobs)
 		return err
@@ -255,7 +270,7 @@ func (f *from) job(a *Arrival) weir.NewJob {
 }
 
 func (f *from) letter(a *Arrival, position string, why error) DeadLetter {
-	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: strings.ToValidUTF8(a.Subject, "?"), Error: why.Error()}
+	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
 	l.keep(a.Payload, true)
 	return l
 }

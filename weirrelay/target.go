@@ -30,8 +30,8 @@ type Record struct {
 // Target is where a relay's messages go, or its jobs. Its methods are called by one goroutine at a time.
 type Target interface {
 	// Begin is called before the first Send, and again whenever the relay begins anew. In a relay of jobs, there are no positions. recorded is a position up to which the target is known to have
-	// everything; it may have more, or be "", if nothing was recorded yet. Begin returns a position up to which the target has everything: its own, or recorded
-	// if it knows none. The relay goes on from the later one of the two.
+	// had everything; it may have more, or be "", if nothing was recorded yet. Begin returns a position up to which the target has everything: its own, if it keeps one, and "" if that
+	// is not there; or recorded, if it keeps none. The relay goes on from the later one of the two, unless the target's own shows that it has lost what it had.
 	Begin(ctx context.Context, recorded weir.Position) (weir.Position, error)
 	// Send returns nil once the target has all of the records for good, in this order. After an error it may have any of them, and Send is called with
 	// the same again: those that it has are not to be doubled. An error that is a *Refused is about one record, which is not sent again.
@@ -60,4 +60,13 @@ func Behind(records []Record, at weir.Position) (rest []Record, passed int) {
 		}
 	}
 	return records, 0
+}
+
+// Later returns the later one of what is recorded of a relay and its target's own position. What is recorded is ahead if what came since was not for this relay; without it, a
+// relay with little to do would go back to messages that are not kept any more, and report a gap.
+func Later(recorded, target weir.Position) weir.Position {
+	if target == "" || before(target, recorded) {
+		return recorded
+	}
+	return target
 }

@@ -2,7 +2,7 @@
 //
 // They are installed in the user's cache. The first time takes a while, so these tests run only on request:
 //
-//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./cmd/internal/push ./cmd/internal/browser ./examples/python-sql ./examples/typescript-sql ./clients/... ./internal/moving
+//	WEIR_TEST_DRIVERS=1 go test ./cmd/internal/pgwire ./cmd/internal/push ./cmd/internal/relay ./cmd/internal/browser ./examples/python-sql ./examples/typescript-sql ./clients/... ./internal/moving
 //
 // Tests whose tools are missing are skipped, unless WEIR_TEST_REQUIRE names the tool: psql, python3, python3.10, python3.12, python3.13, node, npm, java, javac, mvn.
 package drivertest

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -121,6 +122,20 @@ func isIdleEnded(err error) bool {
 
 // IsBadArgument reports whether the function refused an argument.
 func IsBadArgument(err error) bool { return code(err) == "22023" }
+
+// IsBadData reports whether the server will never take what was passed to it: an argument, or something that PostgreSQL's text or JSON does not have,
+// such as NUL, or that is nested too deeply.
+func IsBadData(err error) bool {
+	c := code(err)
+	return strings.HasPrefix(c, "22") || strings.HasPrefix(c, "54") || errors.As(err, new(*badData))
+}
+
+// BadData makes an error one that IsBadData knows, of what was found before the server was asked.
+func BadData(err error) error { return &badData{err} }
+
+type badData struct{ error }
+
+func (b *badData) Unwrap() error { return b.error }
 
 // IsUnknownFlow reports whether there is no flow with the id that was passed.
 func IsUnknownFlow(err error) bool {

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	sqlRelayReached  = `SELECT weir._relay_reached($1, $2, $3, $4)::text`
-	sqlRelayPosition = `SELECT coalesce(weir._relay_position($1), '')`
-	sqlFirstTick     = `SELECT tick, coalesce(epoch, 0) FROM weir._first_tick_after($1)`
+	sqlRelayReached  = `SELECT weir._relay_reached($1, $2, $3, $4, $5)::text`
+	sqlRelayPosition = `SELECT coalesce(position, ''), coalesce(sent, '') FROM weir._relay_position($1)`
+	sqlFirstTick     = `SELECT tick, coalesce(epoch, 0), is_kept FROM weir._first_tick_after($1)`
 	sqlRelays        = `SELECT relay, position, reached_at, tick, newest_tick, oldest_waiting FROM weir.relays()`
 	sqlForgetRelay   = `SELECT weir.forget_relay($1)`
 	sqlLockRelay     = `SELECT pg_try_advisory_lock(1464158565, hashtext($1))`
@@ -29,25 +29,25 @@ type Relay struct {
 // RelayReached records how far a relay has come. From tick on, messages are kept for it; nil: none are. With after, it must have been there; "": nowhere.
 func RelayReached(ctx context.Context, q Querier, name, position string, tick *int64, after *string) error {
 	var nothing *string
-	return q.QueryRow(ctx, sqlRelayReached, name, position, tick, after).Scan(&nothing)
+	return q.QueryRow(ctx, sqlRelayReached, name, position, tick, after, nil).Scan(&nothing)
 }
 
-// RelayReached is the function of this name in a transaction of its own.
-func (s *Store) RelayReached(ctx context.Context, name, position string, tick *int64) error {
-	return s.exec(ctx, sqlRelayReached, name, position, tick, nil)
+// RelayReached is the function of this name in a transaction of its own. sent is the position of the message that the target got last; "": none is known.
+func (s *Store) RelayReached(ctx context.Context, name, position string, tick *int64, sent string) error {
+	return s.exec(ctx, sqlRelayReached, name, position, tick, nil, sent)
 }
 
-// RelayPosition returns what was recorded last; "": nothing.
-func (s *Store) RelayPosition(ctx context.Context, name string) (position string, err error) {
-	err = s.row(ctx, sqlRelayPosition, []any{name}, &position)
-	return position, err
+// RelayPosition returns what was recorded last, and the position of the message that the target got last; "": nothing.
+func (s *Store) RelayPosition(ctx context.Context, name string) (position, sent string, err error) {
+	err = s.row(ctx, sqlRelayPosition, []any{name}, &position, &sent)
+	return position, sent, err
 }
 
-// FirstTickAfter returns the tick before the first one that was cut after a time.
-func (s *Store) FirstTickAfter(ctx context.Context, at time.Time) (before Place, err error) {
-	err = s.row(ctx, sqlFirstTick, []any{at}, &before.Tick, &before.Epoch)
+// FirstTickAfter returns the tick before the first one that was cut after a time, and whether everything since then is kept.
+func (s *Store) FirstTickAfter(ctx context.Context, at time.Time) (before Place, kept bool, err error) {
+	err = s.row(ctx, sqlFirstTick, []any{at}, &before.Tick, &before.Epoch, &kept)
 	before.Tick--
-	return before, err
+	return before, kept, err
 }
 
 // Relays lists the relays.

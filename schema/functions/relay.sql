@@ -1,7 +1,7 @@
 -- How far relays have come. Where the target of a relay can tell, that decides, and what stands here only keeps messages for it; otherwise the row is
 -- written in the transaction of what was passed on, so that both are there, or neither.
 
-CREATE OR REPLACE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL, after text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL, after text DEFAULT NULL, sent text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -25,13 +25,14 @@ BEGIN
         USING ERRCODE = 'WR008', HINT = 'Another process runs a relay of this name: continue from where that is.';
     END IF;
   END IF;
-  INSERT INTO weir.relay (relay, no, at, position, tick) VALUES (_relay_reached.relay, nextval('weir.relay_no'), clock_timestamp(), _relay_reached."position", _relay_reached.tick);
+  INSERT INTO weir.relay (relay, no, at, position, tick, sent)
+  VALUES (_relay_reached.relay, nextval('weir.relay_no'), clock_timestamp(), _relay_reached."position", _relay_reached.tick, left(_relay_reached.sent, 1000));
 END
 $$;
 COMMENT ON FUNCTION weir._relay_reached IS
-  'Records how far a relay has come, in the caller''s transaction. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
+  'Records how far a relay has come, in the caller''s transaction. sent: the position of the message that the target got last. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._relay_position(relay text) RETURNS text
+CREATE OR REPLACE FUNCTION weir._relay_position(relay text, OUT "position" text, OUT sent text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -41,13 +42,13 @@ AS $$
 BEGIN
   PERFORM weir._check_isolation('_relay_position', true);
   LOCK TABLE weir.relay IN ACCESS SHARE MODE;
-  RETURN (SELECT r.position FROM weir.relay r WHERE r.relay = _relay_position.relay ORDER BY r.no DESC LIMIT 1);
+  SELECT r.position, r.sent INTO _relay_position."position", _relay_position.sent FROM weir.relay r WHERE r.relay = _relay_position.relay ORDER BY r.no DESC LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir._relay_position IS
-  'How far a relay has come, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
+  'How far a relay has come, and what its target got last, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
 
-CREATE OR REPLACE FUNCTION weir._first_tick_after(at timestamptz, OUT tick bigint, OUT epoch bigint)
+CREATE OR REPLACE FUNCTION weir._first_tick_after(at timestamptz, OUT tick bigint, OUT epoch bigint, OUT is_kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -56,7 +57,8 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-  low  bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);      -- it is too early, or there is none
+  floor bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
+  low  bigint := floor;                                                       -- it is too early, or there is none
   high bigint := coalesce(pg_sequence_last_value('weir.tick_seq'), 0) + 1;    -- it is late enough
   mid  bigint;
   made timestamptz;
@@ -73,10 +75,11 @@ BEGIN
   END LOOP;
   tick := high;
   epoch := weir._epoch_of(low);
+  is_kept := low > floor OR floor = 0;
 END
 $$;
 COMMENT ON FUNCTION weir._first_tick_after IS
-  'The first tick that was cut after a time, of those that are kept, or the next one; and the epoch of the tick before it. Errors: none. Locks: none. Isolation: any.';
+  'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_relayed_later(tick bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -95,10 +95,8 @@ func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Positi
 	if err := t.open(ctx); err != nil {
 		return "", err
 	}
-	if t.at == "" {
-		return recorded, nil
-	}
-	return t.at, nil
+	// Kafka forgets it if the topic is deleted of which it is an offset, or some days after the last record: an older one does not show that records are lost.
+	return weirrelay.Later(recorded, t.at), nil
 }
 
 // open opens a client. From then on no other can write or commit anything for this relay, and nothing that another has written is undecided.

@@ -25,10 +25,23 @@ const (
 	maxBatch = 1000 // messages, by default of the server
 
 	codeRepeated jetstream.ErrorCode = 10201 // the batch has a message that the stream has already
+	codeDisabled jetstream.ErrorCode = 10174 // the stream does not allow batches any more
 )
 
-// sendWhole sends the records in atomic batches.
+// sendWhole sends the records in atomic batches. What the stream does not take in that way, because it has a part of it, goes one by one: then the stream itself drops that part.
 func (t *Target) sendWhole(ctx context.Context, records []weirrelay.Record) error {
+	for first := true; ; first = false {
+		err := t.sendBatches(ctx, records)
+		if no := (*again)(nil); !errors.As(err, &no) {
+			return err
+		}
+		if !first || !t.atomic || t.isQueue {
+			return t.sendEach(ctx, records)
+		}
+	}
+}
+
+func (t *Target) sendBatches(ctx context.Context, records []weirrelay.Record) error {
 	var fresh []int
 	for i := range records {
 		if _, ok := t.seen[records[i].ID]; !ok {
@@ -53,12 +66,21 @@ func (t *Target) sendWhole(ctx context.Context, records []weirrelay.Record) erro
 	return nil
 }
 
+// again is an error after which it has been read anew what the stream has.
+type again struct{ why error }
+
+func (a *again) Error() string { return "not stored as one batch: " + a.why.Error() }
+
+func (a *again) Unwrap() error { return a.why }
+
 // sendBatch sends one batch: those of the records with these indexes.
 func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, indexes []int) error {
 	batch := nuid.Next()
+	// A batch that ends in its middle keeps one of the server's few places for batches for some seconds. So what is refused is looked for first.
+	messages := make([]*nats.Msg, len(indexes))
 	for n, i := range indexes {
 		r := &records[i]
-		if err := checkSubject(r.Subject); err != nil {
+		if err := t.checkSubject(r.Subject); err != nil {
 			return &weirrelay.Refused{Index: i, Err: err}
 		}
 		m := message(r)
@@ -67,6 +89,13 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 		}
 		m.Header[jetstream.MsgIDHeader], m.Header[headerStream] = []string{r.ID}, []string{t.Stream}
 		m.Header[headerBatch], m.Header[headerSequence] = []string{batch}, []string{strconv.Itoa(n + 1)}
+		if most := t.Conn.MaxPayload(); most > 0 && int64(size(m)+len(headerCommit)+10) > most {
+			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it has %d bytes with its headers, and the server takes at most %d", size(m), most)}
+		}
+		messages[n] = m
+	}
+	for n, i := range indexes {
+		r, m := &records[i], messages[n]
 		if n < len(indexes)-1 {
 			if err := t.Conn.PublishMsg(m); err != nil {
 				return explain(i, r, err)
@@ -87,12 +116,12 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 		if err := json.Unmarshal(answer.Data, &ack); err != nil {
 			return fmt.Errorf("the answer to a batch: %w: %q", err, answer.Data)
 		}
-		if ack.Error != nil && ack.Error.ErrorCode == codeRepeated {
-			// An earlier try has arrived whole, although its answer did not. What the stream has is read, and the rest is sent.
+		if ack.Error != nil && (ack.Error.ErrorCode == codeRepeated || ack.Error.ErrorCode == codeDisabled) {
+			// An earlier try has arrived whole, although its answer did not; or the stream was changed. What it has is read, and the rest is sent.
 			if err := t.readEnd(ctx); err != nil {
 				return err
 			}
-			return errors.New("the stream has a part of the batch already")
+			return &again{ack.Error}
 		} else if ack.Error != nil {
 			return explain(i, r, ack.Error)
 		} else if ack.Count != len(indexes) {

@@ -55,14 +55,13 @@ func NewSource(c SourceConfig) (*Source, error) {
 }
 
 // Begin implements weirrelay.Source.
-func (s *Source) Begin(ctx context.Context, position string) error {
+func (s *Source) Begin(ctx context.Context, position string) (at string, err error) {
 	if s.messages != nil {
 		s.messages.Stop()
 		s.messages = nil
 	}
-	var err error
 	if s.stream, err = s.js.Stream(ctx, s.Stream); err != nil {
-		return fmt.Errorf("stream %s: %w", s.Stream, err)
+		return "", fmt.Errorf("stream %s: %w", s.Stream, err)
 	}
 	info := s.stream.CachedInfo()
 	s.created, s.last, s.lost = strconv.FormatInt(info.Created.UnixMicro(), 10), 0, nil
@@ -71,9 +70,10 @@ func (s *Source) Begin(ctx context.Context, position string) error {
 	switch {
 	case position == "" && s.New:
 		s.last = info.State.LastSeq
+		at = s.position()
 	case position == "":
 	case err != nil:
-		return fmt.Errorf("position %q is not one of a stream: it must have the form created.number", position)
+		return "", fmt.Errorf("position %q is not one of a stream: it must have the form created.number", position)
 	case created != s.created:
 		s.lost = &weirrelay.Lost{What: fmt.Sprintf("the stream %s was deleted and made anew: it is read from its beginning", s.Stream)}
 	default:
@@ -90,13 +90,15 @@ func (s *Source) Begin(ctx context.Context, position string) error {
 	}
 	consumer, err := s.stream.OrderedConsumer(ctx, c)
 	if err != nil {
-		return fmt.Errorf("stream %s: read it: %w", s.Stream, err)
+		return "", fmt.Errorf("stream %s: read it: %w", s.Stream, err)
 	}
 	if s.messages, err = consumer.Messages(); err != nil {
-		return fmt.Errorf("stream %s: read it: %w", s.Stream, err)
+		return "", fmt.Errorf("stream %s: read it: %w", s.Stream, err)
 	}
-	return nil
+	return at, nil
 }
+
+func (s *Source) position() string { return s.created + "." + strconv.FormatUint(s.last, 10) }
 
 // linger is how long Next waits for more messages, once it has one.
 const linger = 2 * time.Millisecond
@@ -130,5 +132,5 @@ func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arriva
 			defer cancel()
 		}
 	}
-	return arrived, s.created + "." + strconv.FormatUint(s.last, 10), nil
+	return arrived, s.position(), nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,8 @@ type Target struct {
 	Config
 	js      jetstream.JetStream
 	atomic  bool                // the stream allows atomic publishing
+	isQueue bool                // the stream is a work queue
+	takes   []string            // the subjects, or patterns, that the stream has
 	maxSize int                 // of a message; 0 or less: that of the server
 	seen    map[string]struct{} // IDs that the stream has already
 	newest  weir.Position       // of the newest of them
@@ -110,11 +113,12 @@ func (t *Target) readEnd(ctx context.Context) error {
 		return fmt.Errorf("stream %s: %w", t.Stream, err)
 	}
 	info := stream.CachedInfo()
-	t.atomic, t.maxSize = info.Config.AllowAtomicPublish, int(info.Config.MaxMsgSize)
+	t.atomic, t.takes, t.maxSize = info.Config.AllowAtomicPublish, info.Config.Subjects, int(info.Config.MaxMsgSize)
 	t.seen = map[string]struct{}{}
+	t.isQueue = info.Config.Retention == jetstream.WorkQueuePolicy
 	last := info.State.LastSeq
-	if info.State.Msgs == 0 {
-		return nil
+	if info.State.Msgs == 0 || t.isQueue {
+		return nil // a work queue can't be read by others than its workers, who remove what they have done
 	}
 	failed := func(err error) error { return fmt.Errorf("stream %s: read its end: %w", t.Stream, err) }
 	from := max(info.State.FirstSeq, last-min(last, tail)+1)
@@ -157,6 +161,11 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 	if t.atomic {
 		return t.sendWhole(ctx, records)
 	}
+	return t.sendEach(ctx, records)
+}
+
+// sendEach sends the records one by one, and then waits for the answers.
+func (t *Target) sendEach(ctx context.Context, records []weirrelay.Record) error {
 	type waiting struct {
 		jetstream.PubAckFuture
 		index int
@@ -170,7 +179,7 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 			skipped++
 			continue
 		}
-		if err := checkSubject(r.Subject); err != nil {
+		if err := t.checkSubject(r.Subject); err != nil {
 			failed = &weirrelay.Refused{Index: i, Err: err}
 			break
 		}
@@ -234,12 +243,38 @@ func explain(i int, r *weirrelay.Record, err error) error {
 	return fmt.Errorf("subject %q: %w", r.Subject, err)
 }
 
+// maxSubject bounds a subject, in bytes: with what else is in the same line of the protocol, the server takes 4096, and otherwise closes the connection.
+const maxSubject = 3000
+
 // checkSubject refuses what is no subject to publish to. Channels may have any name.
-func checkSubject(subject string) error {
+func (t *Target) checkSubject(subject string) error {
+	if len(subject) > maxSubject {
+		return fmt.Errorf("the subject that begins with %q has %d bytes, and may have %d: change the route's template", subject[:100], len(subject), maxSubject)
+	}
 	for word := range strings.SplitSeq(subject, ".") {
 		if word == "" || strings.ContainsAny(word, " \t\r\n\f\x00") || word == "*" || word == ">" {
 			return fmt.Errorf("%q is not a subject of NATS: change the route's template", subject)
 		}
 	}
+	// Whoever may publish messages here must not command NATS there.
+	if (subject[0] == '$' || strings.HasPrefix(subject, "_INBOX.")) && !slices.ContainsFunc(t.takes, func(pattern string) bool { return matches(pattern, subject) }) {
+		return fmt.Errorf("%q is a subject of NATS itself, which the stream %s does not have: change the route's template", subject, t.Stream)
+	}
 	return nil
+}
+
+// matches reports whether a subject fits a pattern.
+func matches(pattern, subject string) bool {
+	words := strings.Split(subject, ".")
+	for i, p := range strings.Split(pattern, ".") {
+		switch {
+		case i >= len(words):
+			return false
+		case p == ">":
+			return true
+		case p != "*" && p != words[i]:
+			return false
+		}
+	}
+	return strings.Count(pattern, ".") == len(words)-1
 }

@@ -46,30 +46,36 @@ func NewSource(c SourceConfig) (*Source, error) {
 }
 
 // Begin implements weirrelay.Source.
-func (s *Source) Begin(ctx context.Context, position string) error {
+func (s *Source) Begin(ctx context.Context, position string) (at string, err error) {
 	s.last, s.lost = position, nil
 	if position == "" && !s.New {
-		s.last = "0-0"
-		return nil
+		s.last = first
+		return "", nil
 	}
 	info, err := s.Client.XInfoStream(ctx, s.Stream).Result()
 	if err != nil && !strings.Contains(err.Error(), "no such key") {
-		return fmt.Errorf("stream %s: %w", s.Stream, err)
+		return "", fmt.Errorf("stream %s: %w", s.Stream, err)
 	}
 	switch {
 	case position == "" && err == nil:
 		s.last = info.LastGeneratedID
+		return s.last, nil
 	case position == "":
-		s.last = "0-0"
+		s.last = first
+		return s.last, nil
+	case err != nil && position == first: // it has never been there
 	case err != nil:
-		s.last, s.lost = "0-0", &weirrelay.Lost{What: fmt.Sprintf("the stream %s is gone: it is read from its beginning when it is there again", s.Stream)}
+		s.last, s.lost = first, &weirrelay.Lost{What: fmt.Sprintf("the stream %s is gone: it is read from its beginning when it is there again", s.Stream)}
 	case before(info.LastGeneratedID, position):
 		s.last, s.lost = info.LastGeneratedID, &weirrelay.Lost{What: fmt.Sprintf("the stream %s ends at %s, and was read up to %s: it was set back, or made anew; what it has now is skipped", s.Stream, info.LastGeneratedID, position)}
 	case before(position, info.MaxDeletedEntryID):
 		s.lost = &weirrelay.Lost{What: fmt.Sprintf("entries of the stream %s between %s and %s were deleted", s.Stream, position, info.MaxDeletedEntryID)}
 	}
-	return nil
+	return "", nil
 }
+
+// first is before the first entry of a stream.
+const first = "0-0"
 
 // block is how long one read waits.
 const block = 5 * time.Second

@@ -1,4 +1,4 @@
-// Package redisrelay relays Weir's messages to Redis: to streams, or to lists.
+// Package redisrelay relays Weir's messages and jobs to Redis: to streams, to lists, and to the queues of Sidekiq and BullMQ.
 package redisrelay
 
 import (
@@ -6,8 +6,9 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,24 +16,16 @@ import (
 	"github.com/weir-pg/weir/weirrelay"
 )
 
-// Form is how Redis stores what is relayed.
-type Form string
-
-const (
-	// Stream adds an entry to the stream that the route's subject names, with the fields channel, position, payload and, if the route makes another one, key,
-	// and the route's headers; of a job, with the fields job (its id), queue, kind, key and payload (its args). The entry's id is the tick and the index of the message's position, which grow; after the log was set back by a failover, it is a time.
-	Stream Form = "stream"
-	// List pushes the payload to the left end of the list that the route's subject names; workers pop from the right.
-	List Form = "list"
-)
-
 // Config specifies a target. Client and Name are required.
 type Config struct {
 	Client redis.UniversalClient
-	// Name is the relay's. Its position is in the key weir:relay:NAME; and for a day the id of each job that it has passed on, in weir:relay:NAME:ID.
+	// Name is the relay's, unique among all that go into this Redis, also those of other databases. Its position is in the key weir:relay:NAME; and for a day the id of each job that it has passed on, in weir:relay:NAME:ID.
 	Name string
 	// Form is stream by default.
 	Form Form
+	// Prefix is what the keys of streams and lists begin with, before a colon; none by default. BullMQ's is bull by default. Sidekiq has none. With a hash tag, as in {shop}, all keys of the
+	// relay are in one slot of Redis Cluster; its position is then in weir:relay:{shop}:NAME.
+	Prefix string
 	// MaxLength is about how many entries each stream keeps; 0: all. Lists have no limit.
 	MaxLength int64
 }
@@ -59,25 +52,53 @@ func New(c Config) (*Target, error) {
 		return nil, errors.New("redisrelay: Config.Name is empty: give the relay's")
 	case c.Form == "":
 		c.Form = Stream
-	case c.Form != Stream && c.Form != List:
-		return nil, fmt.Errorf("redisrelay: Config.Form must be stream or list, got %q", c.Form)
+	case !slices.Contains(forms, c.Form):
+		return nil, fmt.Errorf("redisrelay: Config.Form must be one of %v, got %q", forms, c.Form)
 	}
-	if c.MaxLength < 0 {
+	switch {
+	case c.MaxLength < 0:
 		return nil, fmt.Errorf("redisrelay: Config.MaxLength must be positive, or 0 for no limit, got %d", c.MaxLength)
+	case c.MaxLength > 0 && c.Form != Stream:
+		return nil, fmt.Errorf("redisrelay: Config.MaxLength is for the form stream, got %d with the form %s", c.MaxLength, c.Form)
+	case c.Prefix != "" && c.Form == Sidekiq:
+		return nil, fmt.Errorf("redisrelay: Config.Prefix is not for the form sidekiq, which knows none, got %q", c.Prefix)
+	case c.Form == BullMQ && strings.Contains(c.Name, ":"):
+		return nil, fmt.Errorf("redisrelay: Config.Name must have no colons, because ids of jobs of BullMQ begin with it, got %q", c.Name)
+	case c.Form == BullMQ && c.Prefix == "":
+		c.Prefix = "bull"
 	}
-	return &Target{Config: c, key: "weir:relay:" + c.Name}, nil
+	t := &Target{Config: c, key: "weir:relay:" + c.Name}
+	if tag := hashTag(c.Prefix); tag != "" {
+		t.key = "weir:relay:{" + tag + "}:" + c.Name
+	}
+	return t, nil
+}
+
+// hashTag returns the part of a key that says its slot in Redis Cluster; "": the key has none.
+func hashTag(key string) string {
+	_, rest, _ := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	if !closed {
+		return ""
+	}
+	return tag
+}
+
+// named returns the key of a stream, list or queue.
+func (t *Target) named(name string) string {
+	if t.Prefix == "" {
+		return name
+	}
+	return t.Prefix + ":" + name
 }
 
 // Begin implements weirrelay.Target: Redis knows what it has.
-func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Position, error) {
+func (t *Target) Begin(ctx context.Context, _ weir.Position) (weir.Position, error) {
 	at, err := t.Client.Get(ctx, t.key).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", fmt.Errorf("read %s: %w", t.key, err)
+		return "", fmt.Errorf("read %s: %w", t.key, explain(err))
 	}
 	t.at = weir.Position(at)
-	if t.at == "" {
-		return recorded, nil
-	}
 	return t.at, nil
 }
 
@@ -88,24 +109,19 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 		return nil
 	}
 	last := records[len(records)-1].Position
-	call := call{target: t, keys: []string{t.key}, place: map[string]int{}, args: []any{string(t.at), string(last), string(t.Form), t.MaxLength}}
+	call := t.newCall()
 	for i := range records {
 		if err := call.add(&records[i]); err != nil {
 			return &weirrelay.Refused{Index: passed + i, Err: err}
 		}
 	}
-	at, err := send.Run(ctx, t.Client, call.keys, call.args...).Text()
+	args := append([]any{string(t.at), string(last), string(t.Form), t.MaxLength, string(call.kinds), time.Now().UnixMilli()}, call.values...)
+	at, err := send.Run(ctx, t.Client, call.keys, args...).Text()
 	if err != nil {
-		var n int
-		var is string
-		if _, scanned := fmt.Sscanf(err.Error(), "WEIRKEY %d %s", &n, &is); scanned == nil && n >= 1 && n <= len(call.keys) {
-			for i := range records {
-				if records[i].Subject == call.keys[n-1] {
-					return &weirrelay.Refused{Index: passed + i, Err: fmt.Errorf("the key %q is a %s, not a %s", call.keys[n-1], is, t.Form)}
-				}
-			}
+		if i, why := call.refused(err); i >= 0 {
+			return &weirrelay.Refused{Index: passed + i, Err: why}
 		}
-		return err
+		return call.explain(err)
 	}
 	if weir.Position(at) != last {
 		// An earlier try has arrived, although its answer did not; or another process has sent something.
@@ -115,59 +131,40 @@ func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 	return nil
 }
 
-// call is a call of the script.
-type call struct {
-	target *Target
-	keys   []string
-	place  map[string]int // of a key in keys, from 1
-	args   []any
+// refused returns which record an error of the script is about; -1: none.
+func (c *call) refused(err error) (int, error) {
+	k, why := c.wrongKey(err)
+	return slices.IndexFunc(c.uses, func(u used) bool { return k >= u.from && k <= u.to }), why
 }
 
-func (c *call) key(name string) int {
-	k, ok := c.place[name]
-	if !ok {
-		c.keys = append(c.keys, name)
-		k = len(c.keys)
-		c.place[name] = k
+// wrongKey returns which key is not what it must be; 0: the error is another one.
+func (c *call) wrongKey(err error) (k int, why error) {
+	var is, must string
+	if n, _ := fmt.Sscanf(err.Error(), "WEIRKEY %d %s %s", &k, &is, &must); n < 3 || k < 1 || k > len(c.keys) { //nolint:errcheck // n says it
+		return 0, nil
 	}
-	return k
+	return k, fmt.Errorf("the key %q is a %s, not a %s", c.keys[k-1], is, must)
 }
 
-// add adds a record.
-func (c *call) add(r *weirrelay.Record) error {
-	if r.Subject == "" || strings.HasPrefix(r.Subject, "weir:relay:") {
-		return fmt.Errorf("%q is no key for what is relayed: change the route's template", r.Subject)
+// explain says what to do about an error of the script.
+func (c *call) explain(err error) error {
+	var k int
+	var version string
+	if n, _ := fmt.Sscanf(err.Error(), "WEIRQUEUE %d %s", &k, &version); n == 2 && k >= 1 && k <= len(c.keys) { //nolint:errcheck // n says it
+		return fmt.Errorf("%s is of BullMQ's version %s: versions 5 and 6 are supported, and a paused queue only if its version is known", c.keys[k-1], version)
 	}
-	once := 0 // the key that says whether a job is there already; 0: messages have positions
-	if r.Job != nil {
-		once = c.key(c.target.key + ":" + strconv.FormatInt(r.Job.ID, 10))
+	if _, why := c.wrongKey(err); why != nil {
+		return why
 	}
-	c.args = append(c.args, c.key(r.Subject), once)
-	if c.target.Form == List {
-		c.args = append(c.args, r.Payload)
-		return nil
-	}
-	at := "*"
-	var fields []any
-	if r.Job != nil {
-		fields = []any{"job", r.Job.ID, "queue", r.Job.Queue, "kind", r.Job.Kind, "key", r.Key, "payload", r.Payload}
-	} else {
-		at = id(r.Position)
-		fields = []any{"channel", r.Channel, "position", string(r.Position), "payload", r.Payload}
-		if r.Key != r.Channel {
-			fields = append(fields, "key", r.Key)
-		}
-	}
-	for name, value := range r.Headers {
-		fields = append(fields, name, value)
-	}
-	c.args = append(append(c.args, at, len(fields)), fields...)
-	return nil
+	return explain(err)
 }
 
-// id is a position as the id of an entry.
-func id(p weir.Position) string {
-	_, rest, _ := strings.Cut(string(p), ".")
-	tick, index, _ := strings.Cut(rest, ".")
-	return tick + "-" + index
+func explain(err error) error {
+	switch text := err.Error(); {
+	case strings.HasPrefix(text, "CROSSSLOT"):
+		return fmt.Errorf("in Redis Cluster all keys of a relay must be in one slot: set its prefix to one with a hash tag, as in {shop}: %w", err)
+	case strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "ASK "):
+		return fmt.Errorf("this is Redis Cluster: set cluster = true, or use a client for it: %w", err)
+	}
+	return err
 }

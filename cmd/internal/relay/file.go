@@ -11,8 +11,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/refer"
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/weirrelay"
+	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
 // Example is a file with every setting and its meaning.
@@ -41,6 +44,7 @@ type relayFile struct {
 	// Of a relay that makes jobs of another broker's messages:
 	FromNATS  *fromNATSFile  `toml:"from_nats"`
 	FromRedis *fromRedisFile `toml:"from_redis"`
+	FromKafka *fromKafkaFile `toml:"from_kafka"`
 	Queue     string         `toml:"queue"`
 	Kind      string         `toml:"kind"`
 	Key       string         `toml:"key"`
@@ -68,14 +72,17 @@ type fromNATSFile struct {
 }
 
 type fromRedisFile struct {
-	URL    string `toml:"url"`
-	Stream string `toml:"stream"`
-	Field  string `toml:"field"`
+	URL     string `toml:"url"`
+	Cluster bool   `toml:"cluster"`
+	Stream  string `toml:"stream"`
+	Field   string `toml:"field"`
 }
 
 type redisFile struct {
 	URL       string `toml:"url"`
+	Cluster   bool   `toml:"cluster"`
 	Form      string `toml:"form"`
+	Prefix    string `toml:"prefix"`
 	MaxLength int64  `toml:"max_length"`
 }
 
@@ -86,6 +93,11 @@ type kafkaFile struct {
 	SASL     string `toml:"sasl"`
 	User     string `toml:"user"`
 	Password string `toml:"password"`
+}
+
+type fromKafkaFile struct {
+	kafkaFile
+	Topic string `toml:"topic"`
 }
 
 type databaseFile struct {
@@ -125,18 +137,23 @@ func read(path string) ([]plan, error) {
 
 func (f relayFile) plan(name string) (p plan, err error) {
 	p = plan{relayFile: f, config: weirrelay.Config{Name: name, MaxRecords: f.MaxRecords, MaxBytes: f.MaxBytes, DeadLetters: f.DeadLetters}}
-	targets, sources := count(f.NATS != nil, f.Redis != nil, f.Kafka != nil, f.Database != nil), count(f.FromNATS != nil, f.FromRedis != nil)
+	targets, sources := count(f.NATS != nil, f.Redis != nil, f.Kafka != nil, f.Database != nil), count(f.FromNATS != nil, f.FromRedis != nil, f.FromKafka != nil)
 	switch {
 	case !relayName.MatchString(name):
 		return p, errors.New("its name must have 1 to 100 letters, digits, - and _")
 	case sources == 1 && targets == 0:
 		return p, p.asSource()
 	case targets != 1 || sources != 0:
-		return p, fmt.Errorf("it has %d targets and %d sources: give one of nats, redis, kafka, database, from_nats and from_redis, as in [relay.%s.nats]", targets, sources, name)
+		return p, fmt.Errorf("it has %d targets and %d sources: give one of nats, redis, kafka, database, from_nats, from_redis and from_kafka, as in [relay.%s.nats]", targets, sources, name)
 	case f.Queue != "" || f.Kind != "" || f.Key != "":
-		return p, errors.New("queue, kind and key are for relays with from_nats or from_redis: otherwise they belong into a route")
+		return p, errors.New("queue, kind and key are for relays with from_nats, from_redis or from_kafka: otherwise they belong into a route")
 	case len(f.Routes) == 0:
 		return p, errors.New(`it has no routes: name channels, as in route = [{ channels = "orders.>" }], or a queue of jobs, as in route = [{ queue = "mail" }]`)
+	}
+	if f.Redis != nil {
+		if err := f.Redis.check(f.Routes); err != nil {
+			return p, err
+		}
 	}
 	for _, r := range f.Routes {
 		p.config.Routes = append(p.config.Routes, weirrelay.Route(r))
@@ -150,10 +167,29 @@ func (f relayFile) plan(name string) (p plan, err error) {
 		}
 		return p, weirrelay.CheckJobs(p.jobsConfig())
 	}
-	if p.config.Since, err = since(f.Since); err != nil {
-		return p, err
+	if p.config.Since, p.config.After, err = since(f.Since); err != nil {
+		return p, fmt.Errorf("since = %w", err)
 	}
 	return p, weirrelay.Check(p.config)
+}
+
+// check checks what the routes say about the jobs of Sidekiq and BullMQ, of which otherwise each would be refused.
+func (f redisFile) check(routes []routeFile) error {
+	for _, r := range routes {
+		switch f.Form {
+		case string(redisrelay.Sidekiq):
+			if r.Headers["class"] == "" && r.Queue == "" {
+				return errors.New(`with form = "sidekiq" a route of messages names the class of the jobs, as in headers = { class = "MailJob" }`)
+			}
+		case string(redisrelay.BullMQ):
+			for name := range r.Headers {
+				if name != "name" && name != "attempts" {
+					return fmt.Errorf(`with form = "bullmq" a route has the headers name and attempts, and no %q`, name)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // asSource checks a relay that makes jobs.
@@ -161,9 +197,9 @@ func (p *plan) asSource() error {
 	f := p.relayFile
 	switch {
 	case len(f.Routes) > 0 || f.MaxBytes != 0 || f.DeadLetters != "":
-		return errors.New("route, max_bytes and dead_letters are for relays that pass on: one with from_nats or from_redis has queue, kind and key")
+		return errors.New("route, max_bytes and dead_letters are for relays that pass on: one with from_nats, from_redis or from_kafka has queue, kind and key")
 	case f.Since != "" && f.Since != "now" && f.Since != "oldest":
-		return fmt.Errorf(`since = %q: with from_nats or from_redis, write "now" or "oldest"`, f.Since)
+		return fmt.Errorf(`since = %q: with from_nats, from_redis or from_kafka, write "now" or "oldest"`, f.Since)
 	}
 	p.source = new(weirrelay.Source)
 	return weirrelay.CheckFrom(p.fromConfig())
@@ -199,19 +235,23 @@ func (p plan) run(ctx context.Context) error {
 	return weirrelay.Run(ctx, p.config)
 }
 
-func since(text string) (time.Time, error) {
+// since returns the time or the position that a text means.
+func since(text string) (time.Time, weir.Position, error) {
 	switch text {
 	case "", "now":
-		return time.Time{}, nil
+		return time.Time{}, "", nil
 	case "oldest":
-		return time.Unix(0, 0), nil
+		return time.Unix(0, 0), "", nil
+	}
+	if _, err := hub.ParsePosition(text); err == nil {
+		return time.Time{}, weir.Position(text), nil
 	}
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return time.Now().Add(-ago), nil
+		return time.Now().Add(-ago), "", nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, fmt.Errorf(`since = %q: write "now", "oldest", how long ago as in "2h", or a time as in "2026-11-26T08:00:00Z"`, text)
+		return at, "", fmt.Errorf(`%q: write "now", "oldest", how long ago as in "2h", a time as in "2026-11-26T08:00:00Z", or a position as in "93154770125.1042.3"`, text)
 	}
-	return at, nil
+	return at, "", nil
 }

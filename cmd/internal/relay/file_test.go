@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,7 @@ import (
 func TestTheExampleIsValid(t *testing.T) {
 	t.Parallel()
 	plans, err := read(write(t, Example))
-	if err != nil || len(plans) != 7 {
+	if err != nil || len(plans) != 10 {
 		t.Fatalf("%d relays, %v", len(plans), err)
 	}
 }
@@ -42,6 +43,22 @@ func TestKafkasSettingsAreCheckedBeforeItConnects(t *testing.T) {
 	}
 }
 
+// TestNATSsSettingsAreCheckedBeforeItConnects: and a password is in no error.
+func TestNATSsSettingsAreCheckedBeforeItConnects(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]natsFile{
+		"url is empty": {},
+		"url: the environment has no WEIR_NO_SUCH":  {URL: "env:WEIR_NO_SUCH"},
+		"url is not valid: write it as nats://user": {URL: "nats://weir:sec ret@127.0.0.1:4222"},
+		"credentials: open no-such-file: no such":   {URL: "nats://127.0.0.1:4222", Credentials: "no-such-file"},
+		"error loading or parsing rootCA file":      {URL: "nats://127.0.0.1:4222", TLSCA: "no-such-file"},
+	} {
+		if _, err := f.dial("r", slog.Default()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sec") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
 // TestAFileThatIsWrongIsRefused: with what is wrong, and what to do.
 func TestAFileThatIsWrongIsRefused(t *testing.T) {
 	t.Parallel()
@@ -50,15 +67,17 @@ func TestAFileThatIsWrongIsRefused(t *testing.T) {
 		"":                           "it has 0 relays: write 1 to 100, each under [relay.NAME]",
 		"[relay.a]\nrout = 1" + nats: "unknown settings: relay.a.rout",
 		"[relay.a]" + nats:           "it has no routes: name channels",
-		"[relay.a]\nroute = [{ channels = \"c\" }]":                                                                 "it has 0 targets and 0 sources",
-		"[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.redis]\nurl = \"redis://x\"" + nats:                    "it has 2 targets and 0 sources",
-		"[relay.a]\nroute = [{ channels = \"c\", queue = \"q\" }]" + nats:                                           "a route of jobs names a queue, and no channels",
-		"[relay.a]\nsince = \"yesterday\"\nroute = [{ channels = \"c\" }]" + nats:                                   `since = "yesterday": write "now", "oldest"`,
-		"[relay.a]\nsince = \"now\"\nroute = [{ queue = \"q\" }]" + nats:                                            "since and dead_letters are for messages",
-		"[relay.a]\nroute = [{ channels = \"c\", subject = \"{queue}\" }]" + nats:                                   "{queue is not one of {channel}, {position} and {payload.FIELD}",
-		"[relay.a]\nqueue = \"q\"\n[relay.a.from_nats]\nurl = \"nats://x\"\nstream = \"S\"":                         `FromConfig.Queue and Kind must be set, got "q" and ""`,
-		"[relay.a]\nqueue = \"q\"\nkind = \"k\"\nsince = \"2h\"\n[relay.a.from_redis]\nurl = \"x\"\nstream = \"S\"": `since = "2h": with from_nats or from_redis, write "now" or "oldest"`,
-		"[relay.\"a b\"]\nroute = [{ channels = \"c\" }]":                                                           "its name must have 1 to 100 letters",
+		"[relay.a]\nroute = [{ channels = \"c\" }]":                                                                                  "it has 0 targets and 0 sources",
+		"[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.redis]\nurl = \"redis://x\"" + nats:                                     "it has 2 targets and 0 sources",
+		"[relay.a]\nroute = [{ channels = \"c\", queue = \"q\" }]" + nats:                                                            "a route of jobs names a queue, and no channels",
+		"[relay.a]\nsince = \"yesterday\"\nroute = [{ channels = \"c\" }]" + nats:                                                    `since = "yesterday": write "now", "oldest"`,
+		"[relay.a]\nsince = \"now\"\nroute = [{ queue = \"q\" }]" + nats:                                                             "since and dead_letters are for messages",
+		"[relay.a]\nroute = [{ channels = \"c\", subject = \"{queue}\" }]" + nats:                                                    "{queue is not one of {channel}, {position} and {payload.FIELD}",
+		"[relay.a]\nqueue = \"q\"\n[relay.a.from_nats]\nurl = \"nats://x\"\nstream = \"S\"":                                          `FromConfig.Queue and Kind must be set, got "q" and ""`,
+		"[relay.a]\nqueue = \"q\"\nkind = \"k\"\nsince = \"2h\"\n[relay.a.from_redis]\nurl = \"x\"\nstream = \"S\"":                  `since = "2h": with from_nats, from_redis or from_kafka, write "now" or "oldest"`,
+		"[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.redis]\nurl = \"x\"\nform = \"sidekiq\"":                                `with form = "sidekiq" a route of messages names the class of the jobs`,
+		"[relay.a]\nroute = [{ channels = \"c\", headers = { priority = \"1\" } }]\n[relay.a.redis]\nurl = \"x\"\nform = \"bullmq\"": `with form = "bullmq" a route has the headers name and attempts, and no "priority"`,
+		"[relay.\"a b\"]\nroute = [{ channels = \"c\" }]":                                                                            "its name must have 1 to 100 letters",
 	} {
 		if _, err := read(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngot %v, want %q", text, err, want)

@@ -3,9 +3,12 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
@@ -143,5 +147,188 @@ func getsEveryMessageOnce(t *testing.T, atomic bool) {
 	run(t, c)
 	if got := stored(t, js, "ORDERS", len(want)); !slices.Equal(got, want) {
 		t.Errorf("got %d messages, want %d, in their order: %.200s …", len(got), len(want), strings.Join(got, " "))
+	}
+}
+
+// TestMessagesDoNotCommandNATS: by a channel whose name is a subject of NATS itself. That, and a subject which the server would not read, is kept as a job; and the relay goes on.
+func TestMessagesDoNotCommandNATS(t *testing.T) {
+	t.Parallel()
+	for _, atomic := range []bool{true, false} {
+		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Database(t))
+			nc, js := dial(t, jetStream(t).ClientURL())
+			for _, c := range []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: atomic}, {Name: "OTHER", Subjects: []string{"other"}}} {
+				if _, err := js.CreateStream(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "orders", Stream: "ORDERS"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(t, weirrelay.Config{Name: "orders", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "long", Subject: "shop.{payload.s}"}, {Channels: ">"}}})
+			if _, err := pool.Exec(t.Context(), `SELECT weir.publish('_INBOX.x', i::text) FROM generate_series(1, 400) i`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.Exec(t.Context(), `SELECT weir.publish('$JS.API.STREAM.DELETE.OTHER', ''), weir.publish('long', json_build_object('s', repeat('x', 5000))::text), weir.publish('shop.x', 'the last')`); err != nil {
+				t.Fatal(err)
+			}
+			if got := stored(t, js, "ORDERS", 1); !slices.Equal(got, []string{"the last"}) {
+				t.Errorf("got %q", got)
+			}
+			if _, err := js.Stream(t.Context(), "OTHER"); err != nil {
+				t.Errorf("the other stream: %v", err)
+			}
+			letters := 0
+			if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.job WHERE kind = 'relay.dead_letter'`).Scan(&letters); err != nil || letters != 402 {
+				t.Errorf("%d dead letters, %v; want 402", letters, err)
+			}
+		})
+	}
+}
+
+// TestAWorkQueueOfNATSGetsEveryJobOnce: though nobody else may read it, and the relay is stopped and started.
+func TestAWorkQueueOfNATSGetsEveryJobOnce(t *testing.T) {
+	t.Parallel()
+	for _, atomic := range []bool{true, false} {
+		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Database(t))
+			nc, js := dial(t, jetStream(t).ClientURL())
+			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "JOBS", Subjects: []string{"mail"}, Retention: jetstream.WorkQueuePolicy, AllowAtomicPublish: atomic}); err != nil {
+				t.Fatal(err)
+			}
+			target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "JOBS"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream, err := js.Stream(t.Context(), "JOBS")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for round := range 3 {
+				stop := run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "mail"}}})
+				if _, err := pool.Exec(t.Context(), `SELECT weir.publish('mail', i::text) FROM generate_series(1, 10) i`); err != nil {
+					t.Fatal(err)
+				}
+				pgtest.Until(t, "they have arrived", func() bool {
+					info, err := stream.Info(t.Context())
+					return err == nil && info.State.Msgs == uint64(10*(round+1))
+				})
+				stop()
+			}
+			// What was sent, and is not recorded, is sent again: the stream drops it.
+			if _, err := target.Begin(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			again := make([]weirrelay.Record, 30)
+			messages, err := stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "worker", AckPolicy: jetstream.AckExplicitPolicy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch, err := messages.Fetch(30)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for m := range batch.Messages() {
+				position := m.Headers().Get(natsrelay.HeaderPosition)
+				again[n] = weirrelay.Record{ID: "r/" + position, Position: weir.Position(position), Channel: "mail", Subject: "mail", Payload: m.Data()}
+				n++
+			}
+			if err := target.Send(t.Context(), append(again, weirrelay.Record{ID: "r/9.9999.1", Position: "9.9999.1", Channel: "mail", Subject: "mail", Payload: []byte("new")})); err != nil {
+				t.Fatal(err)
+			}
+			if info, err := stream.Info(t.Context()); err != nil || info.State.LastSeq != 31 {
+				t.Errorf("the stream has had %d messages, %v; want 31", info.State.LastSeq, err)
+			}
+		})
+	}
+}
+
+// TestAStreamThatIsMadeAnewGetsWhatComesThen: also if it does not allow batches any more, and without a new process.
+func TestAStreamThatIsMadeAnewGetsWhatComesThen(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	nc, js := dial(t, jetStream(t).ClientURL())
+	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, atomic := range []bool{true, false, true} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, AllowAtomicPublish: atomic}); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "orders"}}})
+		}
+		if _, err := pool.Exec(t.Context(), `SELECT weir.publish('orders', i::text) FROM generate_series(1, 3) i`); err != nil {
+			t.Fatal(err)
+		}
+		if got := stored(t, js, "ORDERS", 3); !slices.Equal(got, []string{"1", "2", "3"}) {
+			t.Errorf("got %q", got)
+		}
+		if err := js.DeleteStream(t.Context(), "ORDERS"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAProcessThatStoodStillRepeatsNothing: when it goes on, another has the relay, and the stream's duplicate window is over.
+func TestAProcessThatStoodStillRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	server := jetStream(t)
+	_, js := dial(t, server.ClientURL())
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Duplicates: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "relay.toml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "[relay.orders]\nsince = \"oldest\"\nmax_records = 100\nroute = [{ channels = \"orders\" }]\n[relay.orders.nats]\nurl = %q\nstream = \"ORDERS\"\n", server.ClientURL()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arrived := func() int {
+		info, err := stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(info.State.Msgs)
+	}
+	const n = 20_000
+	publish := func() {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), `SELECT count(weir.publish('orders', i::text)) FROM generate_series(1, $1) i`, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish()
+	still := process(t, "relay", url, file)
+	t.Cleanup(func() { kill(still) })
+	pgtest.Until(t, "it passes on", func() bool { return arrived() > 0 })
+	if err := still.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	if arrived() == n {
+		t.Skip("it had passed on everything before it was stopped")
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.classid = 1464158565`); err != nil {
+		t.Fatal(err)
+	}
+	other := process(t, "relay", url, file)
+	t.Cleanup(func() { kill(other) })
+	pgtest.Until(t, "the other passes on the rest", func() bool { return arrived() >= n })
+	pgtest.Until(t, "the process has stood still for longer than it relies on its session", func() bool { return time.Since(stopped) > 16*time.Second })
+	if err := still.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	kill(other) // so the first takes the relay again
+	publish()
+	pgtest.Until(t, "everything has arrived", func() bool { return arrived() >= 2*n })
+	if got := arrived(); got != 2*n {
+		t.Errorf("the stream has %d messages, want %d", got, 2*n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -16,51 +17,64 @@ import (
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
+// streams are the brokers from which messages come: what makes sources of a new stream, what sends to it, and its name.
+var streams = map[string]func(t *testing.T) (source func(isNew bool) weirrelay.Source, send func(payload string), name string){
+	"NATS": func(t *testing.T) (func(bool) weirrelay.Source, func(string), string) {
+		nc, js := dial(t, jetStream(t).ClientURL())
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in.>"}}); err != nil {
+			t.Fatal(err)
+		}
+		return func(isNew bool) weirrelay.Source {
+				s, err := natsrelay.NewSource(natsrelay.SourceConfig{Conn: nc, Stream: "IN", New: isNew})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}, func(payload string) {
+				if _, err := js.Publish(t.Context(), "in.x", []byte(payload)); err != nil {
+					t.Fatal(err)
+				}
+			}, "in.x"
+	},
+	"Redis": func(t *testing.T) (func(bool) weirrelay.Source, func(string), string) {
+		server := startRedis(t)
+		c := server.client()
+		return func(isNew bool) weirrelay.Source {
+				s, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: server.client(), Stream: "in.x", New: isNew})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}, func(payload string) {
+				if err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: "in.x", Values: []any{"payload", payload}}).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}, "in.x"
+	},
+	"Kafka": func(t *testing.T) (func(bool) weirrelay.Source, func(string), string) {
+		kafka, topic := sharedKafka(t), unique("in")
+		kafka.createTopic(t, topic, 1)
+		c := kafka.consumer(t)
+		return func(isNew bool) weirrelay.Source { return kafka.source(t, topic, isNew) }, func(payload string) {
+			if err := c.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(payload)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}, topic
+	},
+}
+
 // TestEachMessageOfASourceBecomesOneJob: though two processes run the relay, and its sessions are ended again and again; of one that can't be a job, a dead letter is made.
 func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 	t.Parallel()
-	for what, prepare := range map[string]func(t *testing.T) (source func() weirrelay.Source, send func(payload string)){
-		"NATS": func(t *testing.T) (func() weirrelay.Source, func(string)) {
-			nc, js := dial(t, jetStream(t).ClientURL())
-			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in.>"}}); err != nil {
-				t.Fatal(err)
-			}
-			return func() weirrelay.Source {
-					s, err := natsrelay.NewSource(natsrelay.SourceConfig{Conn: nc, Stream: "IN"})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return s
-				}, func(payload string) {
-					if _, err := js.Publish(t.Context(), "in.x", []byte(payload)); err != nil {
-						t.Fatal(err)
-					}
-				}
-		},
-		"Redis": func(t *testing.T) (func() weirrelay.Source, func(string)) {
-			server := startRedis(t)
-			c := server.client()
-			return func() weirrelay.Source {
-					s, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: server.client(), Stream: "in.x"})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return s
-				}, func(payload string) {
-					if err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: "in.x", Values: []any{"payload", payload}}).Err(); err != nil {
-						t.Fatal(err)
-					}
-				}
-		},
-	} {
+	for what, prepare := range streams {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
 			pool := pgtest.Pool(t, url)
 			operator := pgtest.Pool(t, url+"&application_name=operator") // whose sessions stay
-			source, send := prepare(t)
+			source, send, name := prepare(t)
 			for range 2 {
-				c := weirrelay.FromConfig{Name: "in", Pool: pool, Source: source(), Queue: "q", Kind: "{payload.kind}", Key: "{subject}", MaxRecords: 7}
+				c := weirrelay.FromConfig{Name: "in", Pool: pool, Source: source(false), Queue: "q", Kind: "{payload.kind}", Key: "{subject}", MaxRecords: 7}
 				relaying(t, func(ctx context.Context) error { return weirrelay.RunFrom(ctx, c) })
 			}
 			const n = 600
@@ -68,6 +82,7 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 				send(fmt.Sprintf(`{"kind": "k", "n": %d}`, i))
 				if i%100 == 50 {
 					send(`{"kind": "", "n": "it has no kind"}`)
+					send(`{"kind": "k", "n": "PostgreSQL has no \u0000"}`)
 					if _, err := operator.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'operator'`); err != nil {
 						t.Fatal(err)
 					}
@@ -86,7 +101,7 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 					}
 				}
 			}
-			pgtest.Until(t, "all jobs are there", func() bool { return count("q") >= n && count("in-dead-letters") >= 6 })
+			pgtest.Until(t, "all jobs are there", func() bool { return count("q") >= n && count("in-dead-letters") >= 12 })
 			if got := count("q"); got != n {
 				t.Errorf("%d jobs, want %d", got, n)
 			}
@@ -96,12 +111,46 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 			}
 			for i, j := range page.Jobs {
 				var args struct{ N int }
-				if err := json.Unmarshal(j.Args, &args); err != nil || args.N != i || j.Kind != "k" || j.Key != "in.x" {
+				if err := json.Unmarshal(j.Args, &args); err != nil || args.N != i || j.Kind != "k" || j.Key != name {
 					t.Fatalf("job %d: %s %s %s, %v", i, j.Kind, j.Key, j.Args, err)
 				}
 			}
-			if got := count("in-dead-letters"); got != 6 {
-				t.Errorf("%d dead letters, want 6", got)
+			if got := count("in-dead-letters"); got != 12 {
+				t.Errorf("%d dead letters, want 12", got)
+			}
+		})
+	}
+}
+
+// TestARelayThatBeginsWithWhatIsNewMissesNothing: of what comes while it is not there, before it has had a single message.
+func TestARelayThatBeginsWithWhatIsNewMissesNothing(t *testing.T) {
+	t.Parallel()
+	for what, prepare := range streams {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Pool(t, pgtest.Database(t))
+			source, send, _ := prepare(t)
+			send(`{"n": "old"}`)
+			begin := func() (stop func()) {
+				return relaying(t, func(ctx context.Context) error {
+					return weirrelay.RunFrom(ctx, weirrelay.FromConfig{Name: "in", Pool: pool, Source: source(true), Queue: "q", Kind: "k"})
+				})
+			}
+			count := func(sql string) (n int) {
+				if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			stop := begin()
+			pgtest.Until(t, "the relay is known", func() bool { return count(`SELECT count(*) FROM weir.relays()`) == 1 })
+			stop()
+			send(`{"n": "missed"}`)
+			begin()
+			send(`{"n": "new"}`)
+			pgtest.Until(t, "the last has arrived", func() bool { return count(`SELECT count(*) FROM weir.job WHERE args->>'n' = 'new'`) == 1 })
+			if n := count(`SELECT count(*) FROM weir.job WHERE kind = 'k'`); n != 2 {
+				t.Errorf("%d jobs, want 2", n)
 			}
 		})
 	}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,11 +41,11 @@ func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err e
 		*p.source, err = natsrelay.NewSource(natsrelay.SourceConfig{Conn: conn, Stream: p.FromNATS.Stream, Domain: p.FromNATS.Domain, Subject: p.FromNATS.Subject, New: p.Since != "oldest"})
 		return closing(conn.Close, err)
 	case p.Redis != nil:
-		client, err := openRedis(p.Redis.URL)
+		client, err := openRedis(p.Redis.URL, p.Redis.Cluster)
 		if err != nil {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
-		p.config.Target, err = redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(p.Redis.Form), MaxLength: p.Redis.MaxLength})
+		p.config.Target, err = redisrelay.New(redisrelay.Config{Client: client, Name: name, Form: redisrelay.Form(p.Redis.Form), Prefix: p.Redis.Prefix, MaxLength: p.Redis.MaxLength})
 		return closing(func() { _ = client.Close() }, err)
 	case p.Kafka != nil:
 		options, err := p.Kafka.options(name)
@@ -55,8 +58,19 @@ func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err e
 		}
 		p.config.Target = target
 		return target.Close, nil
+	case p.FromKafka != nil:
+		options, err := p.FromKafka.options(name)
+		if err != nil {
+			return nil, fmt.Errorf("from_kafka: %w", err)
+		}
+		source, err := kafkarelay.NewSource(kafkarelay.SourceConfig{Options: options, Topic: p.FromKafka.Topic, New: p.Since != "oldest"})
+		if err != nil {
+			return nil, err
+		}
+		*p.source = source
+		return source.Close, nil
 	case p.FromRedis != nil:
-		client, err := openRedis(p.FromRedis.URL)
+		client, err := openRedis(p.FromRedis.URL, p.FromRedis.Cluster)
 		if err != nil {
 			return nil, fmt.Errorf("from_redis: %w", err)
 		}
@@ -77,11 +91,24 @@ func closing(end func(), err error) (func(), error) {
 }
 
 func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
-	url, err := refer.LookUp(f.URL)
+	address, err := refer.LookUp(f.URL)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
-	} else if url == "" {
+	} else if address == "" {
 		return nil, errors.New("url is empty: give it, as in nats://127.0.0.1:4222")
+	}
+	for one := range strings.SplitSeq(address, ",") {
+		if one = strings.TrimSpace(one); !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		if _, err := url.Parse(one); err != nil {
+			return nil, errors.New("url is not valid: write it as nats://user:password@host:4222") // the library's error may show the password
+		}
+	}
+	if f.Credentials != "" { // which are read again whenever it connects
+		if _, err := os.ReadFile(f.Credentials); err != nil {
+			return nil, fmt.Errorf("credentials: %w", err)
+		}
 	}
 	options := []nats.Option{
 		nats.Name("weir relay " + name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, time.Second),
@@ -99,7 +126,7 @@ func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
 	if f.TLSCA != "" {
 		options = append(options, nats.RootCAs(f.TLSCA))
 	}
-	return nats.Connect(url, options...)
+	return nats.Connect(address, options...)
 }
 
 // hushRedis keeps the library from writing to standard error what it returns as errors as well.
@@ -109,11 +136,18 @@ type hushed struct{}
 
 func (hushed) Printf(context.Context, string, ...any) {}
 
-func openRedis(from string) (*redis.Client, error) {
+func openRedis(from string, cluster bool) (redis.UniversalClient, error) {
 	hushRedis()
 	url, err := refer.LookUp(from)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
+	}
+	if cluster {
+		options, err := redis.ParseClusterURL(url)
+		if err != nil {
+			return nil, errors.New("url is not valid: write it as redis://user:password@host:6379?addr=host2:6379")
+		}
+		return redis.NewClusterClient(options), nil
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {
