@@ -16,6 +16,7 @@ import (
 type relayCmd struct {
 	Start  relayRunCmd    `cmd:"" name:"run" default:"withargs" help:"Run the relays of a file."`
 	List   relayListCmd   `cmd:"" help:"List relays, and how far they have come."`
+	Replay relayReplayCmd `cmd:"" help:"Pass messages on again, from a time or a position."`
 	Forget relayForgetCmd `cmd:"" help:"Forget a relay that no longer runs: messages are not kept for it any more."`
 }
 
@@ -70,6 +71,44 @@ func (c *relayRunCmd) Run(ctx context.Context, s *streams, db *database) error {
 		defer stop()
 	}
 	return relays.Run(ctx, pool)
+}
+
+type relayReplayCmd struct {
+	Name    string `arg:"" help:"The relay in the file."`
+	File    string `required:"" type:"existingfile" placeholder:"FILE" help:"The file with the relay."`
+	As      string `required:"" placeholder:"NAME" help:"The name of this replay: called again with it, it goes on where it was."`
+	Since   string `required:"" placeholder:"WHEN" help:"Where it begins: oldest, how long ago as in 2h, a time as in 2026-11-26T08:00:00Z, or a position."`
+	Subject string `placeholder:"TEMPLATE" help:"Another subject than that of the routes, as in replay.{channel}."`
+}
+
+func (relayReplayCmd) Help() string {
+	return `Passes on what the relay would have, up to where the log ends now, and ends. The relay itself may run in the meantime. Targets get the messages once more: they know the replay by its own name.
+
+A time finds the first tick that was cut after it: a message that was committed later is in a later tick, whatever its publisher's clock said. What is not kept any more is a gap, which is logged, and the command fails with exit code 1 when it has passed on the rest.
+
+Example:
+
+    weir relay replay orders --file relay.toml --since 2h --as orders-again`
+}
+
+func (c *relayReplayCmd) Run(ctx context.Context, s *streams, db *database) error {
+	pool, err := db.poolOf(ctx, relay.Connections)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	done, err := relay.Replay(ctx, pool, relay.ReplayConfig{Path: c.File, Relay: c.Name, As: c.As, Since: c.Since, Subject: c.Subject, Log: newLogger(s.err, slog.LevelInfo)})
+	if done.Again {
+		fmt.Fprintf(s.err, "weir: %s has been at %s already, and has gone on from there: to begin anew, use another name\n", c.As, done.From)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "%d messages passed on up to %s, %d dead letters\n", done.Sent, done.To, done.Dead)
+	if done.Gaps > 0 {
+		return fmt.Errorf("messages may be missing at %d places, which the log names: they are not kept any more", done.Gaps)
+	}
+	return nil
 }
 
 type relayListCmd struct{ jsonFlag }

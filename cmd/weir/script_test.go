@@ -234,7 +234,7 @@ func TestHelpFitsAScreenAndEachCommandHasAnExample(t *testing.T) {
 	for _, command := range []string{
 		"dev", "migrate", "migrate up", "migrate down", "migrate status", "enqueue", "work", "jobs", "jobs list", "jobs show", "jobs cancel",
 		"jobs retry", "jobs delete", "jobs move", "operations", "operations list", "operations stop", "schedules", "schedules list", "schedules show", "schedules set", "schedules drop", "schedules pause", "schedules resume", "schedules run", "schedules next", "limits", "limits list", "limits set", "limits clear", "flows", "flows list", "flows show", "flows create", "flows seal", "flows cancel", "flows retry", "queues", "queues list", "queues pause", "queues resume", "workers", "bench", "completion", "version",
-		"serve", "publish", "listen", "relay", "relay run", "relay list", "relay forget", "hubs", "clients", "clients disconnect", "clients revoke", "storage", "doctor", "guard", "lab",
+		"serve", "publish", "listen", "relay", "relay run", "relay list", "relay replay", "relay forget", "hubs", "clients", "clients disconnect", "clients revoke", "storage", "doctor", "guard", "lab",
 	} {
 		words := strings.Fields(command)
 		if _, also, _ := strings.Cut(top, "\nAlso: "); !strings.Contains(top, "\n  "+words[0]+" ") && !strings.Contains(also, words[0]) {

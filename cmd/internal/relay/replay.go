@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/hub"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/weirrelay"
+	"github.com/weir-pg/weir/weirrelay/redisrelay"
+)
+
+// ReplayConfig specifies a replay: the messages that a relay of a file has passed on, or would have, are passed on again, under another name.
+type ReplayConfig struct {
+	Path    string // of the file
+	Relay   string // its name there
+	As      string // the name of the replay: one that is called again under it goes on where it was
+	Since   string // as in the file
+	Subject string // "": that of each route
+	Log     *slog.Logger
+}
+
+// Replayed is what a replay has done.
+type Replayed struct {
+	From, To         weir.Position
+	Sent, Dead, Gaps int
+	Again            bool // it has gone on where an earlier call had ended
+}
+
+// Replay passes messages on from a place in the log up to where it ends now.
+func Replay(ctx context.Context, pool *pgxpool.Pool, c ReplayConfig) (done Replayed, err error) {
+	p, err := c.plan()
+	if err != nil {
+		return done, err
+	}
+	end, err := hub.NewLog(store.New(pool, 0), nil).Newest(ctx)
+	if err != nil {
+		return done, err
+	}
+	if after, err := hub.ParsePosition(string(p.config.After)); err == nil && end.Before(after) {
+		return done, fmt.Errorf("the position %s is ahead of the log, which ends at %s", p.config.After, end)
+	}
+	recorded, _, err := store.New(pool, 0).RelayPosition(ctx, c.As)
+	if err != nil {
+		return done, err
+	}
+	done.Again, done.To = recorded != "", weir.Position(end.String())
+	if done.From = p.config.After; done.Again {
+		done.From = weir.Position(recorded)
+	}
+	p.config.Pool, p.config.Until, p.config.Logger = pool, done.To, c.Log
+	p.config.Observe = func(made weirrelay.Progress) {
+		done.Sent, done.Dead = done.Sent+made.Sent, done.Dead+made.Dead
+		if made.Gap != nil {
+			done.Gaps++
+		}
+	}
+	closeTarget, err := p.connect(ctx, c.Log.With("relay", c.As))
+	if err != nil {
+		return done, err
+	}
+	defer closeTarget()
+	err = p.run(ctx)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return done, err
+}
+
+// plan returns the relay of the file as the replay is to be.
+func (c ReplayConfig) plan() (p plan, err error) {
+	plans, err := read(c.Path)
+	if err != nil {
+		return p, fmt.Errorf("%s: %w", c.Path, err)
+	}
+	names := make([]string, len(plans))
+	for i := range plans {
+		names[i] = plans[i].config.Name
+	}
+	i := slices.Index(names, c.Relay)
+	if i < 0 {
+		return p, fmt.Errorf("%s has no relay %q: it has %s", c.Path, c.Relay, strings.Join(names, ", "))
+	}
+	p = plans[i]
+	switch {
+	case p.source != nil:
+		return p, fmt.Errorf("the relay %s makes jobs of another broker's messages: give one of another name since = \"oldest\" instead", c.Relay)
+	case p.jobs:
+		return p, fmt.Errorf("the relay %s passes on jobs, which have ended then: weir jobs retry runs them again", c.Relay)
+	case !relayName.MatchString(c.As):
+		return p, fmt.Errorf("the name %q must have 1 to 100 letters, digits, - and _", c.As)
+	case slices.Contains(names, c.As):
+		return p, fmt.Errorf("the name %q is that of a relay of %s: a replay needs another one, so that neither knows the position of the other", c.As, c.Path)
+	case c.Since == "" || c.Since == "now":
+		return p, errors.New("a replay begins in the past: say since when")
+	case p.Redis != nil && (p.Redis.Form == "" || p.Redis.Form == string(redisrelay.Stream)) && c.Subject == "":
+		return p, errors.New("the ids of a stream of Redis only grow, and are the positions: replay into another stream by another subject, as in replay.{channel}")
+	}
+	if p.config.Since, p.config.After, err = since(c.Since); err != nil {
+		return p, err
+	}
+	if p.config.Since.After(time.Now()) {
+		return p, fmt.Errorf("the time %s is to come", c.Since)
+	}
+	p.config.Name, p.config.Routes = c.As, slices.Clone(p.config.Routes)
+	if c.Subject != "" {
+		for i := range p.config.Routes {
+			p.config.Routes[i].Subject = c.Subject
+		}
+	}
+	return p, weirrelay.Check(p.config)
+}
