@@ -127,9 +127,9 @@ func check(c Config, jobs bool) (*router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Config.Routes: %w", err)
 	}
-	for name, at := range map[string]weir.Position{"After": c.After, "Until": c.Until} {
+	for name, at := range map[string]weir.Position{"Config.After": c.After, "Config.Until": c.Until} {
 		if _, err := hub.ParsePosition(string(at)); at != "" && err != nil {
-			return nil, fmt.Errorf("Config.%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return router, nil

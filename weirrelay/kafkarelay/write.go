@@ -83,18 +83,22 @@ func (t *Target) write(ctx context.Context, records []weirrelay.Record, ends []i
 }
 
 // written returns the first error of a part, and a refusal before any other: when a batch is refused, others fail because of that.
-func (t *Target) written(records []weirrelay.Record, from int, errs []error) (first error) {
+func (t *Target) written(records []weirrelay.Record, from int, errs []error) error {
+	var refused, first error
 	for i, err := range errs {
 		r := &records[from+i]
 		switch {
 		case err == nil && t.Jobs:
 			t.have[r.ID] = struct{}{}
 		case err == nil:
-		case isRefusal(err):
-			return &refusal{from: from, to: from + len(errs), error: fmt.Errorf("topic %q: %w", r.Subject, err)}
+		case isRefusal(err) && refused == nil:
+			refused = &refusal{from: from, to: from + len(errs), error: fmt.Errorf("topic %q: %w", r.Subject, err)}
 		case first == nil:
 			first = explain(r, err)
 		}
+	}
+	if refused != nil {
+		return refused
 	}
 	return first
 }

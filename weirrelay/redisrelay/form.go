@@ -173,20 +173,16 @@ func sidekiqJob(r *weirrelay.Record, now time.Time) ([]byte, error) {
 		return nil, errors.New(`there is none, and Sidekiq needs the class of the job: give it as a header of the route, as in headers = { class = "MailJob" }`)
 	}
 	if retry, ok := r.Headers["retry"]; ok {
-		var parsed any
-		err := json.Unmarshal([]byte(retry), &parsed)
-		switch parsed.(type) {
-		case bool, float64:
-			job["retry"] = json.RawMessage(retry)
-		default:
-			return nil, fmt.Errorf("the header retry is %q: write true, false or a number (%v)", retry, err)
+		if _, err := strconv.ParseUint(retry, 10, 31); err != nil && retry != "true" && retry != "false" {
+			return nil, fmt.Errorf("the header retry is %q: write true, false or a number", retry)
 		}
+		job["retry"] = json.RawMessage(retry)
 	}
 	created := now
 	if r.Job != nil {
 		created = r.Job.EnqueuedAt
 	}
-	job["queue"], job["args"], job["jid"] = r.Subject, json.RawMessage(args), hex.EncodeToString(id[:12])
+	job["queue"], job["args"], job["jid"] = r.Subject, args, hex.EncodeToString(id[:12])
 	job["created_at"], job["enqueued_at"] = seconds(created), seconds(now)
 	return compact(job), nil
 }

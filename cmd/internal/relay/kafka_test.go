@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -433,6 +434,40 @@ func TestWhatKafkaRefusesIsKeptAsAJob(t *testing.T) {
 		if !strings.Contains(letters[i].Error, want) {
 			t.Errorf("letter %d: %.200s, want %s", i, letters[i].Error, want)
 		}
+	}
+}
+
+// TestJobsBesideOneThatKafkaRefusesAreSentOnce: also those behind it.
+func TestJobsBesideOneThatKafkaRefusesAreSentOnce(t *testing.T) {
+	t.Parallel()
+	kafka, topic := sharedKafka(t), unique("jobs")
+	kafka.createTopic(t, topic, 1)
+	kafka.createTopic(t, topic+".small", 1, "max.message.bytes=100")
+	target, err := kafkarelay.New(kafkarelay.Config{Name: topic, Options: []kgo.Opt{kgo.SeedBrokers(kafka.address())}, Jobs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.Close)
+	if _, err := target.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	var records []weirrelay.Record
+	for i := range 7 {
+		r := weirrelay.Record{ID: fmt.Sprint("r/", i), Job: &weir.JobMeta{ID: int64(i), Queue: "q", Kind: "k"}, Subject: topic, Payload: []byte(strconv.Itoa(i))}
+		if i == 3 {
+			r.Subject, r.Payload = topic+".small", make([]byte, 1000)
+		}
+		records = append(records, r)
+	}
+	no := (*weirrelay.Refused)(nil)
+	if err := target.Send(t.Context(), records); !errors.As(err, &no) || no.Index != 3 {
+		t.Fatalf("%v, want a refusal of the fourth", err)
+	}
+	if err := target.Send(t.Context(), slices.Delete(records, 3, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(kafka.read(t, 6, topic)); !slices.Equal(got, []string{"0", "1", "2", "4", "5", "6"}) {
+		t.Errorf("got %q", got)
 	}
 }
 
