@@ -32,6 +32,7 @@ type doctorCmd struct {
 	Replay            string `xor:"mode,file" placeholder:"FILE" help:"Report on a recording instead of a database."`
 	WithoutStatements bool   `help:"Leave the texts of statements and the keys of rows out of what is shown and recorded; the command and its tables stay."`
 	ListenMetrics     string `placeholder:"ADDRESS" help:"Run until Ctrl-C, and serve Prometheus /metrics, and /readyz and /healthz for probes, for example on :9188 (loopback)."`
+	List              string `placeholder:"FILE" help:"Examine each database of a list, a connection string in each line (- reads standard input), and each of their servers once."`
 	// As of weir guard.
 	Standby []string `sep:"none" placeholder:"URL" help:"Standby of that server, on which to name the queries that hold back its vacuum horizon. May be repeated."`
 	JSON    bool     `name:"json" xor:"form" help:"Print JSON."`
@@ -54,7 +55,8 @@ Examples:
     weir doctor --record shop.recording --without-statements
     weir doctor --replay shop.recording
     weir doctor --watch
-    weir doctor --listen-metrics :9188`, exitOK, exitWarning, exitCritical, exitUnseen)
+    weir doctor --listen-metrics :9188
+    psql directory -Atc 'SELECT url FROM tenant' | weir doctor --list -`, exitOK, exitWarning, exitCritical, exitUnseen)
 }
 
 func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
@@ -64,10 +66,6 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Replay != "" {
 		return c.replay(ctx, s)
 	}
-	url, dev, err := db.find()
-	if err != nil {
-		return err
-	}
 	if c.For == 0 {
 		c.For = usualFor // not as the flag's default, with which --once would always come together with it
 	}
@@ -76,6 +74,13 @@ func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	if c.Once {
 		c.For = onceFor
+	}
+	if c.List != "" {
+		return c.examineList(ctx, s)
+	}
+	url, dev, err := db.find()
+	if err != nil {
+		return err
 	}
 	var file *recordingFile
 	if c.Record != "" {

@@ -12,6 +12,10 @@ import (
 // check refuses flags that have no meaning together, other than those that exclude each other by their tags.
 func (c *doctorCmd) check() error {
 	switch {
+	case c.List != "" && (c.Watch || c.Record != "" || c.Replay != "" || len(c.Standby) > 0):
+		return usagef("--watch, --record, --replay and --standby are about one database: use them without --list, once for each; --listen-metrics watches a list")
+	case c.List == "-" && c.ListenMetrics != "":
+		return usagef("--list - can be read only once, and --listen-metrics reads the list again and again: write it to a file")
 	case c.Replay != "" && c.WithoutStatements:
 		return usagef("--without-statements applies to recording: a replay shows what the recording has")
 	case c.Replay != "" && len(c.Standby) > 0:

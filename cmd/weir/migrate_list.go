@@ -60,7 +60,11 @@ func (c *migrateStatusCmd) ofList(ctx context.Context, s *streams) error {
 	failed, behind := 0, 0
 	rows := make([][]string, len(all))
 	for i, l := range all {
-		rows[i] = []string{l.Name, fmt.Sprintf("%d of %d", l.Applied, l.Of), l.state()}
+		version := ""
+		if l.Error == "" {
+			version = fmt.Sprintf("%d of %d", l.Applied, l.Of)
+		}
+		rows[i] = []string{l.Name, version, l.state()}
 		if l.Error != "" {
 			failed++
 		} else if !l.Current {

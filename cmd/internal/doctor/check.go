@@ -14,44 +14,46 @@ type check struct {
 	run  func(context.Context, *inspection) (result, error)
 	// sessions says that it judges what sessions do, which only members of pg_monitor see. Locks, and what the server counts, everybody sees.
 	sessions bool
+	// of says whether it judges what all databases of a server share, or what each has of its own; whole: both.
+	of part
 }
 
 // checks are run in this order; relate.go orders the findings.
 func checks() []check {
 	return []check{
-		{"notify", checkNotify, false},
-		{"listeners", checkListeners, true},
-		{"notify queue", checkNotifyQueue, false},
-		{"postmaster", checkPostmaster, false},
-		{"connections", checkConnections, false},
-		{"churn", checkChurn, false},
-		{"multixact", checkMultiXact, true},
-		{"rows", checkHotRow, false},
-		{"idle blockers", checkIdleBlocker, true},
-		{"tables", checkTableLock, false},
-		{"advisory locks", checkAdvisory, false},
-		{"lock manager", checkLockManager, true},
-		{"synchronous replication", checkSyncReplication, false},
-		{"statements", checkChatty, true},
-		{"commits", checkRowCommits, true},
-		{"horizon", checkHorizon, true},
-		{"autovacuum", checkAutovacuum, false}, // after the horizon, whose holders explain dead rows
-		{"slots", checkSlots, false},
-		{"wraparound", checkWraparound, false},
-		{"sequences", checkSequences, false},
-		{"scans", checkScans, true},
-		{"deadlocks", checkDeadlocks, false},
-		{"temporary files", checkTempFiles, false},
-		{"checkpoints", checkCheckpoints, false},
-		{"subtransactions", checkSubtransactions, true},
-		{"claims", checkSlow, true},
-		{"lanes", checkLanes, false},
-		{"segments", checkSegments, false},
-		{"workers", checkWorkers, false},
-		{"promotion", checkPromotion, false},
-		{"kinds", checkKinds, false},
-		{"hubs", checkHubs, false},
-		{"other waits", checkWaits, true}, // last: it reports what no other has found
+		{"notify", checkNotify, false, theServer},
+		{"listeners", checkListeners, true, theServer},
+		{"notify queue", checkNotifyQueue, false, theServer},
+		{"postmaster", checkPostmaster, false, theServer},
+		{"connections", checkConnections, false, theServer},
+		{"churn", checkChurn, false, theServer},
+		{"multixact", checkMultiXact, true, theServer},
+		{"rows", checkHotRow, false, theDatabase},
+		{"idle blockers", checkIdleBlocker, true, theDatabase},
+		{"tables", checkTableLock, false, theDatabase},
+		{"advisory locks", checkAdvisory, false, theDatabase},
+		{"lock manager", checkLockManager, true, theDatabase},
+		{"synchronous replication", checkSyncReplication, false, theServer},
+		{"statements", checkChatty, true, theDatabase},
+		{"commits", checkRowCommits, true, theDatabase},
+		{"horizon", checkHorizon, true, theDatabase},
+		{"autovacuum", checkAutovacuum, false, theDatabase}, // after the horizon, whose holders explain dead rows
+		{"slots", checkSlots, false, theServer},
+		{"wraparound", checkWraparound, false, theServer},
+		{"sequences", checkSequences, false, theDatabase},
+		{"scans", checkScans, true, theDatabase},
+		{"deadlocks", checkDeadlocks, false, theServer},
+		{"temporary files", checkTempFiles, false, theServer},
+		{"checkpoints", checkCheckpoints, false, theServer},
+		{"subtransactions", checkSubtransactions, true, theServer},
+		{"claims", checkSlow, true, theDatabase},
+		{"lanes", checkLanes, false, theDatabase},
+		{"segments", checkSegments, false, theDatabase},
+		{"workers", checkWorkers, false, theDatabase},
+		{"promotion", checkPromotion, false, theDatabase},
+		{"kinds", checkKinds, false, theDatabase},
+		{"hubs", checkHubs, false, theDatabase},
+		{"other waits", checkWaits, true, whole}, // last: it reports what no other has found
 	}
 }
 

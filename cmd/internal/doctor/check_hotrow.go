@@ -136,6 +136,7 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 		fact := fmt.Sprintf("%s: %s at %s, most of them at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
 		keys, denied := l.hot.known(oid)
 		switch {
+		case l.hot == nil: // nobody has looked there
 		case len(keys) > 0:
 			const limit = 3
 			fact += "; primary key: " + strings.Join(keys[:min(len(keys), limit)], " and ")

@@ -20,6 +20,9 @@
 // Findings are graded by time lost: session-seconds waited per second, which is the average number of waiting sessions. A share of all waits
 // would turn an idle server's only wait into a finding.
 //
+// Of a list of databases (list.go), each running server is examined once (group.go): its samples and its postmaster's answers serve all its databases, each of
+// which is judged by its own sessions (part.go).
+//
 // Each check has its own file, check_*.go. It returns findings, or one sentence on what is healthy. relate.go then decides which findings are
 // only consequences of others. docs/findings has a page for each code.
 package doctor

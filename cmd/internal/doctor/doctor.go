@@ -52,6 +52,10 @@ type Doctor struct {
 	recording *Recording
 
 	standbys []standby
+
+	part   part
+	listed []uint32  // of theServer: the databases that are judged beside it
+	above  []Finding // of theDatabase: those of its server
 }
 
 // Open opens two connections: one for samples, one for checks. Connection errors are *pgconn.ConnectError.
@@ -297,6 +301,9 @@ const hiddenSQL = `SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.que
 // judge runs the checks on the period between two readings.
 func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading) Report {
 	view := d.sampler.window.between(from, d.clock.now())
+	if d.part == theDatabase {
+		view = view.of(func(database uint32) bool { return database == d.server.databaseOID })
+	}
 	report := d.examine(ctx, view, first, last)
 	if d.tape != nil {
 		d.record(view)
@@ -326,7 +333,14 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 		if ctx.Err() != nil {
 			break
 		}
-		l.findings = report.Findings
+		if d.part != whole && c.of != whole && c.of != d.part {
+			continue
+		}
+		if d.part == theServer && c.of == whole { // what sessions of the listed databases wait for is judged with these
+			l.view = view.of(func(database uint32) bool { return !slices.Contains(d.listed, database) })
+			l.waits = l.view.waits()
+		}
+		l.findings = slices.Concat(d.above, report.Findings)
 		r, err := c.run(ctx, l)
 		if err != nil {
 			report.Unseen = append(report.Unseen, fmt.Sprintf("the check of %s failed: %v", c.name, err))
@@ -353,7 +367,7 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 			}
 		}
 	}
-	report.Findings = relate(report.Findings)
+	report.Findings = slices.DeleteFunc(relate(slices.Concat(d.above, report.Findings)), func(f Finding) bool { return f.above })
 	for i := range report.Findings {
 		report.Findings[i].Lost = round(report.Findings[i].Lost)
 	}
@@ -368,8 +382,11 @@ func (d *Doctor) unseen() []string {
 	if !d.server.sees() {
 		list = append(list, "the waits and statements of other roles' sessions: GRANT pg_monitor TO "+quoteIdentifier(d.server.User))
 	}
-	if !d.server.Weir {
+	if !d.server.Weir && d.part != theServer {
 		list = append(list, "Weir: its schema is not in database "+d.server.Database+", so only PostgreSQL was examined (if Weir should be there, name another database, or run weir migrate up)")
+	}
+	if d.part == theDatabase {
+		return list // the rest is said of its server
 	}
 	if d.server.Standby {
 		list = append(list, "the primary: this is a standby")

@@ -170,8 +170,11 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1 A
 	return "SELECT concat_ws(', ', " + strings.Join(parts, ", ") + ") FROM " + r.Table + " WHERE ctid = $1::tid"
 }
 
-// known lists the keys found in a relation, most frequent first, and whether the role may not read it.
+// known lists the keys found in a relation, most frequent first, and whether the role may not read it. A nil hotRows knows nothing.
 func (h *hotRows) known(relation uint32) (keys []string, denied bool) {
+	if h == nil {
+		return nil, false
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	counts := h.keys[relation]

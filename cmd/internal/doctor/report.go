@@ -63,6 +63,7 @@ type Finding struct {
 	// Capped is the severity that it would have as a cause.
 	Capped Severity `json:"capped,omitempty"`
 
+	above   bool              // of the server, beside which a database is judged
 	holders map[Class]float64 // what the sessions waited for do, in session-seconds per second
 	stands  float64           // of Deadlocks: how many stood at any moment
 	queues  []string          // of WorkerDead, those that the silent workers worked; of LaneBacklog, the one with the backlog
