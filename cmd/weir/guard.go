@@ -16,6 +16,7 @@ import (
 )
 
 type guardCmd struct {
+	List        string   `placeholder:"FILE" help:"Guard each database of a list, a connection string in each line; the file is read again every 15 seconds."`
 	Standby     []string `sep:"none" placeholder:"URL" help:"Standby to watch as well. May be repeated."`
 	Policy      string   `type:"existingfile" placeholder:"FILE" help:"What to protect, and which sessions to end when."`
 	PrintPolicy bool     `help:"Print a policy file with all settings, and exit."`
@@ -34,13 +35,17 @@ Example:
 
     weir guard --once --standby postgres://replica/shop
     weir guard --print-policy >guard.toml
-    weir guard --act --policy guard.toml --listen-http :9187`
+    weir guard --act --policy guard.toml --listen-http :9187
+    weir guard --act --policy guard.toml --list databases.txt`
 }
 
 func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.PrintPolicy {
 		_, err := fmt.Fprint(s.out, guard.Example)
 		return err
+	}
+	if c.List != "" && len(c.Standby) > 0 {
+		return usagef("--standby is about one primary: guard that with --database, without --list")
 	}
 	config := guard.Config{Policy: guard.DefaultPolicy(), Act: c.Act, Logger: c.logger(s)}
 	if c.Policy != "" {
@@ -51,6 +56,9 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 		if config.Policy, err = guard.ParsePolicy(string(text)); err != nil {
 			return usagef("policy %s: %w", c.Policy, err)
 		}
+	}
+	if c.List != "" {
+		return c.guardList(ctx, s, config)
 	}
 	url, dev, err := db.find()
 	if err != nil {

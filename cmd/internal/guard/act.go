@@ -49,14 +49,14 @@ func (g *Guard) signal(ctx context.Context, h *Holder, c *climb, action Action) 
 		return g.did(h, action, outcomeSpared, why)
 	case err != nil:
 		c.spent = true
-		g.caution.failed(now)
+		g.turns.caution.failed(now)
 		g.log.LogAttrs(ctx, slog.LevelError, "cannot "+string(action), evidence(h, "error", err.Error())...)
 		return g.did(h, action, outcomeFailed, err.Error())
 	case !sent:
 		g.log.LogAttrs(ctx, slog.LevelInfo, "spared: it has ended", evidence(h, "action", string(action))...)
 		return g.did(h, action, outcomeSpared, "it has ended")
 	}
-	g.caution.signalled(now)
+	g.turns.caution.signalled(now)
 	g.pending = append(g.pending, &signal{holder: h, climb: c, action: action, at: now})
 	text := "terminated a session"
 	if action == Cancel {
@@ -102,15 +102,15 @@ func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 		switch outcome {
 		case outcomeMoved, outcomeFreed:
 			level = slog.LevelInfo
-			g.caution.helped()
+			g.turns.caution.helped()
 		case outcomeNotMoved:
-			g.caution.failed(time.Now())
+			g.turns.caution.failed(time.Now())
 		case outcomeNoEffect:
 			// A cancel without effect is followed by a terminate if the limits allow it.
 			if s.action == Terminate || s.holder.limits.Action == Cancel {
 				s.climb.spent = true
 				level = slog.LevelError
-				g.caution.failed(time.Now())
+				g.turns.caution.failed(time.Now())
 			}
 		}
 		g.log.Log(context.Background(), level, "effect of the signal", "server", s.holder.Server, "name", s.holder.Name, "action", s.action,

@@ -1,11 +1,21 @@
 package guard
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 const (
 	leastPause   = time.Minute
 	longestPause = time.Hour
 )
+
+// Turns is what guards of several databases of one running server share: they act one after the other, and the limits on signals are those of the server. The zero
+// value is ready to use.
+type Turns struct {
+	mu      sync.Mutex
+	caution caution // guarded by mu
+}
 
 // caution limits the rate of signals. After a signal that did not help, it pauses; the pause doubles each time. The zero value is ready to
 // use.

@@ -32,6 +32,7 @@ type Config struct {
 	Act        bool                  // false: only report what would be done
 	Logger     *slog.Logger          // nil: none
 	Registerer prometheus.Registerer // nil: no metrics
+	Turns      *Turns                // shared with the guards of other databases on the same running server; nil: there are none
 }
 
 // Guard watches one cluster. It must not be used by several goroutines at the same time, except for Ready and Stuck.
@@ -45,7 +46,7 @@ type Guard struct {
 	climbs  map[string]*climb    // by a holder's identity
 	pending []*signal            // whose effect is not known yet
 	harm    harm
-	caution caution
+	turns   *Turns
 	absent  map[string]string // standbys that did not answer, and why
 }
 
@@ -63,12 +64,15 @@ func New(c Config) (*Guard, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Turns == nil {
+		c.Turns = new(Turns)
+	}
 	m, err := newMetrics(c.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("guard: register metrics: %w", err)
 	}
 	return &Guard{
-		config: c, log: c.Logger, metrics: m, since: map[string]time.Time{}, climbs: map[string]*climb{}, absent: map[string]string{},
+		config: c, log: c.Logger, metrics: m, turns: c.Turns, since: map[string]time.Time{}, climbs: map[string]*climb{}, absent: map[string]string{},
 	}, nil
 }
 
@@ -194,10 +198,17 @@ func (g *Guard) poll(ctx context.Context) (*Findings, error) {
 	}
 	timings := g.harm.probes(ctx, c.primary, g.config.Policy.Protect.Probes)
 	judge(&g.config.Policy, holders, sufferers(tables, timings))
-	actions := append(g.verify(c, holders), g.climb(ctx, holders)...)
+	actions := g.act(ctx, c, holders)
 	r := newFindings(g.config.Act, c, holders, tables, timings)
 	r.Actions = append(r.Actions, actions...)
 	return r, nil
+}
+
+// act checks the effects of earlier signals, and takes the next steps.
+func (g *Guard) act(ctx context.Context, c *cluster, holders []*Holder) []Done {
+	g.turns.mu.Lock()
+	defer g.turns.mu.Unlock()
+	return append(g.verify(c, holders), g.climb(ctx, holders)...)
 }
 
 // cluster reads all servers concurrently. A standby that does not answer is left out, but its goroutine is waited for too.

@@ -70,7 +70,7 @@ func (g *Guard) climb(ctx context.Context, holders []*Holder) []Done {
 			done = append(done, g.did(h, action, outcomeWould, h.Why))
 			continue
 		}
-		if wait := g.caution.wait(time.Now(), g.config.Policy.EndsPerMinute); wait > 0 {
+		if wait := g.turns.caution.wait(time.Now(), g.config.Policy.EndsPerMinute); wait > 0 {
 			h.Why += fmt.Sprintf("; the limit on signals delays the next one by %s", wait.Round(time.Second))
 			continue
 		}

@@ -162,3 +162,30 @@ func TestSignalsAreFewAndFewerAfterOneThatDidNoGood(t *testing.T) {
 	c.helped()
 	wait(2*time.Minute, 0)
 }
+
+// TestGuardsOfOneServerShareTheLimitOnSignals: two of them signal no more often than one, and wait together after one that did not help.
+func TestGuardsOfOneServerShareTheLimitOnSignals(t *testing.T) {
+	t.Parallel()
+	var turns Turns
+	one, err := New(Config{Primary: Server{DB: limited{}}, Turns: &turns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(Config{Primary: Server{DB: limited{}}, Turns: &turns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone, err := New(Config{Primary: Server{DB: limited{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	one.turns.caution.signalled(now)
+	other.turns.caution.signalled(now)
+	if wait := one.turns.caution.wait(now, 2); wait <= 0 {
+		t.Error("a third signal within a minute need not wait")
+	}
+	if wait := alone.turns.caution.wait(now, 2); wait != 0 {
+		t.Errorf("the guard of another server waits for %s", wait)
+	}
+}
