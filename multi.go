@@ -18,7 +18,7 @@ import (
 // MultiWorkerConfig configures a MultiWorker. Databases, Handlers and Queues are required.
 type MultiWorkerConfig struct {
 	// WorkerConfig is that of each database's worker, with two differences: Queues says how many jobs of each queue run at once in all databases together, and
-	// Hubs must be empty, because a hub belongs to one database.
+	// Hubs must be empty, because a hub belongs to one database: see HubsOf.
 	WorkerConfig
 	// Databases returns the databases to work: from a list, a query, or a service. It is called at the start, and then every RefreshEvery. Workers of databases
 	// that are not listed any more stop gracefully. After an error, which is logged, the list stays as it was.
@@ -30,6 +30,10 @@ type MultiWorkerConfig struct {
 	// Open returns the client for a database, for example one with codecs or middleware. Its pool is closed when the database is not worked any more, or can't be,
 	// before Open is called again: return another one each time. Default: a pool of up to 4 connections, for handlers, which are closed when they have been idle for a minute.
 	Open func(ctx context.Context, database string) (*Client, error)
+	// HubsOf, if set, returns the hubs of a database, and what returns tokens for them, as WorkerConfig.Hubs and HubToken. While nothing happens in the database, it
+	// waits at one of them, and is polled only every ten seconds. No hubs: it is polled as others are. No token: HubToken counts. It is called whenever the
+	// database is opened.
+	HubsOf func(database string) (hubs []string, token func(context.Context) (string, error))
 }
 
 // MultiWorker works the same queues of many databases in one process: of shards, tenants, or regions.
@@ -38,7 +42,8 @@ type MultiWorkerConfig struct {
 //     not need, others use. No more jobs run at once than the queue's concurrency. A database that crawls takes nothing from the others: what a claim was promised
 //     that is not answered within 100 ms, they use, and what it gets starts when there is room.
 //   - A database in which nothing happened for half a minute costs one connection and one poll a second, or more often if they are few: all together poll up to
-//     100 times a second, and each at most 20 times. So the first job after that time starts up to a second later. Others have a worker's three connections.
+//     100 times a second, and each at most 20 times. So the first job after that time starts up to a second later, or at once if the database has a hub
+//     (HubsOf). Others have a worker's three connections.
 //   - A database that fails, or can't be reached, is tried again for as long as it is listed. The others don't notice.
 //
 // A handler finds its database by [JobMeta.Client]. Job ids are unique within a database only.
@@ -62,7 +67,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 	case cfg.Databases == nil:
 		return nil, errors.New("weir: MultiWorkerConfig.Databases is nil: return the databases to work")
 	case len(cfg.Hubs) > 0:
-		return nil, errors.New("weir: MultiWorkerConfig.Hubs must be empty: a hub belongs to one database")
+		return nil, errors.New("weir: MultiWorkerConfig.Hubs must be empty: a hub belongs to one database: return those of each by HubsOf")
 	case cfg.RefreshEvery < 0:
 		return nil, fmt.Errorf("weir: MultiWorkerConfig.RefreshEvery must not be negative, got %s", cfg.RefreshEvery)
 	}

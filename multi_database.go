@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/weir-pg/weir/internal/maintain"
-	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/share"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
@@ -26,11 +23,13 @@ const (
 	pollsOfAll   = 10 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
 	pollAtLeast  = time.Second
-	idleTimes    = 10              // so many times longer are the pauses between chores than those of a worker alone
-	lookAnyway   = 5 * time.Minute // as a safety net
-	startsFor    = 5 * time.Second // a worker counts among those that start, unless it has started before
-	closesFor    = 5 * time.Second // a pool may take to close, before it is left to the handlers that keep its connections
-	tryAgain     = time.Second     // after a failure; it doubles
+	idleTimes    = 30              // so many times longer are the pauses between chores than those of a worker alone
+	lookAnyway   = 5 * time.Minute // as a safety net; it doubles each time that nothing was missed
+	lookRarely   = 80 * time.Minute
+	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
+	startsFor    = 5 * time.Second  // a worker counts among those that start, unless it has started before
+	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
+	tryAgain     = time.Second      // after a failure; it doubles
 	tryAtLeast   = time.Minute
 	lookAtLeast  = 15 * time.Second // whether another name for the same database still reaches it
 	databaseCall = 30 * time.Second
@@ -114,6 +113,9 @@ func (d *workedDatabase) workAt(ctx context.Context, client *Client, log *slog.L
 	defer d.release()
 	cfg := d.m.config.WorkerConfig
 	cfg.Logger = log
+	if err := d.hubs(&cfg); err != nil {
+		return err
+	}
 	w, err := client.NewWorker(cfg)
 	if err != nil {
 		return err
@@ -122,21 +124,36 @@ func (d *workedDatabase) workAt(ctx context.Context, client *Client, log *slog.L
 	d.m.mu.Lock()
 	d.worker = w
 	d.m.mu.Unlock()
-	for idle := idleAtOnce; ctx.Err() == nil; {
+	idle, anyway := idleAtOnce, lookAnyway
+	for ctx.Err() == nil {
 		stirs, err := d.stint(ctx, w, idle)
 		if err != nil || ctx.Err() != nil {
 			return cmp.Or(err, yielded(ctx))
 		}
 		d.is(DatabaseIdle, nil)
-		changed, err := d.rest(ctx, w, stirs)
+		changed, err := d.rest(ctx, w, stirs, anyway)
 		if err != nil {
 			return err
 		}
-		if idle = idleAfter; !changed {
-			idle = idleAtOnce
+		if idle, anyway = idleAfter, lookAnyway; !changed {
+			idle, anyway = idleAtOnce, min(2*anyway, lookRarely)
 		}
 	}
 	return yielded(ctx)
+}
+
+// hubs asks a program's function for the hubs of the database, in a goroutine that a panic must not end.
+func (d *workedDatabase) hubs(cfg *WorkerConfig) (err error) {
+	if d.m.config.HubsOf == nil {
+		return nil
+	}
+	defer caught(&err)
+	hubs, token := d.m.config.HubsOf(d.name)
+	cfg.Hubs = hubs
+	if token != nil {
+		cfg.HubToken = token
+	}
+	return nil
 }
 
 // yielded returns errDuplicate if the database was left to another name; nil: it was not.
@@ -205,55 +222,6 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duratio
 		return inner.Stirs, nil
 	}
 	return nil, explain(err, "weir_work")
-}
-
-// rest looks after a database in which nothing happens: it does the chores, with one connection, and returns when there may be something to do, which changed
-// reports; or after some time in any case.
-func (d *workedDatabase) rest(ctx context.Context, w *Worker, stirs func(context.Context, *store.Store) (bool, error)) (changed bool, err error) {
-	one, err := store.OpenOne(w.pool)
-	if err != nil {
-		return false, err
-	}
-	defer one.Pool().Close()
-	log := w.config.Log
-	out := outage.New(log)
-	if w.chores {
-		chores := maintain.New(one, log, out)
-		chores.Rescued = w.rescued
-		chores.Rarely(idleTimes)
-		step, stop := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			chores.Run(step)
-		}()
-		defer func() {
-			stop()
-			<-done
-		}()
-	}
-	until := time.Now().Add(lookAnyway/2 + rand.N(lookAnyway))
-	for time.Now().Before(until) {
-		if !sleep.For(ctx, sleep.Jitter(d.m.pollEvery())) {
-			return false, nil
-		}
-		changed, err := stirs(ctx, one)
-		switch {
-		case ctx.Err() != nil:
-			return false, nil
-		case store.IsRefused(err):
-			return false, explain(err, "weir_work")
-		case err != nil:
-			out.Failed("polls for work", err)
-			d.is(DatabaseUnreachable, err)
-		case changed:
-			return true, nil
-		default:
-			out.Worked("polls for work")
-			d.is(DatabaseIdle, nil)
-		}
-	}
-	return false, nil
 }
 
 // pollEvery is the pause between two polls for one idle database.

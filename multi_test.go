@@ -473,3 +473,40 @@ func TestGroupsOfManyDatabasesDoNotWaitForSlotsOfEachOther(t *testing.T) {
 		t.Errorf("it has jobs of %v", from)
 	}
 }
+
+// TestManyDatabasesThroughAPooler: behind PgBouncer in transaction mode, a database is known by what runs behind it, so that another name, without the pooler, leads to
+// the same; jobs run, and an idle database wakes for one that was scheduled.
+func TestManyDatabasesThroughAPooler(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 100)
+	e := newEstate(t, 2, func(_ context.Context, job *weir.Job[number]) error {
+		ran <- fmt.Sprintf("%d %d", job.Client().Pool().Config().ConnConfig.Port, job.Args.N)
+		return nil
+	}, nil)
+	direct := e.urls[0]
+	through := []string{pgtest.Bouncer(t, e.urls[0]), pgtest.Bouncer(t, e.urls[1])}
+	e.urls = through
+	e.list(through...)
+	e.run()
+	for n := range through {
+		e.enqueue(n, 1)
+	}
+	names := map[string]bool{}
+	for range through {
+		names[pgtest.Receive(t, ran, "a job of each runs")] = true
+	}
+	if len(names) != 2 {
+		t.Errorf("jobs ran in %v", names)
+	}
+	e.until(0, weir.DatabaseIdle)
+	if _, err := e.clients[0].Enqueue(t.Context(), number{7}, &weir.Options{RunAt: time.Now().Add(time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := pgtest.Receive(t, ran, "the scheduled job runs"); !strings.HasSuffix(got, " 7") {
+		t.Errorf("%s ran", got)
+	}
+	e.list(through[0], through[1], direct)
+	pgtest.Until(t, "the other name is known as one", func() bool {
+		return slices.ContainsFunc(e.multi.Databases(), func(d weir.WorkedDatabase) bool { return d.Name == direct && d.State == weir.DatabaseDuplicate })
+	})
+}

@@ -6752,7 +6752,7 @@ AS $$
     AND l.classid IN (1464158548, 1464158552, 1464158555) AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
   ORDER BY x.prepared LIMIT 1
 $$;
-CREATE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
+CREATE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamp with time zone DEFAULT NULL::timestamp with time zone, ahead interval DEFAULT '00:00:10'::interval, OUT promoted integer, OUT next_due timestamp with time zone) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6762,6 +6762,7 @@ DECLARE
   is_new  boolean;
   is_due  boolean;
   is_held boolean;
+  seen    pg_snapshot;
   quota   integer := _promote.max_rows;
   marks   weir.later[];  -- of schedules that are due
 BEGIN
@@ -6795,11 +6796,16 @@ BEGIN
   ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e)
   SELECT EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT 1) l),
          EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
-         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
-    INTO is_new, is_due, is_held FROM s;
+         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0, s.snapshot
+    INTO is_new, is_due, is_held, seen FROM s;
   -- If nothing is new and nothing is due, nothing is written. However, every poll scans due rows of transactions in progress until the
   -- point is past them, so the point still advances every few seconds.
-  IF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
+  IF NOT is_new AND NOT is_due AND c.ahead_due IS NULL AND _promote.upto IS NULL THEN
+    -- Nothing is logged, so nobody is woken: on a server with other databases, where some transaction is always in progress, none would rest.
+    IF is_held AND c.due < at_time - interval '2 seconds' THEN
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (c.seq + 1, at_time, 9223372036854775807, seen) RETURNING due, due_id INTO c.due, c.due_id;
+    END IF;
+  ELSIF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');  -- wakes idle workers
     WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
@@ -6847,7 +6853,7 @@ BEGIN
     END IF;
   END IF;
   SELECT l.run_at INTO _promote.next_due FROM weir.later l
-  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- doesn't scan all rows of transactions in progress
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + _promote.ahead  -- doesn't scan all rows of transactions in progress
     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
   ORDER BY l.run_at, l.id LIMIT 1;
 END
@@ -12831,7 +12837,7 @@ COMMENT ON ROUTINE weir._pass_on(weir.fold[],weir.fold[],boolean[]) IS 'Logs wha
 COMMENT ON ROUTINE weir._pause_among(text[]) IS 'How long a worker that waits for jobs of these queues pauses between two polls, in seconds: 10 ms for each worker that shares one of the queues, so that a fleet polls as often as a single worker would; at most 100 ms, because all the others may be busy. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._pending_due(weir.schedule) IS 'The first due time of a schedule that has not been fired; NULL while it is paused. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._prepared_for(integer) IS 'Describes the prepared transaction that has called record, claim or heartbeat for a worker, which therefore can''t be fenced before that transaction ends; NULL: none. Such calls can''t be refused, because a function can''t know that its transaction will be prepared.';
-COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone,interval) IS 'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within ahead (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 COMMENT ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) IS 'Publishes how some rows have changed, a message for each channel; olds or news are NULL if rows were inserted or deleted. The functions that weir.watch_table has made call it, so it must keep its arguments. Errors: those of weir.publish_many. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
@@ -13119,7 +13125,7 @@ GRANT EXECUTE ON ROUTINE weir._keys_now(oid,text[]) TO weir_operate, weir_publis
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;

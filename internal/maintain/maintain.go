@@ -28,6 +28,7 @@ const (
 	failedEvery  = 250 * time.Millisecond // interval after an error
 	choresEvery  = time.Second
 	choresIdle   = 4                      // rounds per round while nothing is logged
+	choresRare   = 8                      // the same, where chores are rare
 	rescueEvery  = 500 * time.Millisecond // also the pause before checking whether a missing worker has come back
 	tidyEvery    = 10                     // rounds of chores
 	tidyMost     = 20                     // small chores in a round
@@ -37,6 +38,7 @@ const (
 	operateEvery = time.Second            // minimum interval between looks for operations; and if others do the steps of all that have not ended
 	operateIdle  = 10 * time.Second       // if there are none, when not signalled
 	stepGrace    = 5 * time.Second        // for a step that has begun when the maintainer stops
+	rareAhead    = time.Minute            // where chores are rare, how far a look for due jobs looks ahead
 	maxIDs       = 20                     // jobs named in one log line
 	maxShare     = 30                     // the fleet size up to which pauses grow; in a larger fleet, each maintainer skips most turns
 )
@@ -94,7 +96,8 @@ func (m *Maintainer) Begun() {
 // Share sets the number of maintainers.
 func (m *Maintainer) Share(workers int) { m.workers.Store(int32(max(workers, 1))) }
 
-// Rarely makes pauses so many times longer, for a database in which nothing happens. Jobs become due in time all the same. Call it before Run.
+// Rarely makes pauses so many times longer, for a database in which nothing happens. Jobs become due in time all the same, if the maintainer stops as soon as
+// something is logged: until then, no other jobs become due than those that it knows. Call it before Run.
 func (m *Maintainer) Rarely(times int) { m.times = time.Duration(times) }
 
 // Run works until ctx ends.
@@ -124,7 +127,7 @@ func (m *Maintainer) mine() bool {
 func (m *Maintainer) promote(ctx context.Context) {
 	attends := false // a job is due now
 	for ctx.Err() == nil {
-		wait := m.shared(promoteIdle)
+		wait := m.looks()
 		if !attends && !m.mine() {
 			if !sleep.For(ctx, wait) {
 				return
@@ -133,7 +136,7 @@ func (m *Maintainer) promote(ctx context.Context) {
 		}
 		attends = false
 		step, done := outlast(ctx)
-		promoted, next, err := m.store.Promote(step, maxPromoted)
+		promoted, next, err := m.promoteDue(step)
 		done()
 		m.done(ctx, "promote", "", err)
 		switch {
@@ -156,6 +159,22 @@ func (m *Maintainer) promote(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// looks returns the pause between two looks for due jobs.
+func (m *Maintainer) looks() time.Duration {
+	if m.times > 1 {
+		return sleep.Jitter(rareAhead / 2)
+	}
+	return m.shared(promoteIdle)
+}
+
+// promoteDue logs due jobs, and returns when the next one is due, if that may be before the next look.
+func (m *Maintainer) promoteDue(ctx context.Context) (promoted int, next *time.Duration, err error) {
+	if m.times > 1 {
+		return m.store.PromoteAhead(ctx, maxPromoted, rareAhead)
+	}
+	return m.store.Promote(ctx, maxPromoted)
 }
 
 // attends reports whether this maintainer promotes when the next job is due. Every maintainer that has called Promote since the job was
@@ -204,7 +223,11 @@ func (m *Maintainer) foldAll(ctx context.Context) (busy, again, used bool, err e
 // operations does steps of bulk operations: one after another, from when it is signalled that one may have begun. It also looks now and then, because
 // the maintainer that did them may be gone.
 func (m *Maintainer) operations(ctx context.Context) {
-	for wait := m.shared(operateEvery); sleep.Until(ctx, wait, m.begun); {
+	wait := m.shared(operateEvery)
+	if m.times > 1 {
+		wait = rand.N(m.shared(operateIdle))
+	}
+	for sleep.Until(ctx, wait, m.begun) {
 		step, done := outlast(ctx)
 		began := time.Now()
 		did, err := m.store.StepOperations(step)
@@ -230,7 +253,10 @@ func (m *Maintainer) operations(ctx context.Context) {
 
 // chores does all other chores, in rounds.
 func (m *Maintainer) chores(ctx context.Context) {
-	r := rounds{Maintainer: m, passed: choresIdle}
+	r := rounds{Maintainer: m, passed: choresIdle, idle: choresIdle}
+	if m.times > 1 { // what was to be done, a worker has just done; and many databases do it at different times
+		r.idle, r.passed, r.nr = choresRare, rand.N(choresRare), rand.N(tidyEvery)
+	}
 	for sleep.For(ctx, m.shared(choresEvery)) {
 		if m.mine() {
 			r.turn(ctx)
@@ -242,12 +268,13 @@ func (m *Maintainer) chores(ctx context.Context) {
 type rounds struct {
 	*Maintainer
 	passed int // turns since the last round
+	idle   int // turns per round while nothing is logged
 	nr     int
 }
 
 // turn does a round. If nothing was logged, there is little to do, so it skips most turns.
 func (r *rounds) turn(ctx context.Context) {
-	if r.passed++; !r.stirred.Swap(false) && r.passed < choresIdle {
+	if r.passed++; !r.stirred.Swap(false) && r.passed < r.idle {
 		return
 	}
 	r.passed = 0

@@ -55,7 +55,7 @@ func TestChoresComeRoundLessOftenWhileNothingIsLogged(t *testing.T) {
 		rounds, tidy int
 	}{{"idle", false, 10, 1}, {"busy", true, 40, 4}} {
 		clear(made)
-		r := rounds{Maintainer: m, passed: choresIdle}
+		r := rounds{Maintainer: m, passed: choresIdle, idle: choresIdle}
 		for range 40 {
 			if c.logged {
 				m.Poke()
@@ -251,6 +251,17 @@ func TestJobsBecomeDueInTimeWhereChoresAreRare(t *testing.T) {
 	var worker int32
 	if err := pool.QueryRow(t.Context(), `SELECT weir.start('one', '{default}', '5 min')`).Scan(&worker); err != nil {
 		t.Fatal(err)
+	}
+	if err := exec(t, pool, `SELECT weir.enqueue('default', 'test', run_at => clock_timestamp() + interval '55 s')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, next, err := m.promoteDue(t.Context()); err != nil || next == nil {
+		t.Errorf("it does not know of a job that becomes due before its next look: %v, %v", next, err)
+	}
+	for range 100 {
+		if wait := m.looks(); wait > rareAhead {
+			t.Fatalf("the next look comes after %s, and the last one looks only %s ahead", wait, rareAhead)
+		}
 	}
 	if err := exec(t, pool, `SELECT weir.enqueue('default', 'test', run_at => clock_timestamp() + interval '2 s')`); err != nil {
 		t.Fatal(err)

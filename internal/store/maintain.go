@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	sqlPromote       = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1, $2)`
+	sqlPromote       = `SELECT promoted, extract(epoch FROM next_due - clock_timestamp())::float8 FROM weir._promote($1, $2, make_interval(secs => $3))`
 	sqlRotate        = `SELECT coalesce(weir._rotate(), '')`
 	sqlRotateHistory = `SELECT coalesce(weir._rotate_history(), '')`
 	sqlRotateLater   = `SELECT coalesce(weir._rotate_later(), '')`
@@ -22,17 +22,29 @@ const (
 
 // Promote logs up to limit due jobs; next is the time until the next known job is due, nil if there is none.
 func (s *Store) Promote(ctx context.Context, limit int) (promoted int, next *time.Duration, err error) {
-	return s.PromoteUpto(ctx, limit, time.Time{})
+	return s.promote(ctx, limit, time.Time{}, promoteAhead)
+}
+
+// promoteAhead is how far Promote looks ahead.
+const promoteAhead = 10 * time.Second
+
+// PromoteAhead is Promote, but it looks further ahead for the next job.
+func (s *Store) PromoteAhead(ctx context.Context, limit int, ahead time.Duration) (promoted int, next *time.Duration, err error) {
+	return s.promote(ctx, limit, time.Time{}, ahead)
 }
 
 // PromoteUpto is Promote as if the time were upto, which must not be in the past.
 func (s *Store) PromoteUpto(ctx context.Context, limit int, upto time.Time) (promoted int, next *time.Duration, err error) {
+	return s.promote(ctx, limit, upto, promoteAhead)
+}
+
+func (s *Store) promote(ctx context.Context, limit int, upto time.Time, ahead time.Duration) (promoted int, next *time.Duration, err error) {
 	var seconds *float64
 	var late *time.Time
 	if !upto.IsZero() {
 		late = &upto
 	}
-	if err = s.row(ctx, sqlPromote, []any{limit, late}, &promoted, &seconds); err == nil && seconds != nil {
+	if err = s.row(ctx, sqlPromote, []any{limit, late, ahead.Seconds()}, &promoted, &seconds); err == nil && seconds != nil {
 		d := time.Duration(min(*seconds, 1e6) * float64(time.Second))
 		next = &d
 	}

@@ -26,16 +26,17 @@ type Own struct {
 
 // OpenOwn returns connections that are opened on demand. They have the configuration of the pool, including its hooks.
 func OpenOwn(from *pgxpool.Pool) (*Own, error) {
-	pool, err := openOwn(from, MaxOwn)
+	pool, err := openOwn(from, MaxOwn, nil)
 	if err != nil {
 		return nil, err
 	}
 	return &Own{pool: pool, Work: newOwn(pool, MaxOwn-1), Keep: newOwn(pool, 1)}, nil
 }
 
-// OpenOne returns a store with a single connection of its own, like those of OpenOwn. Close its pool at the end.
+// OpenOne returns a store with a single connection of its own, like those of OpenOwn. Close its pool at the end. Calls come every second or so, and find out
+// themselves whether the connection still works: asking before each would cost as much as the call.
 func OpenOne(from *pgxpool.Pool) (*Store, error) {
-	pool, err := openOwn(from, 1)
+	pool, err := openOwn(from, 1, func(context.Context, pgxpool.ShouldPingParams) bool { return false })
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +49,12 @@ func newOwn(pool *pgxpool.Pool, connections int) *Store {
 	return s
 }
 
-func openOwn(from *pgxpool.Pool, connections int32) (*pgxpool.Pool, error) {
+// openOwn opens connections. ping says whether one that was idle is asked before its use; nil: as pgx does.
+func openOwn(from *pgxpool.Pool, connections int32, ping func(context.Context, pgxpool.ShouldPingParams) bool) (*pgxpool.Pool, error) {
 	config := from.Config()
+	if ping != nil {
+		config.ShouldPing = ping
+	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	if config.PingTimeout <= 0 {
 		config.PingTimeout = ownTimeout

@@ -62,7 +62,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 		if control {
 			h.controlMoved()
 		}
-		if changed {
+		if changed || h.Idle > 0 { // the caller finds out whether the worker has been idle for long enough; the wait goes on
 			return true
 		}
 	}
@@ -74,6 +74,9 @@ func (h *hubWait) pause() time.Duration {
 		if q.inFlight.Load() > 0 {
 			return sleep.Jitter(hubBusy)
 		}
+	}
+	if h.Idle > 0 {
+		return min(h.slow(hubIdle), h.Idle)
 	}
 	return h.slow(hubIdle)
 }

@@ -50,7 +50,7 @@ $$;
 COMMENT ON FUNCTION weir._overdue IS
   'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, OUT promoted integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION weir._promote(max_rows integer DEFAULT 2000, upto timestamptz DEFAULT NULL, ahead interval DEFAULT '10 seconds', OUT promoted integer, OUT next_due timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -67,6 +67,7 @@ DECLARE
   is_new  boolean;
   is_due  boolean;
   is_held boolean;
+  seen    pg_snapshot;
   quota   integer := _promote.max_rows;
   marks   weir.later[];  -- of schedules that are due
 BEGIN
@@ -100,11 +101,16 @@ BEGIN
   ended AS MATERIALIZED (SELECT e.low, e.high FROM s CROSS JOIN LATERAL weir._ended_since(c.snapshot, s.snapshot) e)
   SELECT EXISTS (SELECT FROM ended e CROSS JOIN LATERAL (SELECT FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high LIMIT 1) l),
          EXISTS (SELECT FROM weir.later l WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time),
-         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0
-    INTO is_new, is_due, is_held FROM s;
+         pg_snapshot_xmin(s.snapshot) < pg_snapshot_xmax(s.snapshot) OR age(pg_snapshot_xmax(s.snapshot)::xid) > 0, s.snapshot
+    INTO is_new, is_due, is_held, seen FROM s;
   -- If nothing is new and nothing is due, nothing is written. However, every poll scans due rows of transactions in progress until the
   -- point is past them, so the point still advances every few seconds.
-  IF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
+  IF NOT is_new AND NOT is_due AND c.ahead_due IS NULL AND _promote.upto IS NULL THEN
+    -- Nothing is logged, so nobody is woken: on a server with other databases, where some transaction is always in progress, none would rest.
+    IF is_held AND c.due < at_time - interval '2 seconds' THEN
+      INSERT INTO weir.promotion (seq, due, due_id, snapshot) VALUES (c.seq + 1, at_time, 9223372036854775807, seen) RETURNING due, due_id INTO c.due, c.due_id;
+    END IF;
+  ELSIF is_new OR is_due OR is_held AND c.due < at_time - interval '2 seconds' THEN
     PERFORM pg_current_xact_id();
     PERFORM nextval('weir.job_id');  -- wakes idle workers
     WITH s AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot),
@@ -152,13 +158,13 @@ BEGIN
     END IF;
   END IF;
   SELECT l.run_at INTO _promote.next_due FROM weir.later l
-  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + interval '10 seconds'  -- doesn't scan all rows of transactions in progress
+  WHERE (l.run_at, l.id) > (c.due, c.due_id) AND l.run_at <= at_time + _promote.ahead  -- doesn't scan all rows of transactions in progress
     AND (c.ahead_due IS NULL OR NOT weir._was_ahead(c, l.run_at, l.id, l.xid))
   ORDER BY l.run_at, l.id LIMIT 1;
 END
 $$;
 COMMENT ON FUNCTION weir._promote IS
-  'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within 10 seconds (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
+  'Copies due attempts from weir.later into the log, in the order of run_at, up to max_rows in one call, and fires schedules that are due (see _fire). Returns how many jobs it has logged, and when the next one is due if that is within ahead (NULL: none is, or another session is promoting). If upto is in the future, attempts up to that time are due, as if the clock showed it and then stepped back: for tests of scheduled jobs. Errors: WR003, WR004 (not in READ COMMITTED autocommit), 22023. Locks: advisory step 2 (tried). Isolation: READ COMMITTED. Commits asynchronously.';
 
 CREATE OR REPLACE FUNCTION weir._rotate_later(segment_bytes bigint DEFAULT 67108864) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

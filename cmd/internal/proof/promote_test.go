@@ -208,3 +208,36 @@ func TestAFallingUptoKeepsFewCursors(t *testing.T) {
 		t.Errorf("%d jobs are promoted, and then %d; want each of %d and 1 once", promoted, last, n)
 	}
 }
+
+// TestAPromotionThatLogsNothingWakesNobody: while some transaction is in progress, as there always is on a busy server, also in other databases, the cursor goes on, but not the
+// counter that idle workers poll. What that transaction logs is promoted all the same.
+func TestAPromotionThatLogsNothingWakesNobody(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, other := connect(t, url), connect(t, url)
+	exec(t, other, `BEGIN`)
+	due := value[time.Time](t, other, `SELECT clock_timestamp() + interval '50 ms'`)
+	exec(t, other, `SELECT weir.enqueue('q', 'late', run_at => $1)`, due)
+	until(t, "its time has come", func() bool { return value[bool](t, conn, `SELECT clock_timestamp() > $1`, due) })
+	const ids, cursors = `SELECT last_value FROM weir.job_id`, `SELECT max(seq) FROM weir.promotion`
+	id, cursor := value[int64](t, conn, ids), value[int64](t, conn, cursors)
+	if n, _ := promote(t, conn, 10); n != 0 {
+		t.Errorf("promoted %d", n)
+	}
+	if now := value[int64](t, conn, ids); now != id {
+		t.Error("the counter has moved")
+	}
+	if now := value[int64](t, conn, cursors); now != cursor+1 {
+		t.Errorf("the cursor has moved %d times, want once", now-cursor)
+	}
+	if _, next := promote(t, conn, 10); !next.IsZero() {
+		t.Errorf("the next one is due at %v", next)
+	}
+	exec(t, other, `COMMIT`)
+	if n, _ := promote(t, conn, 10); n != 1 {
+		t.Errorf("promoted %d, want the job that was committed late", n)
+	}
+	if now := value[int64](t, conn, ids); now == id {
+		t.Error("the counter has not moved")
+	}
+}
