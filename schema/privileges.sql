@@ -26,7 +26,7 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA weir FROM PUBLIC, weir_enqueue, weir_work, 
 REVOKE ALL ON ALL TABLES IN SCHEMA weir FROM weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
 GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publish, weir_subscribe, weir_hub;
 
-GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir._enqueue_unique_many, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[], text[]), weir._enqueue_many, weir.enqueue_many(jsonb), weir._enqueue_json, weir._enqueue_request, weir._enqueue_requests, weir.flow, weir.seal, weir.add_tasks, weir.increment
+GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir._enqueue_unique_many, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[], text[]), weir._enqueue_many, weir.enqueue_many(jsonb), weir._enqueue_json, weir._enqueue_request, weir._enqueue_requests, weir._hold_slot, weir._slots, weir.flow, weir.seal, weir.add_tasks, weir.increment
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
   weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
@@ -39,6 +39,7 @@ GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, w
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir._assign_slots, weir._leave_slots, weir._holders_of_slots, weir._depart, weir._close_slots, weir._departing, weir._taken_upto, weir._take_in, weir._own_slots, weir._clear_departed TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.delete, weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 

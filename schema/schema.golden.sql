@@ -36,6 +36,7 @@ CREATE SEQUENCE weir.report_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807
 CREATE SEQUENCE weir.revocation_id AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.schedule_generation AS integer MINVALUE 1 MAXVALUE 2147483647;
 CREATE SEQUENCE weir.segment_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
+CREATE SEQUENCE weir.slot_no AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_floor AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.tick_seq AS bigint MINVALUE 1 MAXVALUE 9223372036854775807;
 CREATE SEQUENCE weir.watched AS bigint MINVALUE 0 MAXVALUE 9223372036854775807;
@@ -193,6 +194,14 @@ CREATE VIEW weir.completed_jobs (
   log jsonb,
   key text,
   flow bigint
+);
+CREATE TABLE weir.departed (
+  move uuid NOT NULL,
+  lane bigint NOT NULL,
+  front integer NOT NULL,
+  xid bigint NOT NULL,
+  id bigint NOT NULL,
+  job jsonb NOT NULL
 );
 CREATE TABLE weir.edge (
   flow bigint NOT NULL,
@@ -780,6 +789,17 @@ CREATE TABLE weir.settled (
   no bigint NOT NULL,
   open bigint[] NOT NULL
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.slot (
+  no bigint NOT NULL,
+  low integer NOT NULL,
+  high integer NOT NULL,
+  state text NOT NULL,
+  epoch bigint NOT NULL,
+  move uuid,
+  peer text,
+  at timestamp with time zone NOT NULL,
+  by text NOT NULL
+);
 CREATE TABLE weir.survey (
   no bigint NOT NULL,
   upto integer NOT NULL,
@@ -791,6 +811,12 @@ CREATE TABLE weir.survey (
   totals bigint[] NOT NULL,
   claimed_at timestamp with time zone[] NOT NULL
 ) WITH (autovacuum_enabled=off);
+CREATE TABLE weir.taken_in (
+  move uuid NOT NULL,
+  no bigint NOT NULL,
+  upto text NOT NULL,
+  at timestamp with time zone NOT NULL
+);
 CREATE TABLE weir.tick (
   seq bigint NOT NULL,
   from_xid xid8 NOT NULL,
@@ -842,6 +868,7 @@ CREATE TABLE weir.worker (
 ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
 ALTER TABLE weir.batch ADD PRIMARY KEY (lane, seq, segment, origin);
 ALTER TABLE weir.cancellation ADD PRIMARY KEY (id);
+ALTER TABLE weir.departed ADD PRIMARY KEY (move, lane, front, xid, id);
 ALTER TABLE weir.epoch ADD PRIMARY KEY (from_tick);
 ALTER TABLE weir.firing ADD PRIMARY KEY (name, due);
 ALTER TABLE weir.flow_cut ADD PRIMARY KEY (no);
@@ -873,7 +900,10 @@ ALTER TABLE weir.segment ADD CHECK ((log = ANY (ARRAY['job'::text, 'later'::text
 ALTER TABLE weir.segment ADD PRIMARY KEY (no);
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
+ALTER TABLE weir.slot ADD PRIMARY KEY (no);
+ALTER TABLE weir.slot ADD CHECK ((state = ANY (ARRAY['owned'::text, 'leaving'::text, 'copying'::text, 'left'::text])));
 ALTER TABLE weir.survey ADD PRIMARY KEY (no);
+ALTER TABLE weir.taken_in ADD PRIMARY KEY (move, no);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
 ALTER TABLE weir.worker ADD PRIMARY KEY (id, fenced);
 
@@ -998,6 +1028,17 @@ BEGIN
           FROM (SELECT x::text::bigint FROM pg_snapshot_xip(_as_committed.snapshot) x
                 UNION ALL
                 SELECT generate_series(pg_snapshot_xmax(_as_committed.snapshot)::text::bigint, _as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
+END
+$$;
+CREATE FUNCTION weir._assign_slots(low integer, high integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._change_slots(_assign_slots.low, _assign_slots.high);
+  IF EXISTS (SELECT FROM weir._said_of_slots(_assign_slots.low, _assign_slots.high)) THEN
+    RETURN false;
+  END IF;
+  PERFORM weir._note_slots(_assign_slots.low, _assign_slots.high, 'owned', 1, NULL, NULL);
+  RETURN true;
 END
 $$;
 CREATE FUNCTION weir._attending() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -1573,6 +1614,16 @@ BEGIN
     carried := carried + size;
   END LOOP;
   RETURN carried;
+END
+$$;
+CREATE FUNCTION weir._change_slots(low integer, high integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_isolation('a change of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  IF _change_slots.low IS NULL OR _change_slots.high IS NULL OR _change_slots.low < 0 OR _change_slots.high > 16383 OR _change_slots.low > _change_slots.high THEN
+    RAISE EXCEPTION 'weir: slots are 0 to 16383, got % to %', coalesce(_change_slots.low::text, 'null'), coalesce(_change_slots.high::text, 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM pg_advisory_xact_lock(1464158566, 0);
 END
 $$;
 CREATE FUNCTION weir._channel_for(template text, fields jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -2474,6 +2525,20 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._clear_departed(move uuid) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.slot;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _clear_departed.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state = 'copying' THEN
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer);
+    DELETE FROM weir.departed d WHERE d.move = _clear_departed.move;
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._clock_change(low timestamp with time zone, high timestamp with time zone, time_zone text) RETURNS timestamp with time zone LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -2491,6 +2556,19 @@ BEGIN
     END IF;
   END LOOP;
   RETURN changed;
+END
+$$;
+CREATE FUNCTION weir._close_slots(move uuid) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.slot;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state = 'leaving' THEN
+    PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3071,6 +3149,141 @@ BEGIN
            array_agg(m.is_binary ORDER BY m.id), array_agg(m.keep ORDER BY m.id) INTO ids, xids, channels, payloads, binaries, keeps
     FROM weir.message m WHERE m.xid >= least(low, found[1]) AND m.xid < high AND (m.xid = ANY (found[:taken]) OR taken = 0);
   END IF;
+END
+$$;
+CREATE FUNCTION weir._departing(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE(place text, job text) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
+  size bigint := 0;
+BEGIN
+  FOR place, job IN
+    SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
+    WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
+    ORDER BY d.move, d.lane, d.front, d.xid, d.id LIMIT max_rows
+  LOOP
+    RETURN NEXT;
+    size := size + octet_length(job);
+    EXIT WHEN size >= max_bytes;
+  END LOOP;
+END
+$$;
+CREATE FUNCTION weir._depart(move uuid, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT departed integer, OUT running integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_lanes CONSTANT integer := 300;
+  last_id   CONSTANT bigint  := 9223372036854775807;
+  s         weir.slot;
+  v         record;
+  ids       bigint[] := '{}';
+  lanes     bigint[] := '{}';
+  gone      bigint[] := '{}';  -- the lanes of those that have departed
+  this      bigint;
+  begins    bigint := coalesce(split_part(after, ' ', 1)::bigint, 0);  -- the lane to go on with
+  after_xid xid8   := coalesce(split_part(after, ' ', 2)::xid8, '0');
+  after_id  bigint := coalesce(split_part(after, ' ', 3)::bigint, 0);
+  left_     integer := max_lanes;
+  q         record;
+  w         record;
+  late      xid8[];
+  page      bigint[];
+  c         weir.promotion;
+  look      weir.job_info;
+  j         weir.job;
+  l         weir.later;
+BEGIN
+  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: a move of slots needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
+  PERFORM weir._check_cluster();
+  departed := 0;
+  running := 0;
+  -- Steps before lanes, and these in their order, as claims and rebasing do. The lock of slots keeps the move from being closed meanwhile.
+  PERFORM pg_advisory_xact_lock(1464158566, 0), pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
+  LOCK TABLE weir.cancellation_where IN SHARE MODE;  -- as in move_where
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _depart.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state IS DISTINCT FROM 'leaving' THEN
+    RETURN;
+  END IF;
+  -- First those that run: what is put back after this is found by a later call.
+  SELECT count(*) INTO running
+  FROM weir._in_hand(weir._holders(), last_id, 1000000) h
+  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids);
+  v := weir._in_progress();
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+
+  -- Those that wait, lane by lane.
+  <<queues>>
+  FOR q IN SELECT k.id::bigint AS id, k.name FROM weir.queue k WHERE k.name IN (SELECT m.queue FROM weir.with_keys m) AND k.id >= (begins >> 39)::integer ORDER BY k.id LOOP
+    late := weir._late_of(q.name);
+    LOOP
+      page := ARRAY(SELECT k FROM weir._key_lanes(q.id::integer, greatest(begins - 1, (q.id << 39) + (s.low::bigint << 25) - 1), NULL, 100) k
+                    WHERE k < (q.id << 39) + ((s.high + 1)::bigint << 25) ORDER BY k);
+      EXIT WHEN page = '{}';
+      FOREACH this IN ARRAY page LOOP
+        IF left_ = 0 OR cardinality(ids) >= max_rows THEN
+          next := concat_ws(' ', this, '0', 0);
+          EXIT queues;
+        END IF;
+        left_ := left_ - 1;
+        FOR w IN SELECT k.xid, k.id FROM weir._waiting(this, v.running, v.top, CASE WHEN this = begins THEN after_xid ELSE '0' END, CASE WHEN this = begins THEN after_id ELSE 0 END, max_rows - cardinality(ids), late => late) k ORDER BY k.xid, k.id LOOP
+          ids := ids || w.id;
+          IF cardinality(ids) >= max_rows THEN
+            next := concat_ws(' ', this, w.xid, w.id);
+            EXIT queues;
+          END IF;
+        END LOOP;
+      END LOOP;
+      begins := page[cardinality(page)] + 1;
+    END LOOP;
+  END LOOP;
+  -- And those that are scheduled, which leave nothing behind that would be looked at again.
+  IF next IS NULL THEN
+    ids := ids || ARRAY(
+      SELECT n.id FROM weir.queue k CROSS JOIN LATERAL (
+        SELECT n.id FROM weir.later n
+        WHERE n.lane >= (k.id::bigint << 39) + greatest(s.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((s.high + 1)::bigint << 25) AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid)
+          AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+        ORDER BY n.lane, n.run_at, n.id LIMIT max_rows) n
+      LIMIT max_rows);
+  END IF;
+  IF ids = '{}' THEN
+    RETURN;
+  END IF;
+  lanes := weir._lanes_of(ids);
+  PERFORM weir._lock_lanes(lanes);
+
+  FOREACH this IN ARRAY ids LOOP
+    SELECT k.* INTO look FROM weir._read_job(this, 1) k;
+    CONTINUE WHEN look.id IS NULL OR look.flow IS NOT NULL OR look.state NOT IN ('available', 'scheduled');
+    IF look.state = 'available' THEN
+      SELECT k.* INTO j FROM weir.job k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      CONTINUE WHEN j.lane <> ALL (lanes) OR NOT weir._is_in_slots(j.lane, s.low, s.high);  -- logged again in another lane since
+      DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
+      IF j.leads THEN
+        UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT n.* FROM weir.job n WHERE n.lane = j.lane AND n.xid = j.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
+      END IF;
+      PERFORM weir._note_departed(move, look.queue, this, j.lane, j.xid, NULL, j.enqueued_at, j.ready_at, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key);
+      gone := gone || j.lane;
+    ELSE
+      SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      CONTINUE WHEN NOT weir._is_in_slots(l.lane, s.low, s.high);
+      DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
+      PERFORM weir._note_departed(move, look.queue, this, l.lane, l.xid, l.run_at, l.enqueued_at, NULL, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key);
+      gone := gone || l.lane;
+    END IF;
+    departed := departed + 1;
+  END LOOP;
+  -- In order, the next job of a key may have waited for one of these.
+  PERFORM weir._free_slots(array_agg(m.gate), array_agg(0), array_agg(k.lane))
+  FROM unnest(gone) k(lane) JOIN weir.queue n ON n.id = (k.lane >> 39)::integer JOIN weir.queue_limit m ON m.name = n.name
+  WHERE m.in_order;
 END
 $$;
 CREATE FUNCTION weir._depths_later() RETURNS TABLE(lane bigint, scheduled bigint, is_estimate boolean) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -4750,10 +4963,33 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._hold_slot(slot integer) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest weir.slot;
+BEGIN
+  PERFORM weir._check_isolation('enqueueing by a router', true);
+  LOCK TABLE weir.slot IN ROW SHARE MODE;  -- the next statement's snapshot is newer
+  SELECT s.* INTO newest FROM weir.slot s WHERE _hold_slot.slot BETWEEN s.low AND s.high ORDER BY s.no DESC LIMIT 1;
+  IF newest.state IS DISTINCT FROM 'owned' THEN
+    RAISE EXCEPTION 'weir: this database does not own slot %: %', _hold_slot.slot,
+      CASE WHEN newest.state IS NULL THEN 'it never did' WHEN newest.state = 'left' THEN format('it has moved to database %s', newest.peer) ELSE format('it is moving to database %s', newest.peer) END
+      USING ERRCODE = 'WR009', HINT = 'Ask the databases again which of them owns it.';
+  END IF;
+  RETURN newest.epoch;
+END
+$$;
 CREATE FUNCTION weir._holders() RETURNS integer[] LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
                AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
+$$;
+CREATE FUNCTION weir._holders_of_slots() RETURNS integer LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT count(*)::integer FROM pg_locks l
+  WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 $$;
 CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -4870,6 +5106,10 @@ BEGIN
   END LOOP;
   RETURN true;
 END
+$$;
+CREATE FUNCTION weir._is_in_slots(lane bigint, low integer, high integer) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT _is_in_slots.lane & 549755813880 <> 0 AND (_is_in_slots.lane & 549755813880) >> 25 BETWEEN _is_in_slots.low AND _is_in_slots.high
 $$;
 CREATE FUNCTION weir._is_kept(flow bigint, kept interval) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -5390,6 +5630,37 @@ AS $$
 BEGIN
   RETURN QUERY SELECT l.lane, l.run_at, l.id FROM weir.later l
     WHERE l.segment = _later_on.segment AND l.ctid >= format('(%s,0)', _later_on.page)::tid AND l.ctid < format('(%s,0)', _later_on.page + 1)::tid;
+END
+$$;
+CREATE FUNCTION weir._leave_slots(low integer, high integer, peer text, OUT move uuid, OUT epoch bigint, OUT is_closed boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  said  record;
+  other weir.slot;
+BEGIN
+  PERFORM weir._change_slots(_leave_slots.low, _leave_slots.high);
+  SELECT bool_and(s.state = 'owned') AS owned, max(s.epoch) AS epoch,
+         bool_and(s.state IN ('leaving', 'copying') AND s.peer = _leave_slots.peer AND s.low = _leave_slots.low AND s.high = _leave_slots.high) AS is_this, (array_agg(s.move))[1] AS move, bool_or(s.state = 'copying') AS copying
+    INTO said FROM weir._said_of_slots(_leave_slots.low, _leave_slots.high) s;
+  IF said.is_this THEN
+    move := said.move;
+    epoch := said.epoch;
+    is_closed := said.copying;
+    RETURN;
+  ELSIF said.owned AND NOT EXISTS (SELECT FROM generate_series(_leave_slots.low, _leave_slots.high) g(slot) WHERE NOT EXISTS (SELECT FROM weir.slot s WHERE g.slot BETWEEN s.low AND s.high)) THEN
+    epoch := said.epoch + 1;
+    move := gen_random_uuid();
+    PERFORM weir._note_slots(_leave_slots.low, _leave_slots.high, 'leaving', epoch, move, _leave_slots.peer);
+    is_closed := false;
+    RETURN;
+  END IF;
+  SELECT s.* INTO other FROM weir._said_of_slots(_leave_slots.low, _leave_slots.high) s WHERE s.state <> 'owned' ORDER BY s.no DESC LIMIT 1;
+  RAISE EXCEPTION 'weir: slots % to % can''t move from here to database %: %', _leave_slots.low, _leave_slots.high, _leave_slots.peer,
+    CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
+         WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
+         ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots.' ELSE 'Ask the databases again which of them owns these slots.' END;
 END
 $$;
 CREATE FUNCTION weir._limit_turns(lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamp with time zone, OUT kept weir.turn[], OUT allowed integer[], OUT shares boolean[], OUT tries timestamp with time zone[], OUT starts timestamp with time zone[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off
@@ -6389,6 +6660,40 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir._note_departed(move uuid, queue text, id bigint, lane bigint, xid xid8, run_at timestamp with time zone, enqueued_at timestamp with time zone, ready_at timestamp with time zone, attempt integer, max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, unique_no bigint, unique_until timestamp with time zone, key text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  is_back  boolean := lane & 4 <> 0;
+  in_order boolean := EXISTS (SELECT FROM weir.queue_limit m WHERE m.name = queue AND m.in_order);
+BEGIN
+  INSERT INTO weir.departed (move, lane, front, xid, id, job)
+  VALUES (move, lane & ~4::bigint, CASE WHEN is_back THEN 0 ELSE 1 END, xid::text::bigint, id, jsonb_build_object(
+    'queue', queue, 'priority', (lane & 3) + 1, 'is_back', is_back,
+    -- In order, one that is to be tried again is tried at once: what follows it must not start before it.
+    'run_at', CASE WHEN NOT (is_back AND in_order) THEN run_at END,
+    'enqueued_at', enqueued_at, 'ready_at', coalesce(ready_at, CASE WHEN is_back AND in_order THEN least(run_at, clock_timestamp()) END),
+    'attempt', attempt, 'max_attempts', max_attempts, 'put_off', put_off, 'kind', kind, 'args', args, 'meta', meta, 'errors', errors,
+    'unique_key', unique_key, 'is_unique', unique_no IS NOT NULL, 'replaces', coalesce(unique_no & 1, 0), 'unique_until', unique_until, 'key', key, 'checkpoint', CASE WHEN attempt > 1 OR put_off > 0 THEN weir.checkpoint(id) END));
+END
+$$;
+CREATE FUNCTION weir._note_slots(low integer, high integer, state text, epoch bigint, move uuid, peer text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  this bigint := nextval('weir.slot_no');
+BEGIN
+  INSERT INTO weir.slot (no, low, high, state, epoch, move, peer, at, by)
+  VALUES (this, _note_slots.low, _note_slots.high, _note_slots.state, _note_slots.epoch, _note_slots.move, _note_slots.peer, clock_timestamp(), session_user);
+  DELETE FROM weir.slot s WHERE s.no < this AND s.low >= _note_slots.low AND s.high <= _note_slots.high;
+END
+$$;
+CREATE FUNCTION weir._note_taken(move uuid, upto text) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  INSERT INTO weir.taken_in (move, no, upto, at)
+  SELECT _note_taken.move, coalesce(max(a.no), 0) + 1, _note_taken.upto, clock_timestamp() FROM weir.taken_in a WHERE a.move = _note_taken.move;
+  DELETE FROM weir.taken_in a WHERE a.move = _note_taken.move AND a.no < (SELECT max(n.no) FROM weir.taken_in n WHERE n.move = _note_taken.move);
+$$;
 CREATE FUNCTION weir._note_word(worker integer, says text, running integer) RETURNS void LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   INSERT INTO weir.last_word (ring, worker, at, watched, says, running)
@@ -6440,6 +6745,23 @@ BEGIN
     CROSS JOIN LATERAL (SELECT l.* FROM weir.later l WHERE l.xid >= e.low AND l.xid < e.high OFFSET 0) l  -- read by xid
     LIMIT most) n
   WHERE NOT ((n.run_at, n.id) > (c.due, c.due_id));
+END
+$$;
+CREATE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  newer weir.slot;
+BEGIN
+  PERFORM weir._change_slots(_own_slots.low, _own_slots.high);
+  IF weir._taken_upto(_own_slots.move) = 'done' THEN
+    RETURN;
+  END IF;
+  SELECT s.* INTO newer FROM weir._said_of_slots(_own_slots.low, _own_slots.high) s WHERE s.epoch >= _own_slots.epoch ORDER BY s.no DESC LIMIT 1;
+  IF newer.no IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: slots % to % can''t be taken over with epoch %: slots % to % are % here, with epoch %', _own_slots.low, _own_slots.high, _own_slots.epoch, newer.low, newer.high, newer.state, newer.epoch
+      USING ERRCODE = '55000', HINT = 'Another move has overtaken this one, or a database was set back by a restore or a failover: look at what each says.';
+  END IF;
+  PERFORM weir._note_slots(_own_slots.low, _own_slots.high, 'owned', _own_slots.epoch, NULL, NULL), weir._note_taken(_own_slots.move, 'done');
 END
 $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
@@ -8669,6 +8991,11 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- the segment is being read, or written: the next call tries again
 END
 $$;
+CREATE FUNCTION weir._said_of_slots(low integer, high integer) RETURNS SETOF weir.slot LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT DISTINCT n.* FROM generate_series(_said_of_slots.low, _said_of_slots.high) g(slot)
+  CROSS JOIN LATERAL (SELECT s.* FROM weir.slot s WHERE g.slot BETWEEN s.low AND s.high ORDER BY s.no DESC LIMIT 1) n
+$$;
 CREATE FUNCTION weir._same_schedule(a weir.schedule, b weir.schedule) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT (a.schedule, a.missed, a.jitter, a.queue, a.kind, a.args, a.priority, a.max_attempts, a.meta, a.key) IS NOT DISTINCT FROM
@@ -8954,6 +9281,10 @@ BEGIN
   END LOOP;
   RETURN true;
 END
+$$;
+CREATE FUNCTION weir._slots() RETURNS TABLE(no bigint, low integer, high integer, state text, epoch bigint, move text, peer text) LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+  SELECT s.no, s.low, s.high, s.state, s.epoch, coalesce(s.move::text, ''), coalesce(s.peer, '') FROM weir.slot s ORDER BY s.no
 $$;
 CREATE FUNCTION weir._snapshot_of_others(s pg_snapshot DEFAULT pg_current_snapshot()) RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -9285,6 +9616,54 @@ BEGIN
   END LOOP;
 END
 $$;
+CREATE FUNCTION weir._take_in(move uuid, after text, upto text, jobs jsonb) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  was      text;
+  this_xid xid8;
+  ids      bigint[];
+  names    text[];
+  queues   integer[];
+  report   smallint;
+BEGIN
+  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM weir._check_cluster();
+  PERFORM pg_advisory_xact_lock(1464158566, 0);
+  was := weir._taken_upto(_take_in.move);
+  IF was <> after THEN
+    RETURN was;  -- somebody else was faster
+  END IF;
+  names := ARRAY(SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k ORDER BY 1);
+  queues := ARRAY(SELECT weir._queue_id(u.name) FROM unnest(names) WITH ORDINALITY u(name, nr) ORDER BY u.nr);
+  PERFORM weir._mark_keys(u.name) FROM unnest(names) u(name);
+  INSERT INTO weir.keyed (queue) SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k
+  WHERE (k.value ->> 'is_unique')::boolean AND NOT EXISTS (SELECT FROM weir.keyed y WHERE y.queue = k.value ->> 'queue');
+  this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
+  ids := ARRAY(SELECT nextval('weir.job_id') FROM generate_series(1, jsonb_array_length(jobs)));
+  -- Those that were put back come first, and are in one lane with those behind them: whatever their order was, it is kept.
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.enqueued_at, x.ready_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + x.priority - 1, x.attempt, x.max_attempts, x.put_off, pg_sequence_last_value('weir.active_job'),
+         x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, enqueued_at timestamptz, ready_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NULL ORDER BY k.nr;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.run_at, x.enqueued_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + CASE WHEN x.is_back THEN 4 ELSE 0 END + x.priority - 1, x.attempt, x.max_attempts, x.put_off,
+         pg_sequence_last_value('weir.active_later'), x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, is_back boolean, enqueued_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NOT NULL ORDER BY k.nr;
+  IF EXISTS (SELECT FROM jsonb_array_elements(jobs) k WHERE coalesce(k.value -> 'checkpoint', 'null') <> 'null') THEN
+    report := weir._hold_report_segment();
+    INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, checkpoint)
+    SELECT ids[k.nr], 0, nextval('weir.report_no'), report, clock_timestamp(), (k.job ->> 'attempt')::integer, k.job -> 'checkpoint'
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) WHERE coalesce(k.job -> 'checkpoint', 'null') <> 'null';
+  END IF;
+  PERFORM weir._note_taken(_take_in.move, _take_in.upto);
+  RETURN upto;
+END
+$$;
 CREATE FUNCTION weir._take_turns(name text, ring weir.ring, seq bigint, quota integer, before bigint, snapshot pg_snapshot) RETURNS SETOF weir.job LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -9568,6 +9947,10 @@ BEGIN
   FROM next n CROSS JOIN LATERAL unnest(n.jobs[: n.n]) WITH ORDINALITY u
   ORDER BY u.ordinality, n.nr;
 END
+$$;
+CREATE FUNCTION weir._taken_upto(move uuid) RETURNS text LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '')
 $$;
 CREATE FUNCTION weir._task_of(flow bigint, name text) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -12530,6 +12913,7 @@ COMMENT ON COLUMN weir.cancellation_where.batches IS 'A value of weir.batch_no: 
 COMMENT ON COLUMN weir.cancellation_where.clear_xid IS 'All unfinished jobs that the row describes wait to be claimed, in rows with smaller xids. NULL: some may run, or be scheduled.';
 COMMENT ON COLUMN weir.cancellation_where.is_late IS 'Of a flow: it means jobs that were added beside another cancellation of the flow, as long as their flow is cancelled.';
 COMMENT ON COLUMN weir.cancellation_where.xid IS 'Jobs with ids up to upto were enqueued by transactions with smaller xids. NULL: not known yet.';
+COMMENT ON COLUMN weir.departed.front IS '0: the job was put back (retried, snoozed, released or lost); 1: it was never tried.';
 COMMENT ON COLUMN weir.edge.is_lenient IS 'The successor runs also if the predecessor has failed or was cancelled.';
 COMMENT ON COLUMN weir.epoch.epoch IS 'A random number of 48 bits.';
 COMMENT ON COLUMN weir.epoch.started_at IS 'The start time of the server. home is its timeline and the file of this table, which differs in a copy on the same server. While both are unchanged, the epoch continues. They are only compared for equality.';
@@ -12601,8 +12985,13 @@ COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_
 COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
 COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
 COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
+COMMENT ON COLUMN weir.slot.epoch IS 'Grows by 1 with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
+COMMENT ON COLUMN weir.slot.move IS 'What the move is called, in both databases: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
+COMMENT ON COLUMN weir.slot.peer IS 'The id of the database to which they move, or have moved.';
+COMMENT ON COLUMN weir.slot.state IS 'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
+COMMENT ON COLUMN weir.taken_in.upto IS 'A place; or done: all jobs have arrived, and the slots have been owned here since.';
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last message id that had been assigned before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit mask of the segments that contain its messages: bit (1 << segment).';
@@ -12621,6 +13010,7 @@ COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in,
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Errors: WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._assign_slots(integer,integer) IS 'Makes this database the owner of slots that nobody has owned yet; false: it has said something about some of them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._batch_of(bigint,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
@@ -12649,6 +13039,7 @@ COMMENT ON ROUTINE weir._carry_states(integer,integer,bigint[]) IS 'Repeats the 
 COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the newest turns of keys that are in a closed segment, and nowhere else, in the active one. A concurrent claim may write newer ones first, which does no harm.';
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
+COMMENT ON ROUTINE weir._change_slots(integer,integer) IS 'Checks a range of slots, and locks what this database says about slots against other changes, to the end of the transaction. Errors: 22023, WR004.';
 COMMENT ON ROUTINE weir._channel_for(text,jsonb) IS 'The channel of a row: its template with the row''s values. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._channel_part(text) IS 'A value as a part of a channel: dots, asterisks, greater-than signs, braces, percent signs, blanks and control characters as %XX; NULL as %00, an empty text as %, and one of more than 60 bytes as %23 and its MD5. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
@@ -12672,7 +13063,9 @@ COMMENT ON ROUTINE weir._check_types(jsonb) IS 'Raises 22023 with the job''s num
 COMMENT ON ROUTINE weir._check_unique(text,text[],text,interval,boolean,jsonb) IS 'Checks the arguments of enqueue_unique that enqueue does not have. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
+COMMENT ON ROUTINE weir._clear_departed(uuid) IS 'Ends a move, once the other database owns the slots: forgets the jobs that have arrived there. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._close_slots(uuid) IS 'Ends the departure of jobs: from now on, no more follow. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -12688,6 +13081,8 @@ COMMENT ON ROUTINE weir._covers(weir.cancellation_where,weir.cancellation_where)
 COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The first time on the wall clock after another one that a parsed cron expression allows, or NULL if there is none within 60 years. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._depart(uuid,text,integer) IS 'One step of taking the unfinished jobs of slots that leave out of the log, from a place on: of those that wait, at most max_rows; and, at the end, of those that are scheduled. Members of flows stay. Returns how many have departed, how many of the slots'' jobs run, and the next place (NULL: this was the last). A run from the beginning to the end that finds none, neither waiting nor running, has found all. Errors: 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004. Locks, to the end of the call: advisory: slots, promotion and the lanes (exclusive), claims (shared); SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit. Commits synchronously.';
+COMMENT ON ROUTINE weir._departing(uuid,text,integer,bigint) IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
@@ -12747,7 +13142,9 @@ COMMENT ON ROUTINE weir._hold_ends(integer) IS 'Prevents other transactions from
 COMMENT ON ROUTINE weir._hold_flows() IS 'Keeps the tables of flows from being compacted, to the end of the transaction or block. Errors: 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on these tables.';
 COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which reports are written. It is not emptied before the transaction has ended. Locks: ROW EXCLUSIVE on the segment, for which only _rotate_reports waits. Isolation: any.';
 COMMENT ON ROUTINE weir._hold_segments(integer,bigint[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
+COMMENT ON ROUTINE weir._hold_slot(integer) IS 'Makes sure that this database owns a slot until the transaction has ended. Returns the slot''s epoch. Errors: WR004 (not in READ COMMITTED), WR009 (it does not own it). Locks: ROW SHARE on weir.slot, for which a move of slots waits, without a lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
+COMMENT ON ROUTINE weir._holders_of_slots() IS 'How many open transactions, prepared ones included, have asked whether this database owns a slot (see _hold_slot). Once it has returned 0 after a change was committed, all that follow have seen it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
@@ -12756,6 +13153,7 @@ COMMENT ON ROUTINE weir._is_cancelled_now(bigint) IS 'Whether a flow is cancelle
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
+COMMENT ON ROUTINE weir._is_in_slots(bigint,integer,integer) IS 'Whether a lane is that of a key in a range of slots. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: the outermost one has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_relayed_later(bigint) IS 'Whether a relay that was heard of within relay_retention has not passed on a tick in whole. Errors: none. Locks: none. Isolation: READ COMMITTED.';
@@ -12789,6 +13187,7 @@ COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by wh
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';
 COMMENT ON ROUTINE weir._late_of(text) IS 'The transactions, in order, that were in progress for the last claim from the keys of a queue, and have ended since: of them, rows wait below the positions of keys. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._later_on(smallint,bigint) IS 'The scheduled jobs on one page of a segment.';
+COMMENT ON ROUTINE weir._leave_slots(integer,integer,text) IS 'Begins to move slots to another database, or finds the move that has begun. From its commit on, no router enqueues their jobs here. is_closed: all unfinished jobs are in weir.departed. Errors: 22023, 55000 (it does not own all of them, or others of them move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._limit_turns(weir.queue_limit,weir.turn[],integer[],bigint[],bigint[],integer[],pg_snapshot,bigint,timestamp with time zone) IS 'What the limits of keys allow: for each of these lanes how many jobs may start, at most its rooms, and if only the rate keeps it from more, when to try again; with its open attempts reduced to those that count. A key has one limit, whatever lanes it has. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._lock_behind_few(integer,integer) IS 'Takes the lock of a gate or of turns, but waits for it behind three other claims at most; false: four are there already. In a large fleet, all would wait for longer than deadlock_timeout, and then spend their time, and the server''s, on looking for deadlocks. Locks: advisory: a place (exclusive, tried) and the lock itself (exclusive), to the end of the transaction.';
 COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules against TRUNCATE, so that the next snapshot shows them all. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on weir.firing; waits while it is being compacted.';
@@ -12824,12 +13223,16 @@ COMMENT ON ROUTINE weir._next_stopped(bigint[],bigint,bigint,integer) IS 'The ne
 COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job is tried again after a number of tries: backoff after the first; after each further one twice as long (exponential), longer by backoff (linear) or as long again (fixed), up to backoff_limit; and randomly up to a quarter earlier or later, so that jobs which failed together are not tried together. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
+COMMENT ON ROUTINE weir._note_departed(uuid,text,bigint,bigint,xid8,timestamp with time zone,timestamp with time zone,timestamp with time zone,integer,integer,integer,text,jsonb,jsonb,jsonb,uuid,bigint,timestamp with time zone,text) IS 'Keeps a job that has left the log, for the database to which it moves.';
+COMMENT ON ROUTINE weir._note_slots(integer,integer,text,bigint,uuid,text) IS 'Writes what is true of a range of slots from now on, and removes the rows that this covers. The caller holds the lock of slots.';
+COMMENT ON ROUTINE weir._note_taken(uuid,text) IS 'Notes how far a move has come here. The caller holds the lock of slots.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._once_key(bigint,text,text) IS 'The key of jobs that are to be done once in a flow and queue: a hash of 128 bits, which no unique job has. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._open_operations() IS 'The operations that have not ended, oldest first. The caller has locked weir.operation and weir.operation_step, so that its snapshot is not older than their last TRUNCATE. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._own_slots(integer,integer,bigint,uuid) IS 'Makes this database the owner of slots whose jobs have all arrived, and notes that the move is done here. Once more does nothing, whatever has become of the slots since. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
@@ -12874,6 +13277,7 @@ COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago and relays have passed it on, or after relay_retention, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._said_of_slots(integer,integer) IS 'The rows that count for a range of slots.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._seal(jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';
 COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on disk, with indexes and TOAST.';
@@ -12886,6 +13290,7 @@ COMMENT ON ROUTINE weir._settle_sums(weir.fold[],weir.fold[],timestamp with time
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._silent() IS 'The workers that are silent past their lease and not fenced, see weir.workers. It reads the last words of those that have no session of their own.';
 COMMENT ON ROUTINE weir._skip_ended(integer,bigint,weir.cancellation_where[],boolean) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
+COMMENT ON ROUTINE weir._slots() IS 'What this database says about slots: a later row counts more than an earlier one. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
@@ -12899,7 +13304,9 @@ COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progre
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to the sums of a cut, and to what was counted before, what is within flows that were cancelled, or are no longer, at any depth: it is cancelled, too, unless it has ended; or no longer. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
+COMMENT ON ROUTINE weir._take_in(uuid,text,text,jsonb) IS 'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._taken_upto(uuid) IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
@@ -13040,6 +13447,7 @@ COMMENT ON SEQUENCE weir.relay_bytes IS 'The size of weir.relay when it was comp
 COMMENT ON SEQUENCE weir.relay_no IS 'Numbers the rows of weir.relay.';
 COMMENT ON SEQUENCE weir.report_no IS 'Numbers reports.';
 COMMENT ON SEQUENCE weir.revocation_id IS 'Ids of revocations.';
+COMMENT ON SEQUENCE weir.slot_no IS 'Numbers the rows of weir.slot.';
 COMMENT ON SEQUENCE weir.tick_floor IS 'Ticks up to this number can''t be read any more, because messages of theirs have been truncated.';
 COMMENT ON SEQUENCE weir.tick_seq IS 'The number of the newest tick. It may be ahead: while that tick is being committed, and after a cut was rolled back, until the next one.';
 COMMENT ON SEQUENCE weir.watched IS 'For how long, in ms, rescuers have watched the workers: each call of weir._rescue adds the time since the previous call, but at most 2 s, and at most 0.5 s while a worker whose session has ended has time to attend with another. An outage, a failover, a clock step or an hour without a rescuer therefore does not count as silence of a worker.';
@@ -13049,6 +13457,7 @@ COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the s
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
 COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
+COMMENT ON TABLE weir.departed IS 'Unfinished jobs that were taken out of the log because their slot moves to another database, in the order in which that one logs them: lane by lane, those that were put back first. Rows are only added; they are removed when the move has ended.';
 COMMENT ON TABLE weir.edge IS 'Which task of a flow comes after which: by name, because two transactions that do not see each other may both add a task, of which one counts. Insert-only, and compacted with weir.flow.';
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -13087,7 +13496,9 @@ COMMENT ON TABLE weir.seen IS 'What was done, or is being done, once in a flow: 
 COMMENT ON TABLE weir.segment IS 'The history of segments, insert-only. A segment''s state is its event with the greatest number; at is used for ages, never for order.';
 COMMENT ON TABLE weir.setting IS 'Settings, which operators change with weir.set; the cluster that this log belongs to; and the secret that seals the cursors of lists.';
 COMMENT ON TABLE weir.settled IS 'Up to which number all of a worker''s batches have ended, except those listed in open. Insert-only; the row with the greatest no counts. The greatest possible no means that the worker is fenced and has no unfinished attempts.';
+COMMENT ON TABLE weir.slot IS 'The slots, from low to high, that this database owns, or has owned. The newest row with a slot counts; rows are only added, and those that a newer one covers in whole are removed with it.';
 COMMENT ON TABLE weir.survey IS 'A summary of the lanes of queues with ids up to upto, for inspections; insert-only, and the newest row counts. Of the jobs that snapshot sees, all were claimed except those in the lanes in waiting. lanes, totals and claimed_at hold how many jobs were ever claimed from each lane, and when last.';
+COMMENT ON TABLE weir.taken_in IS 'Up to which place of the other database''s weir.departed jobs have arrived here: of each move, the newest row counts, and the others are removed with it.';
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
 COMMENT ON TABLE weir.turn IS 'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
 COMMENT ON TABLE weir.with_keys IS 'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
@@ -13104,12 +13515,17 @@ COMMENT ON VIEW weir.failed_jobs IS 'All failed jobs, in the order of weir.jobs_
 COMMENT ON VIEW weir.running_jobs IS 'All running jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 COMMENT ON VIEW weir.scheduled_jobs IS 'All scheduled jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 
+GRANT EXECUTE ON ROUTINE weir._assign_slots(integer,integer) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._clear_departed(uuid) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._close_slots(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._count_minutes(timestamp with time zone) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._depart(uuid,text,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._departing(uuid,text,integer,bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._enqueue_json(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_request(uuid,jsonb) TO weir_enqueue, weir_operate, weir_work;
@@ -13120,11 +13536,15 @@ GRANT EXECUTE ON ROUTINE weir._fence(integer,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._first_tick_after(timestamp with time zone) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._fold_arrivals() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
+GRANT EXECUTE ON ROUTINE weir._hold_slot(integer) TO weir_enqueue, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._holders_of_slots() TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._keys_now(oid,text[]) TO weir_operate, weir_publish;
+GRANT EXECUTE ON ROUTINE weir._leave_slots(integer,integer,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._own_slots(integer,integer,bigint,uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
@@ -13139,8 +13559,11 @@ GRANT EXECUTE ON ROUTINE weir._rotate_history() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._take_in(uuid,text,text,jsonb) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._taken_upto(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.add_tasks(bigint,jsonb) TO weir_enqueue, weir_operate, weir_work;

@@ -20,6 +20,7 @@ const (
 
 	codeKeyUsed  = "WR007"
 	codePassedOn = "WR008"
+	codeNotOwner = "WR009"
 )
 
 func code(err error) string {
@@ -145,6 +146,12 @@ func IsUnknownFlow(err error) bool {
 
 // IsRequestKeyUsed reports whether another request was made with the same key.
 func IsRequestKeyUsed(err error) bool { return code(err) == codeKeyUsed }
+
+// IsNotOwner reports whether the database does not own the slot of a key.
+func IsNotOwner(err error) bool { return code(err) == codeNotOwner }
+
+// IsLockTimeout reports whether a lock was not available within the time that the function allows itself.
+func IsLockTimeout(err error) bool { return code(err) == "55P03" }
 
 // IsFlowEnded reports whether a flow takes no more jobs.
 func IsFlowEnded(err error) bool { return code(err) == "55000" }

@@ -1,0 +1,362 @@
+-- Moving slots to another database. The steps, each a transaction of its own, in one of the two databases:
+--
+--   here   _leave_slots     nothing more is enqueued by routers; whoever still may be is waited for (_holders_of_slots)
+--   here   _depart          unfinished jobs that do not run go from the log to weir.departed; those that run end here, or are put back and follow
+--   here   _close_slots     all of them are there: the order in which they are copied is fixed from now on
+--   there  _take_in         they are logged, a part at a time, with how far that has come
+--   there  _own_slots       routers enqueue there from now on
+--   here   _clear_departed  they are forgotten
+--
+-- What is next follows from what the databases say. So nobody owns a move: whoever wants it does the next step, whatever has become of the one who began it, and two at
+-- once get in nobody's way. A job is in the log here, or in weir.departed here until it is in the log there; and is logged there once, because how far that has come is
+-- committed with it.
+--
+-- As in move.sql, an operator asks for what is deleted from the log, and the dead rows go with their segment.
+
+CREATE OR REPLACE FUNCTION weir._leave_slots(low integer, high integer, peer text, OUT move uuid, OUT epoch bigint, OUT is_closed boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  said  record;
+  other weir.slot;
+BEGIN
+  PERFORM weir._change_slots(_leave_slots.low, _leave_slots.high);
+  SELECT bool_and(s.state = 'owned') AS owned, max(s.epoch) AS epoch,
+         bool_and(s.state IN ('leaving', 'copying') AND s.peer = _leave_slots.peer AND s.low = _leave_slots.low AND s.high = _leave_slots.high) AS is_this, (array_agg(s.move))[1] AS move, bool_or(s.state = 'copying') AS copying
+    INTO said FROM weir._said_of_slots(_leave_slots.low, _leave_slots.high) s;
+  IF said.is_this THEN
+    move := said.move;
+    epoch := said.epoch;
+    is_closed := said.copying;
+    RETURN;
+  ELSIF said.owned AND NOT EXISTS (SELECT FROM generate_series(_leave_slots.low, _leave_slots.high) g(slot) WHERE NOT EXISTS (SELECT FROM weir.slot s WHERE g.slot BETWEEN s.low AND s.high)) THEN
+    epoch := said.epoch + 1;
+    move := gen_random_uuid();
+    PERFORM weir._note_slots(_leave_slots.low, _leave_slots.high, 'leaving', epoch, move, _leave_slots.peer);
+    is_closed := false;
+    RETURN;
+  END IF;
+  SELECT s.* INTO other FROM weir._said_of_slots(_leave_slots.low, _leave_slots.high) s WHERE s.state <> 'owned' ORDER BY s.no DESC LIMIT 1;
+  RAISE EXCEPTION 'weir: slots % to % can''t move from here to database %: %', _leave_slots.low, _leave_slots.high, _leave_slots.peer,
+    CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
+         WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
+         ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots.' ELSE 'Ask the databases again which of them owns these slots.' END;
+END
+$$;
+COMMENT ON FUNCTION weir._leave_slots IS
+  'Begins to move slots to another database, or finds the move that has begun. From its commit on, no router enqueues their jobs here. is_closed: all unfinished jobs are in weir.departed. Errors: 22023, 55000 (it does not own all of them, or others of them move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._holders_of_slots() RETURNS integer
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT count(*)::integer FROM pg_locks l
+  WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+COMMENT ON FUNCTION weir._holders_of_slots IS
+  'How many open transactions, prepared ones included, have asked whether this database owns a slot (see _hold_slot). Once it has returned 0 after a change was committed, all that follow have seen it. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._is_in_slots(lane bigint, low integer, high integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT _is_in_slots.lane & 549755813880 <> 0 AND (_is_in_slots.lane & 549755813880) >> 25 BETWEEN _is_in_slots.low AND _is_in_slots.high
+$$;
+COMMENT ON FUNCTION weir._is_in_slots IS 'Whether a lane is that of a key in a range of slots. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._depart(move uuid, after text DEFAULT NULL, max_rows integer DEFAULT 500, OUT departed integer, OUT running integer, OUT next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  max_lanes CONSTANT integer := 300;
+  last_id   CONSTANT bigint  := 9223372036854775807;
+  s         weir.slot;
+  v         record;
+  ids       bigint[] := '{}';
+  lanes     bigint[] := '{}';
+  gone      bigint[] := '{}';  -- the lanes of those that have departed
+  this      bigint;
+  begins    bigint := coalesce(split_part(after, ' ', 1)::bigint, 0);  -- the lane to go on with
+  after_xid xid8   := coalesce(split_part(after, ' ', 2)::xid8, '0');
+  after_id  bigint := coalesce(split_part(after, ' ', 3)::bigint, 0);
+  left_     integer := max_lanes;
+  q         record;
+  w         record;
+  late      xid8[];
+  page      bigint[];
+  c         weir.promotion;
+  look      weir.job_info;
+  j         weir.job;
+  l         weir.later;
+BEGIN
+  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+    RAISE EXCEPTION 'weir: a move of slots needs a transaction of its own, and this one has written' USING ERRCODE = 'WR004', HINT = 'Call it in autocommit.';
+  END IF;
+  PERFORM weir._check_cluster();
+  departed := 0;
+  running := 0;
+  -- Steps before lanes, and these in their order, as claims and rebasing do. The lock of slots keeps the move from being closed meanwhile.
+  PERFORM pg_advisory_xact_lock(1464158566, 0), pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158547, 2);
+  LOCK TABLE weir.cancellation_where IN SHARE MODE;  -- as in move_where
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _depart.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state IS DISTINCT FROM 'leaving' THEN
+    RETURN;
+  END IF;
+  -- First those that run: what is put back after this is found by a later call.
+  SELECT count(*) INTO running
+  FROM weir._in_hand(weir._holders(), last_id, 1000000) h
+  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids);
+  v := weir._in_progress();
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+
+  -- Those that wait, lane by lane.
+  <<queues>>
+  FOR q IN SELECT k.id::bigint AS id, k.name FROM weir.queue k WHERE k.name IN (SELECT m.queue FROM weir.with_keys m) AND k.id >= (begins >> 39)::integer ORDER BY k.id LOOP
+    late := weir._late_of(q.name);
+    LOOP
+      page := ARRAY(SELECT k FROM weir._key_lanes(q.id::integer, greatest(begins - 1, (q.id << 39) + (s.low::bigint << 25) - 1), NULL, 100) k
+                    WHERE k < (q.id << 39) + ((s.high + 1)::bigint << 25) ORDER BY k);
+      EXIT WHEN page = '{}';
+      FOREACH this IN ARRAY page LOOP
+        IF left_ = 0 OR cardinality(ids) >= max_rows THEN
+          next := concat_ws(' ', this, '0', 0);
+          EXIT queues;
+        END IF;
+        left_ := left_ - 1;
+        FOR w IN SELECT k.xid, k.id FROM weir._waiting(this, v.running, v.top, CASE WHEN this = begins THEN after_xid ELSE '0' END, CASE WHEN this = begins THEN after_id ELSE 0 END, max_rows - cardinality(ids), late => late) k ORDER BY k.xid, k.id LOOP
+          ids := ids || w.id;
+          IF cardinality(ids) >= max_rows THEN
+            next := concat_ws(' ', this, w.xid, w.id);
+            EXIT queues;
+          END IF;
+        END LOOP;
+      END LOOP;
+      begins := page[cardinality(page)] + 1;
+    END LOOP;
+  END LOOP;
+  -- And those that are scheduled, which leave nothing behind that would be looked at again.
+  IF next IS NULL THEN
+    ids := ids || ARRAY(
+      SELECT n.id FROM weir.queue k CROSS JOIN LATERAL (
+        SELECT n.id FROM weir.later n
+        WHERE n.lane >= (k.id::bigint << 39) + greatest(s.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((s.high + 1)::bigint << 25) AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid)
+          AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+        ORDER BY n.lane, n.run_at, n.id LIMIT max_rows) n
+      LIMIT max_rows);
+  END IF;
+  IF ids = '{}' THEN
+    RETURN;
+  END IF;
+  lanes := weir._lanes_of(ids);
+  PERFORM weir._lock_lanes(lanes);
+
+  FOREACH this IN ARRAY ids LOOP
+    SELECT k.* INTO look FROM weir._read_job(this, 1) k;
+    CONTINUE WHEN look.id IS NULL OR look.flow IS NOT NULL OR look.state NOT IN ('available', 'scheduled');
+    IF look.state = 'available' THEN
+      SELECT k.* INTO j FROM weir.job k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      CONTINUE WHEN j.lane <> ALL (lanes) OR NOT weir._is_in_slots(j.lane, s.low, s.high);  -- logged again in another lane since
+      DELETE FROM weir.job k WHERE k.id = this AND k.attempt = j.attempt AND k.put_off = j.put_off AND k.segment = j.segment;
+      IF j.leads THEN
+        UPDATE weir.job k SET leads = true WHERE (k.id, k.attempt, k.put_off, k.segment) IN (
+          SELECT n.id, n.attempt, n.put_off, n.segment FROM (SELECT n.* FROM weir.job n WHERE n.lane = j.lane AND n.xid = j.xid ORDER BY n.lane, n.xid, n.id LIMIT 1) n WHERE NOT n.leads);
+      END IF;
+      PERFORM weir._note_departed(move, look.queue, this, j.lane, j.xid, NULL, j.enqueued_at, j.ready_at, j.attempt, j.max_attempts, j.put_off, j.kind, j.args, j.meta, j.errors, j.unique_key, j.unique_no, j.unique_until, j.key);
+      gone := gone || j.lane;
+    ELSE
+      SELECT k.* INTO l FROM weir.later k WHERE k.id = this ORDER BY k.attempt DESC, k.put_off DESC LIMIT 1;
+      CONTINUE WHEN NOT weir._is_in_slots(l.lane, s.low, s.high);
+      DELETE FROM weir.later k WHERE k.id = this AND k.attempt = l.attempt AND k.put_off = l.put_off AND k.segment = l.segment;
+      PERFORM weir._note_departed(move, look.queue, this, l.lane, l.xid, l.run_at, l.enqueued_at, NULL, l.attempt, l.max_attempts, l.put_off, l.kind, l.args, l.meta, l.errors, l.unique_key, l.unique_no, l.unique_until, l.key);
+      gone := gone || l.lane;
+    END IF;
+    departed := departed + 1;
+  END LOOP;
+  -- In order, the next job of a key may have waited for one of these.
+  PERFORM weir._free_slots(array_agg(m.gate), array_agg(0), array_agg(k.lane))
+  FROM unnest(gone) k(lane) JOIN weir.queue n ON n.id = (k.lane >> 39)::integer JOIN weir.queue_limit m ON m.name = n.name
+  WHERE m.in_order;
+END
+$$;
+COMMENT ON FUNCTION weir._depart IS
+  'One step of taking the unfinished jobs of slots that leave out of the log, from a place on: of those that wait, at most max_rows; and, at the end, of those that are scheduled. Members of flows stay. Returns how many have departed, how many of the slots'' jobs run, and the next place (NULL: this was the last). A run from the beginning to the end that finds none, neither waiting nor running, has found all. Errors: 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004. Locks, to the end of the call: advisory: slots, promotion and the lanes (exclusive), claims (shared); SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._note_departed(move uuid, queue text, id bigint, lane bigint, xid xid8, run_at timestamptz, enqueued_at timestamptz, ready_at timestamptz, attempt integer, max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb,
+                                               unique_key uuid, unique_no bigint, unique_until timestamptz, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  is_back  boolean := lane & 4 <> 0;
+  in_order boolean := EXISTS (SELECT FROM weir.queue_limit m WHERE m.name = queue AND m.in_order);
+BEGIN
+  INSERT INTO weir.departed (move, lane, front, xid, id, job)
+  VALUES (move, lane & ~4::bigint, CASE WHEN is_back THEN 0 ELSE 1 END, xid::text::bigint, id, jsonb_build_object(
+    'queue', queue, 'priority', (lane & 3) + 1, 'is_back', is_back,
+    -- In order, one that is to be tried again is tried at once: what follows it must not start before it.
+    'run_at', CASE WHEN NOT (is_back AND in_order) THEN run_at END,
+    'enqueued_at', enqueued_at, 'ready_at', coalesce(ready_at, CASE WHEN is_back AND in_order THEN least(run_at, clock_timestamp()) END),
+    'attempt', attempt, 'max_attempts', max_attempts, 'put_off', put_off, 'kind', kind, 'args', args, 'meta', meta, 'errors', errors,
+    'unique_key', unique_key, 'is_unique', unique_no IS NOT NULL, 'replaces', coalesce(unique_no & 1, 0), 'unique_until', unique_until, 'key', key, 'checkpoint', CASE WHEN attempt > 1 OR put_off > 0 THEN weir.checkpoint(id) END));
+END
+$$;
+COMMENT ON FUNCTION weir._note_departed IS 'Keeps a job that has left the log, for the database to which it moves.';
+
+CREATE OR REPLACE FUNCTION weir._close_slots(move uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.slot;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state = 'leaving' THEN
+    PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._close_slots IS 'Ends the departure of jobs: from now on, no more follow. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._departing(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE (place text, job text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
+  size bigint := 0;
+BEGIN
+  FOR place, job IN
+    SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
+    WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
+    ORDER BY d.move, d.lane, d.front, d.xid, d.id LIMIT max_rows
+  LOOP
+    RETURN NEXT;
+    size := size + octet_length(job);
+    EXIT WHEN size >= max_bytes;
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION weir._departing IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._taken_upto(move uuid) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '')
+$$;
+COMMENT ON FUNCTION weir._taken_upto IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: none. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._note_taken(move uuid, upto text) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  INSERT INTO weir.taken_in (move, no, upto, at)
+  SELECT _note_taken.move, coalesce(max(a.no), 0) + 1, _note_taken.upto, clock_timestamp() FROM weir.taken_in a WHERE a.move = _note_taken.move;
+  DELETE FROM weir.taken_in a WHERE a.move = _note_taken.move AND a.no < (SELECT max(n.no) FROM weir.taken_in n WHERE n.move = _note_taken.move);
+$$;
+COMMENT ON FUNCTION weir._note_taken IS 'Notes how far a move has come here. The caller holds the lock of slots.';
+
+CREATE OR REPLACE FUNCTION weir._take_in(move uuid, after text, upto text, jobs jsonb) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  was      text;
+  this_xid xid8;
+  ids      bigint[];
+  names    text[];
+  queues   integer[];
+  report   smallint;
+BEGIN
+  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM weir._check_cluster();
+  PERFORM pg_advisory_xact_lock(1464158566, 0);
+  was := weir._taken_upto(_take_in.move);
+  IF was <> after THEN
+    RETURN was;  -- somebody else was faster
+  END IF;
+  names := ARRAY(SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k ORDER BY 1);
+  queues := ARRAY(SELECT weir._queue_id(u.name) FROM unnest(names) WITH ORDINALITY u(name, nr) ORDER BY u.nr);
+  PERFORM weir._mark_keys(u.name) FROM unnest(names) u(name);
+  INSERT INTO weir.keyed (queue) SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k
+  WHERE (k.value ->> 'is_unique')::boolean AND NOT EXISTS (SELECT FROM weir.keyed y WHERE y.queue = k.value ->> 'queue');
+  this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
+  ids := ARRAY(SELECT nextval('weir.job_id') FROM generate_series(1, jsonb_array_length(jobs)));
+  -- Those that were put back come first, and are in one lane with those behind them: whatever their order was, it is kept.
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.enqueued_at, x.ready_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + x.priority - 1, x.attempt, x.max_attempts, x.put_off, pg_sequence_last_value('weir.active_job'),
+         x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, enqueued_at timestamptz, ready_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NULL ORDER BY k.nr;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.run_at, x.enqueued_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + CASE WHEN x.is_back THEN 4 ELSE 0 END + x.priority - 1, x.attempt, x.max_attempts, x.put_off,
+         pg_sequence_last_value('weir.active_later'), x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, is_back boolean, enqueued_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NOT NULL ORDER BY k.nr;
+  IF EXISTS (SELECT FROM jsonb_array_elements(jobs) k WHERE coalesce(k.value -> 'checkpoint', 'null') <> 'null') THEN
+    report := weir._hold_report_segment();
+    INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, checkpoint)
+    SELECT ids[k.nr], 0, nextval('weir.report_no'), report, clock_timestamp(), (k.job ->> 'attempt')::integer, k.job -> 'checkpoint'
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) WHERE coalesce(k.job -> 'checkpoint', 'null') <> 'null';
+  END IF;
+  PERFORM weir._note_taken(_take_in.move, _take_in.upto);
+  RETURN upto;
+END
+$$;
+COMMENT ON FUNCTION weir._take_in IS
+  'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._clear_departed(move uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  s weir.slot;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _clear_departed.move ORDER BY k.no DESC LIMIT 1;
+  IF s.state = 'copying' THEN
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer);
+    DELETE FROM weir.departed d WHERE d.move = _clear_departed.move;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._clear_departed IS 'Ends a move, once the other database owns the slots: forgets the jobs that have arrived there. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
