@@ -23,8 +23,8 @@ const (
 	pollsOfAll   = 10 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
 	pollAtLeast  = time.Second
-	idleTimes    = 30              // so many times longer are the pauses between chores than those of a worker alone
-	lookAnyway   = 5 * time.Minute // as a safety net; it doubles each time that nothing was missed
+	idleTimes    = 30               // so many times longer are the pauses between chores than those of a worker alone
+	lookAnyway   = 20 * time.Minute // as a safety net; it doubles each time that nothing was missed: a look costs as much as a hundred polls
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
 	startsFor    = 5 * time.Second  // a worker counts among those that start, unless it has started before
