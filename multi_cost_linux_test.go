@@ -18,7 +18,7 @@ import (
 // TestAHundredIdleDatabasesCostLittle: one connection each, and in all a small part of a core, of the server and of this process.
 func TestAHundredIdleDatabasesCostLittle(t *testing.T) {
 	pgtest.Alone(t, "it counts what the whole process takes of a core")
-	const databases, measured = 100, 30 * time.Second
+	const databases, measured = 100, 24 * time.Second
 	server := pgtest.Server(t, map[string]string{"max_connections": "500"})
 	admin := pgtest.Pool(t, server.URL("postgres"))
 	exec := func(sql string) {

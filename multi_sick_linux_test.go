@@ -61,7 +61,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 // of the others wait for their start, in one run, while it is well and while it is sick, by turns.
 func TestASickDatabaseDoesNotSlowTheOthers(t *testing.T) {
 	pgtest.Alone(t, "it compares how long jobs wait")
-	const healthy, each, rounds = 3, 4 * time.Second, 3
+	const healthy, each, rounds = 3, 4 * time.Second, 2
 	sick := pgtest.Installed(t, nil)
 	home := pgtest.Server(t, nil)
 	admin := pgtest.Pool(t, home.URL("postgres"))
