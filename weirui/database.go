@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-pg/weir"
@@ -28,6 +29,7 @@ type database struct {
 	reads  slots
 	acts   slots
 	tails  tails
+	sum    atomic.Pointer[databaseSum] // the last one
 
 	mu   sync.Mutex
 	kept map[string]*kept

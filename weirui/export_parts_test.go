@@ -4,7 +4,7 @@ import "github.com/weir-pg/weir"
 
 // Tails returns how many tails of the first database are open, and how many hubs read its messages.
 func (u *UI) Tails() (open, hubs int) {
-	t := &u.databases[0].tails
+	t := &u.list()[0].tails
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open, t.hubs

@@ -36,7 +36,10 @@ func (l layout) Root() string { return l.visit.root }
 
 // Base is the way from the page to where the UI is served.
 func (l layout) Base() string {
-	if len(l.visit.ui.databases) > 1 {
+	if l.visit.ui.several && l.visit.db == nil {
+		return strings.Repeat("../", max(strings.Count(l.visit.URL.EscapedPath(), "/")-1, 0))
+	}
+	if l.visit.ui.several {
 		return l.visit.root + "../../"
 	}
 	return l.visit.root
@@ -50,14 +53,23 @@ func (l layout) Here() string {
 	return l.visit.here()
 }
 
-// Databases are the names of all databases, if there are several.
-func (l layout) Databases() []string {
-	if len(l.visit.ui.databases) < 2 {
+// Several reports whether there may be several databases.
+func (l layout) Several() bool { return l.visit.ui.several }
+
+// Databases are the names of the databases that all pages have links to, if there may be several: all, or if they are many, the one that is shown.
+func (l layout) Databases() (names []string) {
+	if !l.visit.ui.several {
 		return nil
 	}
-	names := make([]string, len(l.visit.ui.databases))
-	for i, d := range l.visit.ui.databases {
-		names[i] = d.Name
+	all := l.visit.ui.list()
+	if len(all) > linkedAtMost {
+		if l.visit.db == nil {
+			return nil
+		}
+		return []string{l.visit.db.Name}
+	}
+	for _, d := range all {
+		names = append(names, d.Name)
 	}
 	return names
 }
@@ -84,6 +96,9 @@ func (l layout) Administers() bool { return l.visit.user.Role >= Admin }
 
 // Sections are the links that all pages have.
 func (l layout) Sections() []section {
+	if l.visit.ui.several && l.visit.db == nil {
+		return nil
+	}
 	all := []section{{"", "Overview"}, {"failures", "Failures"}, {"jobs", "Jobs"}, {"queues", "Queues"}, {"schedules", "Schedules"}, {"flows", "Flows"}, {"workers", "Workers"}, {"channels", "Channels"}, {"storage", "Storage"}}
 	if l.visit.db != nil && l.visit.db.Doctor != nil {
 		all = append(all, section{"doctor", "Doctor"})

@@ -12,6 +12,7 @@ type endpoint struct {
 	role         Role
 	page         func(*visit) (*view, error)             // for GET
 	action       func(*visit) (said string, err error)   // for POST; it returns what was done, in a sentence
+	all          bool                                    // of all databases together, in no one's
 	ask          ask                                     // for an action; nil: it does not ask
 	stream       func(*visit, http.ResponseWriter) error // for GET, instead of a page; an error: nothing has been sent
 }
@@ -50,12 +51,11 @@ func (u *UI) routes() {
 	u.mux.Handle("GET /static/", staticFiles())
 	prefix := "/"
 	below := func(w http.ResponseWriter, r *http.Request) { redirect(w, lastPart(r.URL.EscapedPath())+"/") } // relative, unlike those of the mux
-	if len(u.databases) > 1 {
+	if u.several {
 		prefix += databasePath
 		u.mux.HandleFunc("GET "+strings.TrimSuffix(prefix, "/"), below)
-		u.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-			redirect(w, "db/"+u.databases[0].Name+"/")
-		})
+		all := endpoint{role: Viewer, page: showDatabases, all: true}
+		u.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, all) })
 	}
 	for _, e := range u.endpoints() {
 		if e.ask != nil {

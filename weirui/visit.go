@@ -51,9 +51,9 @@ func withUser(ctx context.Context, u User) context.Context {
 // serve answers a request that has been authenticated.
 func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 	user, _ := r.Context().Value(userKey{}).(User)
-	v := &visit{Request: r, ui: u, user: user, root: rootOf(r.URL.EscapedPath(), len(u.databases) > 1)}
-	for _, d := range u.databases {
-		if len(u.databases) == 1 || d.Name == r.PathValue("database") {
+	v := &visit{Request: r, ui: u, user: user, root: rootOf(r.URL.EscapedPath(), u.several)}
+	for _, d := range u.list() {
+		if !u.several || d.Name == r.PathValue("database") {
 			v.db = d
 		}
 	}
@@ -71,8 +71,14 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 	case user.Role < e.role:
 		hint := "Ask whoever operates this server for the role " + e.role.String() + "."
 		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
+	case e.all:
+		view, err := e.page(v)
+		if err != nil {
+			view = v.failed(err)
+		}
+		v.show(w, view)
 	case v.db == nil && r.PathValue("database") == "":
-		v.show(w, v.failed(&problem{http.StatusNotFound, "There is no such page.", fmt.Sprintf("This UI shows several databases: their pages are below db/%s/ and so on.", u.databases[0].Name)}))
+		v.show(w, v.failed(&problem{http.StatusNotFound, "There is no such page.", "This UI shows several databases: their pages are below db/NAME/."}))
 	case v.db == nil:
 		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
 	case e.stream != nil:
@@ -167,7 +173,7 @@ func isStep(part string) bool {
 // here is the page's own address, below the database, for forms to come back to.
 func (v *visit) here() string {
 	path := strings.TrimPrefix(v.URL.EscapedPath(), "/")
-	if len(v.ui.databases) > 1 {
+	if v.ui.several {
 		path = strings.TrimPrefix(path, "db/"+v.db.Name+"/")
 	}
 	if v.URL.RawQuery != "" {

@@ -38,6 +38,7 @@ type uiFlags struct {
 	UIListen   string   `name:"ui-listen" placeholder:"ADDR" help:"Address of the web UI's own. Default: /ui/ of --listen-http."`
 	UIReadOnly bool     `name:"ui-read-only" help:"Let nobody change anything in the web UI."`
 	UIRedact   []string `name:"ui-redact" placeholder:"FIELD" help:"Name of fields whose values the web UI does not show, in addition to password, token and others. May be repeated."`
+	UIList     string   `name:"ui-list" type:"existingfile" placeholder:"FILE" help:"Show the databases of a list as well, a connection string in each line. It is read again every 15 seconds: databases come and go."`
 	UIDatabase []string `name:"ui-database" sep:"none" placeholder:"NAME=URL" help:"Further database to show in the web UI, or, with the name of --database's, how the web UI connects to that. May be repeated."`
 }
 
@@ -75,6 +76,9 @@ func (f uiFlags) config(ctx context.Context, database string, client func(*http.
 			return nil, usagef("--ui-database %s: %s", name, misread(err))
 		}
 		c.Others[name] = url
+	}
+	if f.UIList != "" {
+		c.List = func() ([]string, error) { return readList(nil, f.UIList) }
 	}
 	roles, err := f.roles()
 	if err != nil {
@@ -120,8 +124,10 @@ func (f uiFlags) check() error {
 	proxy, issuer := f.UIProxyHeader != "", f.UIOIDCIssuer != ""
 	_, isRole := weirui.ParseRole(f.UIOpen)
 	switch {
-	case f.kind() == "" && (f.UIListen != "" || f.UIReadOnly || len(f.UIRedact) > 0 || len(f.UIDatabase) > 0):
-		return usagef("--ui-listen, --ui-read-only, --ui-redact and --ui-database require a flag that says who may use the web UI: --ui-users, --ui-proxy-header, --ui-oidc-issuer or --ui-open")
+	case f.kind() == "" && (f.UIListen != "" || f.UIReadOnly || len(f.UIRedact) > 0 || len(f.UIDatabase) > 0 || f.UIList != ""):
+		return usagef("--ui-listen, --ui-read-only, --ui-redact, --ui-database and --ui-list require a flag that says who may use the web UI: --ui-users, --ui-proxy-header, --ui-oidc-issuer or --ui-open")
+	case f.UIList == "-":
+		return usagef("--ui-list - can be read only once, and the list is read again and again: write it to a file")
 	case !proxy && (len(f.UIProxyFrom) > 0 || f.UIProxyGroupHeader != ""):
 		return usagef("--ui-proxy-from and --ui-proxy-group-header require --ui-proxy-header")
 	case !issuer && (f.UIOIDCClient != "" || f.UIOIDCSecretFile != "" || f.UIOIDCRoleClaim != "" || f.UIURL != ""):

@@ -222,6 +222,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if s.examiner != nil {
 		s.inner.Go(func() { s.examiner.run(inner, s) })
 	}
+	if s.config.UI != nil && s.config.UI.Run != nil {
+		s.inner.Go(func() { s.config.UI.Run(inner) })
+	}
 	s.serve(inner)
 	return s, nil
 }

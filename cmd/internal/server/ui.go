@@ -18,6 +18,7 @@ type UI struct {
 	Listen  string // an address of its own; "": below /ui/ of ListenHTTP
 	Open    bool   // it lets everybody in, so it may be served on loopback addresses only
 	Handler func(context.Context, *Server) (http.Handler, error)
+	Run     func(context.Context) // runs while the server does, beside the handler; nil: nothing
 }
 
 // listenUI opens the listener of the UI, if it has one of its own, and checks who could reach an open one.

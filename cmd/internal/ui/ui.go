@@ -34,6 +34,10 @@ type Config struct {
 	// how the UI connects to that.
 	Database string
 	Others   map[string]string
+
+	// List returns the connection strings of still more databases, which come and go: it is called every ListEvery, by default 15 seconds. nil: there are none.
+	List      func() ([]string, error)
+	ListEvery time.Duration
 }
 
 const (
@@ -50,7 +54,8 @@ func New(c Config) (*server.UI, error) {
 	if c.Open != weirui.Nobody {
 		c.Access = weirui.Open(c.Open)
 	}
-	return &server.UI{Listen: c.Listen, Open: c.Open != weirui.Nobody, Handler: func(ctx context.Context, s *server.Server) (http.Handler, error) {
+	var follow *follower // set by the handler, before it runs
+	result := &server.UI{Listen: c.Listen, Open: c.Open != weirui.Nobody, Handler: func(ctx context.Context, s *server.Server) (http.Handler, error) {
 		first := weirui.Database{Name: main, Hub: hub{s}}
 		if s.Examines() {
 			first.Doctor = doctor{s}
@@ -83,8 +88,17 @@ func New(c Config) (*server.UI, error) {
 		if err := all(looked); err != nil {
 			return nil, err
 		}
-		return weirui.New(config)
-	}}, nil
+		config.Several = c.List != nil
+		u, err := weirui.New(config)
+		if c.List != nil && err == nil {
+			follow = newFollower(u, c, config.Databases)
+		}
+		return u, err
+	}}
+	if c.List != nil {
+		result.Run = func(ctx context.Context) { follow.run(ctx) }
+	}
+	return result, nil
 }
 
 // all joins errors so that each can be told from the others where they are shown in one line.

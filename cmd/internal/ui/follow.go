@@ -1,0 +1,194 @@
+package ui
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/weirui"
+)
+
+const (
+	listEvery    = 15 * time.Second
+	lookAtOnce   = 16 // databases that are asked who they are at the same time
+	longestNames = 63
+)
+
+// follower shows the databases of a list, which come and go. Its goroutine is run's; only that uses its fields.
+type follower struct {
+	ui    *weirui.UI
+	list  func() ([]string, error)
+	every time.Duration
+	log   *slog.Logger
+	fixed []weirui.Database // that are shown whatever the list says
+	added map[string]*followed
+	bad   map[string]bool // connection strings that can't be used, as far as that was said
+}
+
+// followed is a database of the list.
+type followed struct {
+	shown weirui.Database
+	id    string // of the database on its running server; "": it was not reached yet
+	store *store.Store
+}
+
+func newFollower(u *weirui.UI, c Config, fixed []weirui.Database) *follower {
+	every := c.ListEvery
+	if every == 0 {
+		every = listEvery
+	}
+	return &follower{ui: u, list: c.List, every: every, log: c.Logger, fixed: fixed, added: map[string]*followed{}, bad: map[string]bool{}}
+}
+
+// run follows the list until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	defer func() {
+		for _, d := range f.added {
+			d.shown.Pool.Close()
+		}
+	}()
+	var closing sync.WaitGroup
+	defer closing.Wait()
+	known := map[string]bool{}
+	for _, d := range f.fixed { // for as long as the process runs
+		if id, err := identify(ctx, store.New(d.Pool, 0)); err == nil {
+			known[id] = true
+		}
+	}
+	for {
+		urls, err := f.list()
+		if err != nil {
+			f.log.Error("weir: the list of databases for the web UI can't be read, and they stay as they were", "error", err)
+		} else {
+			gone := f.refresh(ctx, urls)
+			f.show(urls, known)
+			for _, d := range gone {
+				closing.Go(func() { d.shown.Pool.Close() }) // waits for requests that still use it
+			}
+		}
+		if !sleep.For(ctx, f.every) {
+			return
+		}
+	}
+}
+
+// refresh opens what is new in the list, returns what is gone, and asks those that were not reached yet who they are.
+func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed) {
+	wanted := make(map[string]bool, len(urls))
+	for _, url := range urls {
+		wanted[url] = true
+	}
+	for url, d := range f.added {
+		if !wanted[url] {
+			gone = append(gone, d)
+			delete(f.added, url)
+		}
+	}
+	maps.DeleteFunc(f.bad, func(url string, _ bool) bool { return !wanted[url] })
+	for _, url := range urls {
+		if f.added[url] != nil || f.bad[url] {
+			continue
+		}
+		d, err := open(ctx, url)
+		if err != nil {
+			f.bad[url] = true
+			f.log.Error("weir: a database of the web UI's list can't be used", "error", err)
+			continue
+		}
+		f.added[url] = d
+	}
+	turns := make(chan struct{}, lookAtOnce)
+	var looks sync.WaitGroup
+	for _, d := range f.added {
+		if d.id != "" {
+			continue
+		}
+		turns <- struct{}{}
+		looks.Go(func() {
+			defer func() { <-turns }()
+			if id, err := identify(ctx, d.store); err == nil {
+				d.id = id
+			}
+		})
+	}
+	looks.Wait()
+	return gone
+}
+
+// show shows each database once, in the order of the list: one that has two names there, or is shown anyway, has one page.
+func (f *follower) show(urls []string, known map[string]bool) {
+	all := slices.Clone(f.fixed)
+	names, ids := map[string]bool{}, map[string]bool{}
+	for _, d := range all {
+		names[d.Name] = true
+	}
+	for _, url := range urls {
+		d := f.added[url]
+		if d == nil || names[d.shown.Name] || d.id != "" && (known[d.id] || ids[d.id]) {
+			continue
+		}
+		names[d.shown.Name], ids[d.id] = true, true
+		all = append(all, d.shown)
+	}
+	if err := f.ui.SetDatabases(all); err != nil {
+		f.log.Error("weir: the web UI can't show the databases of its list", "error", err)
+	}
+}
+
+// open opens a pool, which connects when it is first used.
+func open(ctx context.Context, url string) (*followed, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err // without the password
+	}
+	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
+	config.MaxConnIdleTime = time.Minute // there may be many
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "weir ui"
+	}
+	config.AfterConnect = store.Settle
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	name, err := nameOf(url)
+	if err != nil {
+		return nil, err
+	}
+	at := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
+	return &followed{shown: weirui.Database{Name: listedName(name, at), Pool: pool}, store: store.New(pool, 0)}, nil
+}
+
+// listedName is the name of a listed database, which stays the same whatever else is on the list.
+func listedName(database, at string) string {
+	name := database + "." + other.ReplaceAllString(at, "-")
+	if len(name) <= longestNames {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:longestNames-9] + "-" + hex.EncodeToString(sum[:4])
+}
+
+// identify returns which database of which running server it is.
+func identify(ctx context.Context, s *store.Store) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	id, err := s.DatabaseID(ctx)
+	if err != nil {
+		return "", err
+	}
+	since, _, err := s.Server(ctx)
+	return fmt.Sprintf("%s-%d", id, since.UnixMicro()), err
+}

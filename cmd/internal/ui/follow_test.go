@@ -1,0 +1,91 @@
+package ui
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/weirui"
+)
+
+// TestTheUIFollowsAList: databases come and go while it runs, one with two names is shown once, and one that can't be reached is shown as such.
+func TestTheUIFollowsAList(t *testing.T) {
+	t.Parallel()
+	hub, one, two := pgtest.Database(t), pgtest.Database(t), pgtest.Database(t)
+	again := func(url string) string { return strings.Replace(url, "127.0.0.1", "localhost", 1) }
+	var list atomic.Pointer[[]string]
+	set := func(urls ...string) { list.Store(&urls) }
+	set(one, again(one), again(hub), "postgres://ada:secret@127.0.0.1:1/gone", "no connection string")
+	var log pgtest.Log
+	s := start(t, server.Config{Database: hub, Logger: log.Logger()}, Config{Open: weirui.Viewer, List: func() ([]string, error) { return *list.Load(), nil }, ListEvery: 20 * time.Millisecond})
+	called := map[string]string{"gone.127.0.0.1-1": "gone"} // by their names in the UI
+	for what, at := range map[string]string{"hub": hub, "one": one, "two": two} {
+		u, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, err := nameOf(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		called[listedName(name, u.Host)] = what
+		if what == "hub" {
+			called[name] = what
+		}
+	}
+	names := func() string {
+		_, text := ask(t, "GET", s.UIURL(), "Accept", "application/json")
+		var page struct{ Databases []struct{ Name string } }
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		var shown []string
+		for _, d := range page.Databases {
+			if what, known := called[d.Name]; known {
+				shown = append(shown, what)
+			} else {
+				shown = append(shown, d.Name)
+			}
+		}
+		slices.Sort(shown)
+		return strings.Join(shown, " ")
+	}
+	pgtest.Until(t, "the databases of the list are shown once each", func() bool { return names() == "gone hub one" })
+	set(two, one)
+	pgtest.Until(t, "another has come, and one has gone", func() bool { return names() == "hub one two" })
+	set(two)
+	pgtest.Until(t, "a second has gone", func() bool { return names() == "hub two" })
+	name, err := nameOf(hub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, text := ask(t, "GET", s.UIURL()+"db/"+name+"/queues"); answer.StatusCode != http.StatusOK {
+		t.Errorf("the hub's own: %s: %s", answer.Status, text)
+	}
+	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// TestNamesOfListedDatabasesStay: they are made of the database and its address alone, and fit into an address.
+func TestNamesOfListedDatabasesStay(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 63)
+	for _, c := range []struct{ database, at, want string }{
+		{"shop", "10.0.0.5:5432", "shop.10.0.0.5-5432"}, {"shop", "[::1]:5432", "shop.-1-5432"}, {"shop", "/run/pg:5432", "shop.-run-pg-5432"},
+	} {
+		if got := listedName(c.database, c.at); got != c.want {
+			t.Errorf("%s at %s: %q, want %q", c.database, c.at, got, c.want)
+		}
+	}
+	if a, b := listedName(long, "a:1"), listedName(long, "b:1"); a == b || len(a) != 63 || len(b) != 63 {
+		t.Errorf("long names: %q and %q", a, b)
+	}
+}
