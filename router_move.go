@@ -182,13 +182,15 @@ func (m *move) run(ctx context.Context) error {
 // depart takes all unfinished jobs out of the log, once nobody adds any.
 func (m *move) depart(ctx context.Context, name string) error {
 	from := m.from.client.store
+	var holders []string // those that may not know yet that the slots leave, and none that have begun since
 	for wait := moveFirst; ; wait = min(2*wait, moveMost) {
 		var err error
-		if m.done.Producers, err = from.HoldersOfSlots(ctx); err != nil {
+		if holders, err = from.HoldersOfSlots(ctx, holders); err != nil {
 			return err
 		}
+		m.done.Producers = len(holders)
 		m.report(m.done)
-		if m.done.Producers == 0 {
+		if len(holders) == 0 {
 			break
 		}
 		if !sleep.For(ctx, wait) {

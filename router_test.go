@@ -59,6 +59,15 @@ func keyOf(half, nr int) string {
 	}
 }
 
+// keyIn returns a key in one of these slots.
+func keyIn(low, high int) string {
+	for n := 0; ; n++ {
+		if key := fmt.Sprint("key in ", n); weir.SlotOf(key) >= low && weir.SlotOf(key) <= high {
+			return key
+		}
+	}
+}
+
 const firstHalf = weir.Slots/2 - 1 // its last slot
 
 // unfinished returns the jobs of a key that wait or are scheduled, as "N" or "N/attempt".
@@ -203,13 +212,15 @@ func byFirstSlot(t *testing.T, r *weir.Router) func(a, b *weir.Client) int {
 	return func(a, b *weir.Client) int { return place(a) - place(b) }
 }
 
-// TestAMoveWaitsForOpenTransactions: one that has enqueued a job of the slots, and commits later, loses none.
+// TestAMoveWaitsForOpenTransactions: one that has enqueued a job of the slots, and commits later, loses none, also if it is prepared first. Those that begin later, with other
+// slots, are not waited for, of which there may always be some.
 func TestAMoveWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	r, clients := spread(t, 2)
 	slices.SortFunc(clients, byFirstSlot(t, r))
 	from, to := clients[0], clients[1]
-	key := keyOf(0, 1)
+	const last = firstHalf / 2 // of the slots that move
+	key, other := keyIn(0, last), keyIn(last+1, firstHalf)
 	tx, err := from.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -221,14 +232,14 @@ func TestAMoveWaitsForOpenTransactions(t *testing.T) {
 	waits, ended := make(chan struct{}), make(chan error, 1)
 	once := sync.OnceFunc(func() { close(waits) })
 	go func() {
-		ended <- r.Move(t.Context(), 0, firstHalf, to, func(p weir.MoveProgress) {
+		ended <- r.Move(t.Context(), 0, last, to, func(p weir.MoveProgress) {
 			if p.Producers == 1 {
 				once()
 			}
 		})
 	}()
 	pgtest.Receive(t, waits, "the move waits for the transaction")
-	if err := r.Move(t.Context(), 0, firstHalf-1, to, nil); err == nil || !strings.Contains(err.Error(), "moving already") {
+	if err := r.Move(t.Context(), 0, last-1, to, nil); err == nil || !strings.Contains(err.Error(), "moving already") {
 		t.Errorf("a move of some of the same slots: %v", err)
 	}
 	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -239,7 +250,23 @@ func TestAMoveWaitsForOpenTransactions(t *testing.T) {
 	if _, err := from.EnqueueTx(t.Context(), tx, step{key, 1}, &weir.Options{Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
+	later, err := from.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.Rollback(context.WithoutCancel(t.Context()))
+	if err := r.HoldTx(t.Context(), later, other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `PREPARE TRANSACTION 'TestAMoveWaitsForOpenTransactions'`); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the move has not waited for a prepared transaction: %v", err)
+	case <-time.After(100 * time.Millisecond): // it looks all the time
+	}
+	if _, err := from.Pool().Exec(t.Context(), `COMMIT PREPARED 'TestAMoveWaitsForOpenTransactions'`); err != nil {
 		t.Fatal(err)
 	}
 	if err := pgtest.Receive(t, ended, "the move ends"); err != nil {

@@ -4985,11 +4985,14 @@ AS $$
   SELECT ARRAY(SELECT w.id FROM weir.worker w WHERE NOT w.fenced
                AND NOT EXISTS (SELECT FROM weir.settled s WHERE s.worker = w.id AND s.no = 9223372036854775807))
 $$;
-CREATE FUNCTION weir._holders_of_slots() RETURNS integer LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._holders_of_slots(among text[] DEFAULT NULL::text[]) RETURNS text[] LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
-  SELECT count(*)::integer FROM pg_locks l
-  WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
-    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  SELECT ARRAY(
+    SELECT l.virtualtransaction FROM pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      -- One that is prepared meanwhile has another name.
+      AND (_holders_of_slots.among IS NULL OR l.virtualtransaction = ANY (_holders_of_slots.among) OR l.virtualtransaction LIKE '-%'))
 $$;
 CREATE FUNCTION weir._holds(worker integer) RETURNS TABLE(no bigint, lane bigint, seq bigint, segment smallint, claimed_at timestamp with time zone, ids bigint[]) LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -13144,7 +13147,7 @@ COMMENT ON ROUTINE weir._hold_report_segment() IS 'The segment into which report
 COMMENT ON ROUTINE weir._hold_segments(integer,bigint[],bigint[]) IS 'Prevents a worker''s batches from being carried into other segments, to the end of the transaction. A result is written to the segment of its batch: that segment''s lock, shared, keeps it from being reclaimed. The batches are looked up again under the lock, because they may have been carried before it was held.';
 COMMENT ON ROUTINE weir._hold_slot(integer) IS 'Makes sure that this database owns a slot until the transaction has ended. Returns the slot''s epoch. Errors: WR004 (not in READ COMMITTED), WR009 (it does not own it). Locks: ROW SHARE on weir.slot, for which a move of slots waits, without a lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._holders() IS 'The workers that may hold jobs: all except those that have ended and hold nothing.';
-COMMENT ON ROUTINE weir._holders_of_slots() IS 'How many open transactions, prepared ones included, have asked whether this database owns a slot (see _hold_slot). Once it has returned 0 after a change was committed, all that follow have seen it. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._holders_of_slots(text[]) IS 'The open transactions that have asked whether this database owns a slot (see _hold_slot): all, or those of some, and the prepared ones. Once none is left of all those that there were after a change was committed, everybody has seen it, however many have begun since. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._holds(integer) IS 'The attempts that a worker holds: its batches with jobs that have no result, and these jobs. It reads what the worker has claimed since it was last settled.';
 COMMENT ON ROUTINE weir._in_hand(integer[],bigint,integer) IS 'What some workers hold: their batches up to a number that have jobs without a result, and these jobs. It reads, of each worker, the batches that were open when it was last settled, and about most of the newest claimed since, each with all its parts: is_last marks the oldest one read, if there may be older ones.';
 COMMENT ON ROUTINE weir._in_progress() IS 'The transactions in progress, in order, and the first xid from which on no transaction has ended: readers skip their rows. Locks: none. Isolation: any.';
@@ -13537,7 +13540,7 @@ GRANT EXECUTE ON ROUTINE weir._first_tick_after(timestamp with time zone) TO wei
 GRANT EXECUTE ON ROUTINE weir._fold_arrivals() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._fresh_queues(pg_snapshot,bigint,integer,double precision,integer) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._hold_slot(integer) TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._holders_of_slots() TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._holders_of_slots(text[]) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._jobs_after(text,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._keys_now(oid,text[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._leave_slots(integer,integer,text) TO weir_operate;

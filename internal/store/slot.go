@@ -11,7 +11,7 @@ const (
 	sqlSlots          = `SELECT low, high, state, epoch, move, peer FROM weir._slots()`
 	sqlAssignSlots    = `SELECT weir._assign_slots($1, $2)`
 	sqlLeaveSlots     = `SELECT move::text, epoch, is_closed FROM weir._leave_slots($1, $2, $3)`
-	sqlHoldersOfSlots = `SELECT weir._holders_of_slots()`
+	sqlHoldersOfSlots = `SELECT weir._holders_of_slots($1)`
 	sqlDepart         = `SELECT departed, running, coalesce(next, '') FROM weir._depart($1::text::uuid, nullif($2, ''))`
 	sqlCloseSlots     = `SELECT weir._close_slots($1::text::uuid)::text`
 	sqlDeparting      = `SELECT place, job FROM weir._departing($1::text::uuid, $2)`
@@ -73,10 +73,10 @@ func (s *Store) LeaveSlots(ctx context.Context, low, high int, peer string) (mov
 	return move, epoch, closed, err
 }
 
-// HoldersOfSlots returns how many open transactions hold slots.
-func (s *Store) HoldersOfSlots(ctx context.Context) (n int, err error) {
-	err = s.row(ctx, sqlHoldersOfSlots, nil, &n)
-	return n, err
+// HoldersOfSlots returns the open transactions that hold slots, or those of some that are left; nil: all.
+func (s *Store) HoldersOfSlots(ctx context.Context, among []string) (all []string, err error) {
+	err = s.row(ctx, sqlHoldersOfSlots, []any{among}, &all)
+	return all, err
 }
 
 // Depart takes some unfinished jobs of slots that leave out of the log, from a place on. It returns how many of the slots' jobs run, and the next place; "": this was the last.

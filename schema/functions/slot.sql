@@ -4,7 +4,7 @@
 -- owns, and a router that enqueues asks it in the same transaction: whatever a router remembers, no job is logged in a database that does not own its key.
 --
 -- Nothing waits for anybody here. A transaction that asks locks weir.slot in ROW SHARE mode, which only these do and nothing conflicts with, and then looks. Once a row is
--- committed that says that a slot leaves, whoever has not seen it holds that lock, until its transaction ends: so a move waits until nobody does whom it has found in pg_locks.
+-- committed that says that a slot leaves, whoever has not seen it holds that lock, until its transaction ends: so a move waits for those whom it has found in pg_locks.
 
 CREATE OR REPLACE FUNCTION weir._hold_slot(slot integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

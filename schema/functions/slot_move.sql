@@ -50,17 +50,20 @@ $$;
 COMMENT ON FUNCTION weir._leave_slots IS
   'Begins to move slots to another database, or finds the move that has begun. From its commit on, no router enqueues their jobs here. is_closed: all unfinished jobs are in weir.departed. Errors: 22023, 55000 (it does not own all of them, or others of them move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._holders_of_slots() RETURNS integer
+CREATE OR REPLACE FUNCTION weir._holders_of_slots(among text[] DEFAULT NULL) RETURNS text[]
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
-  SELECT count(*)::integer FROM pg_locks l
-  WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
-    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  SELECT ARRAY(
+    SELECT l.virtualtransaction FROM pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = 'weir.slot'::regclass AND l.mode = 'RowShareLock' AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      -- One that is prepared meanwhile has another name.
+      AND (_holders_of_slots.among IS NULL OR l.virtualtransaction = ANY (_holders_of_slots.among) OR l.virtualtransaction LIKE '-%'))
 $$;
 COMMENT ON FUNCTION weir._holders_of_slots IS
-  'How many open transactions, prepared ones included, have asked whether this database owns a slot (see _hold_slot). Once it has returned 0 after a change was committed, all that follow have seen it. Errors: none. Locks: none. Isolation: any.';
+  'The open transactions that have asked whether this database owns a slot (see _hold_slot): all, or those of some, and the prepared ones. Once none is left of all those that there were after a change was committed, everybody has seen it, however many have begun since. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_in_slots(lane bigint, low integer, high integer) RETURNS boolean
 LANGUAGE sql IMMUTABLE
