@@ -93,18 +93,19 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 
 	// These packages import only the standard library and the trees listed here.
 	for path, trees := range map[string][]string{
-		"":                     {pgx, module + "/internal"},
-		"weircrypt":            {module, module + "/internal/sealed"},
-		"weirui":               {pgx, module},
-		"weirtest":             {pgx, module},
-		"weirrelay":            {pgx, module},
-		"weirrelay/kafkarelay": {module, "github.com/twmb/franz-go"},
-		"weirrelay/natsrelay":  {module, "github.com/nats-io"},
-		"weirrelay/redisrelay": {module, "github.com/redis/go-redis"},
-		"schema":               {pgx},
-		"internal/store":       {pgx},
-		"internal/testdb":      {pgx, module + "/schema"},
-		"internal/model":       nil,
+		"":                        {pgx, module + "/internal"},
+		"weircrypt":               {module, module + "/internal/sealed"},
+		"weirui":                  {pgx, module},
+		"weirtest":                {pgx, module},
+		"weirrelay":               {pgx, module},
+		"weirrelay/kafkarelay":    {module, "github.com/twmb/franz-go"},
+		"weirrelay/natsrelay":     {module, "github.com/nats-io"},
+		"weirrelay/redisrelay":    {module, "github.com/redis/go-redis"},
+		"schema":                  {pgx},
+		"internal/store":          {pgx},
+		"internal/testdb":         {pgx, module + "/schema"},
+		"internal/model":          nil,
+		"cmd/internal/simulation": nil,
 	} {
 		for _, imported := range own[path].Imports {
 			if !standard(imported) && !within(imported, trees...) {
@@ -131,6 +132,9 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	for path, p := range own {
 		if slices.Contains(p.Imports, module+"/internal/model") {
 			t.Errorf("%s imports internal/model, which is only for its own tests", path)
+		}
+		if slices.Contains(p.Imports, module+"/cmd/internal/simulation") {
+			t.Errorf("%s imports cmd/internal/simulation, which is only for tests", path)
 		}
 	}
 

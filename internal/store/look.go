@@ -12,7 +12,7 @@ const (
 		worker, cancel_requested, output, error, errors, percent, message, log`
 	sqlJob     = `SELECT ` + jobColumns + ` FROM weir.job_info($1)`
 	sqlJobJSON = `SELECT (SELECT to_jsonb(j)::text FROM weir.job_info($1::bigint) j)`
-	sqlGlances = `SELECT j.id, j.queue, j.state, coalesce(j.worker, 0), j.cancel_requested, CASE WHEN $2 THEN j.error END, CASE WHEN $2 THEN j.output END
+	sqlGlances = `SELECT j.id, j.queue, j.state, j.attempt, coalesce(j.worker, 0), j.cancel_requested, CASE WHEN $2 THEN j.error END, CASE WHEN $2 THEN j.output END
 		FROM unnest($1::bigint[]) i(id) CROSS JOIN LATERAL weir.job_info(i.id) j`
 	sqlEnqueued = `SELECT coalesce(json_agg(j ORDER BY j.id), '[]')::text FROM weir.enqueued($1) j`
 	sqlJobs     = `SELECT jobs::text, coalesce(next, '') FROM weir.jobs_page($1::text[], nullif($2, ''), $3::text[], $4::text::jsonb, nullif($5, ''), $6, nullif($7, ''), nullif($8::bigint, 0),
@@ -62,6 +62,7 @@ type Glance struct {
 	ID        int64
 	Queue     string
 	State     string
+	Attempt   int32
 	Worker    int32 // that has claimed it last; 0: none since it became available
 	Cancelled bool
 	Error     *string // of the last attempt that has ended

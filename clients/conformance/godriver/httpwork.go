@@ -110,6 +110,7 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 		var answer struct {
 			Worker string
 			Lease  float64
+			Waited float64
 			Jobs   []json.RawMessage
 			Cancel []struct{ Token, Reason string }
 			Quiet  bool
@@ -127,7 +128,11 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 		}
 		w.mu.Lock()
 		w.name = answer.Worker
-		if len(held) == 0 { // what is new is leased from now on, what is held from when the hub may have heard of it
+		switch { // what is held is leased from when the hub may have heard of it, what is new from when the call had waited for it
+		case len(held) > 0:
+		case len(answer.Jobs) > 0:
+			sent = sent.Add(seconds(answer.Waited))
+		default:
 			sent = time.Now()
 		}
 		rest := time.Until(sent.Add(seconds(answer.Lease)))
@@ -144,6 +149,9 @@ func (w *remoteWorker) takes(ctx, lasting context.Context) {
 			}
 		}
 		w.mu.Unlock()
+		if rest <= 0 {
+			continue // the answer was late: what is still this worker's is in the next
+		}
 		for _, text := range answer.Jobs {
 			w.take(lasting, text)
 		}

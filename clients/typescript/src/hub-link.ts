@@ -78,11 +78,20 @@ export class HubLink extends AtHub implements Link {
         const asked = within(room, MOST - holds);
         const wait = this.worker === undefined ? 0 : 20; // at first, to be known at once
         const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait }), { signal: call.signal, patience: 40 });
-        const { worker, lease, jobs, cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, answer, call)) as { worker: string; lease: number; jobs?: HubJob[]; cancel?: Cancel[]; quiet?: boolean };
+        const { worker, lease, waited, jobs = [], cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, answer, call)) as {
+          worker: string;
+          lease: number;
+          waited?: number;
+          jobs?: HubJob[];
+          cancel?: Cancel[];
+          quiet?: boolean;
+        };
         this.worker = worker;
         backoff.reset();
-        feed.renewed(holds > 0 ? sentAt : Date.now(), lease); // it waits for jobs for longer than a lease may be, if there is nothing to renew
-        feed.give((jobs ?? []).map(given));
+        // A call that has nothing to renew waits for longer than a lease may be; and when its answer is read says nothing, if this process or the network stood still.
+        const from = holds > 0 ? sentAt : jobs.length > 0 && waited !== undefined ? sentAt + waited * 1000 : Date.now();
+        feed.renewed(from, lease);
+        if (Date.now() < from + lease * 1000) feed.give(jobs.map(given)); // else what is still this worker's is in the next answer
         feed.interrupt(cancel ?? []);
         if (quiet) await sleep(backoff.next());
       } catch (error) {

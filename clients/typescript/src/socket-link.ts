@@ -17,6 +17,7 @@ export class SocketLink extends AtHub implements Link {
   readonly #opened = new Bell();
   readonly #answers = new Map<number, { resolve(answer: Answer): void; reject(error: unknown): void }>();
   #socket: WebSocketLike | undefined; // of an open session
+  #opening: WebSocketLike | undefined; // a connection whose session is not open yet
   #last = 0;
   #over = false;
 
@@ -55,6 +56,7 @@ export class SocketLink extends AtHub implements Link {
     let quiet = 0; // when the hub began to stop
     let opened = false;
     let lease = 30;
+    let askedAt = Date.now();
     const hello = new Bell();
     let refused: WeirError | undefined;
     const { socket, closed } = connect(
@@ -62,7 +64,10 @@ export class SocketLink extends AtHub implements Link {
       new URL("/v1/work/ws", this.hub.url),
       "weir.work.v1",
       token,
-      (socket) => socket.send(JSON.stringify({ type: "open", ...this.opening(feed, Object.entries(slots(feed))) })),
+      (socket) => {
+        askedAt = Date.now();
+        socket.send(JSON.stringify({ type: "open", ...this.opening(feed, Object.entries(slots(feed))) }));
+      },
       (said: Answer) => {
         switch (said.type) {
           case "opened":
@@ -71,7 +76,7 @@ export class SocketLink extends AtHub implements Link {
             opened = true;
             this.#socket = socket;
             backoff.reset();
-            feed.renewed(Date.now(), lease);
+            feed.renewed(askedAt, lease);
             hello.ring();
             this.#opened.ring();
             break;
@@ -109,7 +114,9 @@ export class SocketLink extends AtHub implements Link {
       feed.wake();
       return why;
     });
+    this.#opening = socket;
     await hello.wait(PATIENCE);
+    this.#opening = undefined;
     if (!opened) {
       socket.close();
       if (refused) throw refused;
@@ -179,7 +186,9 @@ export class SocketLink extends AtHub implements Link {
     }
   }
 
+  /** What a session has named is renewed for as long as it is open, also one that is still being opened. */
   lapse(): void {
+    this.#opening?.close();
     this.#socket?.close();
   }
 

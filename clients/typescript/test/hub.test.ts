@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { after, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Context, defineJobs, Final, Interrupted, payload, type Presence, RetryIn, Snooze, Weir, WeirError, type WorkOptions } from "@weir-pg/client";
 import WebSocket from "ws";
 import { hubUrl, pool as makePool, tokenFor, tokenHubUrl, until } from "./server.js";
@@ -249,4 +252,37 @@ function resolvers() {
 test("a hub that can't be reached is named, with the reason", async () => {
   const weir = new Weir({ hub: "http://127.0.0.1:9", token: "x" });
   await assert.rejects(weir.publish("a", "b"), (error) => error instanceof WeirError && error.code === "unavailable" && /http:\/\/127\.0\.0\.1:9\/v1\/publish: .+/.test(error.message) && !/fetch failed/.test(error.message));
+});
+
+test("a job whose lease is over when its answer is read is not started from it", async () => {
+  const held: string[][] = []; // by the calls after the one whose answer was late
+  let late = false;
+  const proxy = createServer(async (request, response) => {
+    const parts: Buffer[] = [];
+    for await (const part of request) parts.push(part as Buffer);
+    const body = Buffer.concat(parts).toString();
+    const answer = await fetch(hubUrl() + request.url!, { method: request.method!, ...(body ? { body } : {}) });
+    let text = await answer.text();
+    if (request.url === "/v1/work/take") {
+      const said = JSON.parse(text) as { jobs: unknown[] };
+      if (late) held.push((JSON.parse(body) as { held: string[] }).held);
+      if (!late && said.jobs.length > 0) {
+        late = true;
+        await sleep(1500);
+      }
+      text = JSON.stringify({ ...said, lease: 1 });
+    }
+    response.writeHead(answer.status, { "content-type": "application/json" }).end(text);
+  });
+  await new Promise<void>((listens) => proxy.listen(0, "127.0.0.1", listens));
+  const weir = new Weir({ hub: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, jobs, WebSocket: false });
+  const stop = new AbortController();
+  const done = weir.work({ queues: { late: 1 }, handlers: { job: () => "done" }, signal: stop.signal, onError: (error) => console.error(error) });
+  const { id } = await direct.enqueue("job", {}, { queue: "late" });
+  await ended(id, "completed");
+  stop.abort();
+  await done;
+  proxy.closeAllConnections();
+  proxy.close();
+  assert.deepEqual(held[0], []);
 });

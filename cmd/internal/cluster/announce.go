@@ -47,8 +47,15 @@ func (a *announcer) due(now time.Time) bool {
 	if a.role == Reading {
 		return now.Sub(a.polling) < stuckAfter
 	}
-	return now.Sub(a.beaten) > presentEvery
+	less := crowd(len(a.peers))
+	if a.greets && now.Sub(a.beaten) > beatEvery*less {
+		return true
+	}
+	return now.Sub(a.beaten) > presentEvery*less
 }
+
+// crowd is by how much less often each hub of so many says that it is there: every hub hears every other, so in a large cluster they would be busy with little else.
+func crowd(hubs int) time.Duration { return time.Duration(max(1, hubs/50)) }
 
 // beat sends a heartbeat, after the parts up to its position.
 func (a *announcer) beat() {
@@ -64,8 +71,9 @@ func (a *announcer) beat() {
 func (a *announcer) sendBeat(role Role) {
 	a.mu.Lock()
 	at := a.at
+	a.greets = false
 	a.mu.Unlock()
-	a.beaten = time.Now()
+	a.beaten = a.now()
 	// An error needs no handling: hubs that don't receive the heartbeat act on its absence.
 	_ = a.send(a.subjects.beat, beat{role: role, at: at, name: a.name}.append(newFrame(kindBeat, a.id, 32+len(a.name))))
 }
@@ -108,7 +116,7 @@ func (a *announcer) sendMessages(h *head, messages []*hub.Message) (err error) {
 		a.filled[b] = appendMessage(a.filled[b], m)
 	}
 	room := pieceBytes
-	if limit := int(a.conn.MaxPayload()); limit > 0 {
+	if limit := int(a.largest()); limit > 0 {
 		room = min(room, limit-64)
 	}
 	h.filled.each(func(b byte) {
@@ -133,7 +141,7 @@ func headOf(p *hub.Part) *head {
 
 // send sends a frame to the hubs that are connected now; NATS stores nothing.
 func (c *Cluster) send(subject string, frame []byte) error {
-	if err := c.conn.Publish(subject, frame); err != nil {
+	if err := c.publish(subject, frame); err != nil {
 		return err
 	}
 	c.counters.bytesSent.Add(int64(len(frame)))

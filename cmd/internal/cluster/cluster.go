@@ -2,10 +2,11 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -23,6 +24,11 @@ type Cluster struct {
 	id       ident
 	subjects subjects
 	counters counters
+
+	now     func() time.Time
+	draw    func(time.Duration) time.Duration // a random time that is shorter
+	publish func(subject string, frame []byte) error
+	largest func() int64 // frame that NATS accepts; 0: it is not known
 
 	server        *server.Server // embedded, or nil
 	conn          *nats.Conn
@@ -45,6 +51,7 @@ type Cluster struct {
 	reader    ident
 	announced hub.Position // how far the reader has read, by its newest frame
 	peers     map[ident]peer
+	greets    bool         // a hub was heard for the first time, and is to learn of this one
 	at        hub.Position // the hub's position: the argument of the last call of Next
 	polling   time.Time    // when Next was last called, or the database last answered
 	inbox     inbox
@@ -62,11 +69,11 @@ type peer struct {
 
 const (
 	beatEvery    = 100 * time.Millisecond  // heartbeats of a reader
-	presentEvery = time.Second             // heartbeats of other hubs
+	presentEvery = time.Second             // heartbeats of other hubs, and less often if there are many
 	silence      = 400 * time.Millisecond  // a follower that hears no reader for this long serves itself
 	candidacy    = 200 * time.Millisecond  // a serving hub becomes the reader after a random part of this
 	stuckAfter   = time.Second             // a reader whose database has not answered for this long sends no more heartbeats
-	gone         = 3500 * time.Millisecond // a hub not heard for this long is forgotten
+	gone         = 3500 * time.Millisecond // a hub not heard for this long is forgotten, and later if there are many
 	frameQueue   = 1024
 	outboxQueue  = 256
 	relayQueue   = 4096
@@ -79,12 +86,13 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
+		now: time.Now, draw: rand.N[time.Duration],
 		source: config.Source, log: config.Logger, name: config.Name, subjects: subjectsOf(config.Database),
 		frames: make(chan *nats.Msg, frameQueue), outbox: make(chan *hub.Part, outboxQueue), beats: make(chan struct{}, 1),
 		news: make(chan struct{}, 1), relayed: make(chan hub.Draft, relayQueue), closing: make(chan struct{}),
 		peers: map[ident]peer{}, inbox: newInbox(), candidate: time.Now().Add(silence + candidacy),
 	}
-	_, _ = rand.Read(c.id[:]) // never fails
+	_, _ = crand.Read(c.id[:]) // never fails
 	if err := c.connect(ctx, &config); err != nil {
 		return nil, err
 	}
@@ -131,7 +139,7 @@ func (c *Cluster) Relay(ctx context.Context, d hub.Draft) error {
 	if err := c.send(c.subjects.bucket[bucketOf(d.Channel)], frame); err != nil {
 		if errors.Is(err, nats.ErrMaxPayload) {
 			return fmt.Errorf("pass a message of %d bytes to other hubs: the limit of NATS is %d: publish it through the log, or raise max_payload in NATS",
-				len(d.Payload), c.conn.MaxPayload())
+				len(d.Payload), c.largest())
 		}
 		return fmt.Errorf("pass a message to other hubs: %w", err)
 	}

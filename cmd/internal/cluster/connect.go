@@ -54,6 +54,7 @@ func (c *Cluster) connect(ctx context.Context, config *Config) (err error) {
 		options = append(options, identity...)
 	}
 	if c.conn, err = nats.Connect(config.URL, options...); err == nil {
+		c.publish, c.largest = c.conn.Publish, c.conn.MaxPayload
 		err = c.listen()
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendDraft(newFrame(kindRelay, ident{1}, 64), hub.Draft{Channel: "c"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := &Cluster{log: logger(t), inbox: newInbox(), peers: map[ident]peer{}, news: make(chan struct{}, 1), beats: make(chan struct{}, 1),
-			relayed: make(chan hub.Draft, 1)}
+			relayed: make(chan hub.Draft, 1), now: time.Now, draw: rand.N[time.Duration]}
 		c.interest.wanted = everything()
 		_ = c.takeFrame(b, time.Now())
 		for at := range c.inbox.parts {

@@ -40,18 +40,9 @@ type flight struct {
 // without their buckets. But parts taken before still have to be dispatched: a subscriber that resumes at a position before such a part
 // would assume that it contains all of the subscriber's messages.
 func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
-	var of set
-	for _, f := range filters {
-		of.addFilter(f)
-	}
-	c.mu.Lock()
-	for _, f := range filters {
-		c.interest.count(f, 1)
-	}
-	landing, hubDone := c.flight, c.hubDone
-	c.mu.Unlock()
+	of, landing, hubDone := c.wants(filters)
 	c.subscriptions.want(ctx, c, &of)
-	if landing == nil || landing.covers.contains(&of) {
+	if landing == nil {
 		return nil
 	}
 	var err error
@@ -67,6 +58,22 @@ func (c *Cluster) Want(ctx context.Context, filters []hub.Filter) error {
 	}
 	c.Unwant(filters)
 	return err
+}
+
+// wants counts filters. It returns their buckets, and the parts that have to be dispatched before they can be relied on; nil: there are none.
+func (c *Cluster) wants(filters []hub.Filter) (of set, landing *flight, hubDone <-chan struct{}) {
+	for _, f := range filters {
+		of.addFilter(f)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range filters {
+		c.interest.count(f, 1)
+	}
+	if c.flight != nil && !c.flight.covers.contains(&of) {
+		landing = c.flight
+	}
+	return of, landing, c.hubDone
 }
 
 // Unwant implements hub.Interested. The keeper drops subscriptions that are no longer wanted after a while.

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -18,35 +17,68 @@ const (
 // Next implements hub.Source. Only the hub's Run calls it, one call at a time.
 func (c *Cluster) Next(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.enter(ctx, after)
-	until := time.Now().Add(nextAtMost)
-	var expected time.Time // when a tick after the position was first known to exist
-	for now := time.Now(); now.Before(until); now = time.Now() {
-		if c.serves(now) {
-			return c.poll(ctx, after)
-		}
-		if parts := c.take(after); len(parts) > 0 {
+	t := turns{after: after, until: c.now().Add(nextAtMost)}
+	for {
+		switch do, parts, wait := c.turn(&t); do {
+		case returns:
 			return parts, nil
-		}
-		wait := min(until.Sub(now), silence/4)
-		switch {
-		case !c.expects(after):
-			expected = time.Time{}
-		case expected.IsZero():
-			expected, wait = now, missing
-		case now.Sub(expected) < missing:
-			wait = missing - now.Sub(expected)
-		default:
+		case polls:
+			return c.poll(ctx, after)
+		case fallsBack:
 			parts, err := c.fallBack(ctx, after)
 			if len(parts) > 0 || err != nil {
 				return parts, err
 			}
-			expected, wait = now, missing
-		}
-		if err := c.await(ctx, wait); err != nil {
-			return nil, err
+			t.expected = c.now()
+		case waits:
+			if err := c.await(ctx, wait); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return nil, nil
+}
+
+// turns is the state of a call of Next.
+type turns struct {
+	after    hub.Position
+	until    time.Time
+	expected time.Time // when a tick after the position was first known to exist
+}
+
+// doing is what Next does in a turn.
+type doing uint8
+
+const (
+	returns doing = iota
+	polls
+	fallsBack
+	waits
+)
+
+// turn decides what Next does now: it returns parts, polls the database, reads from it what NATS has not delivered, or waits for news.
+func (c *Cluster) turn(t *turns) (do doing, parts []*hub.Part, wait time.Duration) {
+	now := c.now()
+	if !now.Before(t.until) {
+		return returns, nil, 0
+	}
+	if c.serves(now) {
+		return polls, nil, 0
+	}
+	if parts := c.take(t.after); len(parts) > 0 {
+		return returns, parts, 0
+	}
+	wait = min(t.until.Sub(now), silence/4)
+	switch {
+	case !c.expects(t.after):
+		t.expected = time.Time{}
+	case t.expected.IsZero():
+		t.expected, wait = now, missing
+	case now.Sub(t.expected) < missing:
+		wait = missing - now.Sub(t.expected)
+	default:
+		return fallsBack, nil, 0
+	}
+	return waits, nil, wait
 }
 
 // await waits for news, for at most atMost.
@@ -69,7 +101,7 @@ func (c *Cluster) enter(ctx context.Context, after hub.Position) {
 		close(c.flight.landed)
 		c.flight = nil
 	}
-	c.at, c.hubDone, c.polling = after, ctx.Done(), time.Now()
+	c.at, c.hubDone, c.polling = after, ctx.Done(), c.now()
 	c.inbox.drop(after)
 }
 
@@ -79,7 +111,7 @@ func (c *Cluster) serves(now time.Time) bool {
 	defer c.mu.Unlock()
 	if c.role == Following && now.Sub(c.heard) > silence {
 		c.log.Info("weir: the hub that reads ticks is silent: this one reads for itself", "hub", c.name, "reader", c.peers[c.reader].name)
-		c.serve(now.Add(rand.N(candidacy)))
+		c.serve(now.Add(c.draw(candidacy)))
 	}
 	return c.role != Following
 }
@@ -88,14 +120,20 @@ func (c *Cluster) serves(now time.Time) bool {
 func (c *Cluster) poll(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.polls.Add(1)
 	parts, err := c.source.Next(ctx, after)
+	return c.polled(parts, err)
+}
+
+// polled is called with what the database has answered.
+func (c *Cluster) polled(parts []*hub.Part, err error) ([]*hub.Part, error) {
 	if err != nil && !isHistory(err) {
 		c.resign()
 		return nil, err
 	}
-	c.mayRead(time.Now())
+	now := c.now()
+	c.mayRead(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.polling = time.Now()
+	c.polling = now
 	for _, p := range parts {
 		if c.role == Reading {
 			select {
@@ -119,12 +157,17 @@ func isHistory(err error) bool {
 func (c *Cluster) fallBack(ctx context.Context, after hub.Position) ([]*hub.Part, error) {
 	c.counters.fallbacks.Add(1)
 	parts, err := c.source.Read(ctx, after) // it fails if this hub's history is not the database's
+	c.fellBack(parts)
+	return parts, err
+}
+
+// fellBack is called with what the database has of what NATS has not delivered.
+func (c *Cluster) fellBack(parts []*hub.Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(parts) == 0 {
 		c.announced = hub.Position{} // wait for the next announcement
 	}
-	return parts, err
 }
 
 // expects reports whether a tick after the position is known to exist.

@@ -65,7 +65,7 @@ func (c *Cluster) takeBeat(from ident, rest cursor, now time.Time) error {
 		if len(c.peers) >= maxPeers {
 			return nil
 		}
-		c.beatNow() // so that the new hub learns of this one, too
+		c.greets = true // so that the new hub soon learns of this one, too
 	}
 	c.peers[from] = peer{name: m.name, seen: now}
 	if m.role == Reading {
@@ -130,8 +130,9 @@ func (c *Cluster) takeRelay(rest cursor) error {
 func (c *Cluster) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	long := gone * crowd(len(c.peers))
 	for id, p := range c.peers {
-		if now.Sub(p.seen) > gone {
+		if now.Sub(p.seen) > long {
 			delete(c.peers, id)
 		}
 	}

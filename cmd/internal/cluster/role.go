@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"time"
 
 	"github.com/weir-pg/weir/internal/hub"
@@ -38,7 +37,7 @@ func (c *Cluster) hear(from ident, at hub.Position, now time.Time) {
 // lost records that a hub is not the reader, or no longer. The caller holds mu.
 func (c *Cluster) lost(from ident) {
 	if c.role == Following && c.reader == from {
-		c.serve(time.Now().Add(rand.N(candidacy)))
+		c.serve(c.now().Add(c.draw(candidacy)))
 	}
 }
 
@@ -66,7 +65,7 @@ func (c *Cluster) resign() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.role == Reading {
-		c.serve(time.Now().Add(silence + rand.N(candidacy)))
+		c.serve(c.now().Add(silence + c.draw(candidacy)))
 		c.beatNow()
 	}
 }
@@ -87,11 +86,11 @@ func (c *Cluster) setConnected(connected bool) {
 	if connected {
 		// Give the current reader time to be heard.
 		if c.role != Following {
-			c.serve(time.Now().Add(silence + rand.N(candidacy)))
+			c.serve(c.now().Add(silence + c.draw(candidacy)))
 		}
 		c.beatNow()
 		return
 	}
 	clear(c.peers)
-	c.serve(time.Now().Add(silence))
+	c.serve(c.now().Add(silence))
 }

@@ -20,17 +20,17 @@ type attempt struct {
 	task    *worker.Task
 	token   string
 	queue   *queue
-	place   int64              // in the order of those that wait for a session
-	session *Session           // nil: nobody was free for it yet
-	since   time.Time          // when it was given to the session, or last named by it
-	answers int                // to calls that it was in
-	unnamed bool               // its session does not name it, and was not told it again: an open connection does not renew it
-	point   json.RawMessage    // the checkpoint of earlier attempts
-	reason  string             // why it is to be interrupted; "": it is not
-	ended   chan worker.Result // receives its end, once
-	over    bool               // its end was sent
-	found   bool               // it had ended before, in the database; written before told is called
-	told    []func(settlement) // who wants to know how its end was recorded
+	place   int64               // in the order of those that wait for a session
+	session *Session            // nil: nobody was free for it yet
+	since   time.Time           // when it was given to the session, or last named by it
+	answers int                 // to calls that it was in
+	unnamed bool                // its session does not name it, and was not told it again: an open connection does not renew it
+	point   json.RawMessage     // the checkpoint of earlier attempts
+	reason  string              // why it is to be interrupted; "": it is not
+	ended   func(worker.Result) // is told its end, once, while mu is held
+	over    bool                // its end was sent
+	found   bool                // it had ended before, in the database; written before told is called
+	told    []func(settlement)  // who wants to know how its end was recorded
 }
 
 // settlement is how an attempt has ended in the database.
@@ -46,7 +46,7 @@ func (a *attempt) finish(r worker.Result) bool {
 		return false
 	}
 	a.over = true
-	a.ended <- r // has room for it
+	a.ended(r)
 	return true
 }
 

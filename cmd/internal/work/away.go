@@ -30,7 +30,7 @@ func (l looks) runs(k key) bool {
 
 // look asks the database about attempts of other hubs.
 func (d *Dispatcher) look(ctx context.Context, keys []key) looks {
-	if len(keys) == 0 {
+	if len(keys) == 0 || d.Calls == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
@@ -75,6 +75,11 @@ func (d *Dispatcher) interruptions(keys []key, l looks) (told []Interrupted) {
 	return told
 }
 
+// lostAmong returns which of the attempts do not run any more.
+func (d *Dispatcher) lostAmong(keys []key, l looks) []Interrupted {
+	return slices.DeleteFunc(d.interruptions(keys, l), func(i Interrupted) bool { return i.Reason != Lost })
+}
+
 // hasAway keeps the attempts of other hubs that the session of a standing call has; the caller holds mu.
 func (c *Call) hasAway(keys []key, l looks) {
 	c.away = make(map[key]string, len(keys))
@@ -88,9 +93,7 @@ func (c *Call) hasAway(keys []key, l looks) {
 // Renew tells other hubs that the attempts are alive that they have given to the worker of a standing call. It returns those that are to be interrupted.
 func (c *Call) Renew(ctx context.Context) []Interrupted {
 	d := c.Session.d
-	d.mu.Lock()
-	keys := slices.Collect(maps.Keys(c.away))
-	d.mu.Unlock()
+	keys := c.elsewhere()
 	if len(keys) == 0 {
 		return nil
 	}
@@ -99,6 +102,20 @@ func (c *Call) Renew(ctx context.Context) []Interrupted {
 	if l == nil {
 		return nil // the next time is soon enough
 	}
+	return c.renewed(keys, l)
+}
+
+// elsewhere returns the attempts of other hubs that the worker has, in their order.
+func (c *Call) elsewhere() []key {
+	d := c.Session.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(c.away), key.compare)
+}
+
+// renewed gives back the slots of those that do not run any more, by what the database says, and returns what is to be interrupted.
+func (c *Call) renewed(keys []key, l looks) []Interrupted {
+	d := c.Session.d
 	d.mu.Lock()
 	first := false
 	for _, k := range keys {

@@ -59,7 +59,7 @@ func TestSlotsKeepTheLimitOfAWorker(t *testing.T) {
 func TestQueuesShareTheMemory(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
-	g := &generation{d: d, running: map[string]int{}}
+	g := &generation{d: d, more: func() {}, running: map[string]int{}}
 	const size, n = 1 << 20, 40
 	d.now, d.average = g, size
 	g.worker = worker.New(worker.Config{})
@@ -86,17 +86,17 @@ func TestTheTimeThatAHubDidNotRunCountsForNoLease(t *testing.T) {
 	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, false); err != nil {
 		t.Fatal(err)
 	}
-	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: func(worker.Result) {}}
 	d.mu.Lock()
 	d.place(a)
 	d.mu.Unlock()
 	now = now.Add(2 * d.Lease)
 	d.slept(2 * d.Lease)
-	if d.sweep(true); len(a.ended) > 0 {
+	if d.sweep(true); a.over {
 		t.Error("it has ended")
 	}
 	now = now.Add(d.Lease + time.Second)
-	if d.sweep(true); len(a.ended) == 0 {
+	if d.sweep(true); !a.over {
 		t.Error("it has not ended though nothing was heard of its worker")
 	}
 }
@@ -104,7 +104,7 @@ func TestTheTimeThatAHubDidNotRunCountsForNoLease(t *testing.T) {
 // TestJobsForAClientThatHasGoneAreReleased: they do not wait for its lease to end.
 func TestJobsForAClientThatHasGoneAreReleased(t *testing.T) {
 	t.Parallel()
-	d, a := oneJob()
+	d, a, end := oneJob()
 	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestJobsForAClientThatHasGoneAreReleased(t *testing.T) {
 	}
 	c.Unsent(news.Jobs)
 	c.Close(true)
-	a.isReleased(t)
+	isReleased(t, end)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.sessions) != 0 {
@@ -130,7 +130,7 @@ func TestACallThatWasOvertakenReleasesNothing(t *testing.T) {
 	t.Parallel()
 	for _, numbered := range []bool{true, false} {
 		for _, room := range []int{0, 1} {
-			d, a := oneJob()
+			d, a, end := oneJob()
 			calls := int64(0)
 			opening := func(o Opening) Opening {
 				if calls++; numbered {
@@ -159,7 +159,7 @@ func TestACallThatWasOvertakenReleasesNothing(t *testing.T) {
 			case !numbered:
 				overtaken.Close(true)
 			}
-			if len(a.ended) > 0 {
+			if a.over {
 				t.Errorf("numbered: %t, room %d: the job was released", numbered, room)
 			}
 			if c, err = d.Open(t.Context(), opening(Opening{Worker: id, Queues: map[string]int{"mail": 1}}), false); err != nil {
@@ -174,19 +174,19 @@ func TestACallThatWasOvertakenReleasesNothing(t *testing.T) {
 			}
 			c.Close(false)
 			if numbered {
-				a.isReleased(t) // the worker has not got it, and does not want it any more
-			} else if len(a.ended) > 0 {
+				isReleased(t, end) // the worker has not got it, and does not want it any more
+			} else if a.over {
 				t.Error("the job was released though the worker may have it")
 			}
 		}
 	}
 }
 
-// oneJob returns a dispatcher without a database, and a job for it.
-func oneJob() (*Dispatcher, *attempt) {
-	d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+// oneJob returns a dispatcher without a database, and a job for it, with how it has ended.
+func oneJob() (d *Dispatcher, a *attempt, end *worker.Result) {
+	d, end = New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)}), &worker.Result{}
 	k := key{1, 2, 3, 4}
-	return d, &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	return d, &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: func(r worker.Result) { *end = r }}, end
 }
 
 // arrives is what happens when an attempt was claimed.
@@ -196,14 +196,9 @@ func (d *Dispatcher) arrives(a *attempt) {
 	d.place(a)
 }
 
-func (a *attempt) isReleased(t *testing.T) {
+func isReleased(t *testing.T, end *worker.Result) {
 	t.Helper()
-	select {
-	case r := <-a.ended:
-		if r.Outcome != store.Released {
-			t.Errorf("%+v", r)
-		}
-	default:
-		t.Error("it has not ended")
+	if end.Outcome != store.Released {
+		t.Errorf("%+v", end)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -33,6 +32,8 @@ type Call struct {
 	Standing bool // credit returns when an attempt has ended
 	Session  *Session
 	Lost     []Interrupted // of what it said it holds
+	begun    time.Time
+	told     time.Time // when it was first told jobs
 	over     chan struct{}
 	why      error
 	away     map[key]string // attempts of other hubs that it said it holds, and that may not have ended, with their queues ("": not known yet), whose slots they take; Dispatcher.mu guards it
@@ -47,17 +48,43 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	if err != nil {
 		return nil, err
 	}
-	anonymous := o.Worker == ""
 	var seen looks
 	if standing { // their queues must be known, because they take its slots
 		seen = d.look(ctx, d.elsewhere(o.Held))
 	}
+	c, elsewhere, err := d.open(&o, names, standing, seen)
+	if err != nil {
+		return nil, err
+	}
+	if again := c.again(); len(again) > 0 {
+		c.checked(again, d.look(ctx, again))
+	}
+	due := d.remind(elsewhere)
+	if standing {
+		c.Lost = append(c.Lost, d.interruptions(elsewhere, seen)...)
+		return c, nil
+	}
+	c.Lost = append(c.Lost, d.cancelledAmong(ctx, elsewhere)...)
+	due = d.sample(due)
+	c.Lost = append(c.Lost, d.lostAmong(due, d.look(ctx, due))...)
+	return c, nil
+}
+
+// sample returns those of the attempts of other hubs that a call of take looks at.
+func (d *Dispatcher) sample(due []key) []key {
+	return slices.DeleteFunc(due, func(key) bool { return d.draw(lookAtSome) > 0 })
+}
+
+// open is what Open decides, without the database: names are those of the queues, sorted, and seen is what the database says of what other hubs have given to a worker that opens a
+// standing call. It returns what other hubs have given it.
+func (d *Dispatcher) open(o *Opening, names []string, standing bool, seen looks) (c *Call, elsewhere []key, err error) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	anonymous := o.Worker == ""
 	s := d.sessions[o.Worker]
 	if s == nil {
 		if len(d.sessions) >= maxSessions {
-			d.mu.Unlock()
-			return nil, &LimitError{fmt.Sprintf("this hub has %d workers, its limit", maxSessions)}
+			return nil, nil, &LimitError{fmt.Sprintf("this hub has %d workers, its limit", maxSessions)}
 		}
 		if o.Worker == "" {
 			o.Worker = newID()
@@ -66,29 +93,28 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 		d.sessions[s.id] = s
 	}
 	if o.Number > 0 && o.Number <= s.newest {
-		d.mu.Unlock()
-		return nil, &BadError{fmt.Sprintf("call %d came after call %d", o.Number, s.newest), "number the calls of a worker in the order in which they are made"}
+		return nil, nil, &BadError{fmt.Sprintf("call %d came after call %d", o.Number, s.newest), "number the calls of a worker in the order in which they are made"}
 	}
 	s.newest = max(o.Number, s.newest)
 	if s.call != nil {
 		s.call.end(errRenewed)
 	}
-	c := &Call{Standing: standing, Session: s, over: make(chan struct{}), anonymous: anonymous && !standing, numbered: o.Number > 0}
-	s.call, s.seen = c, d.clock()
+	c = &Call{Standing: standing, Session: s, over: make(chan struct{}), anonymous: anonymous && !standing, numbered: o.Number > 0}
+	c.begun = d.clock()
+	s.call, s.seen = c, c.begun
 	if o.Name != "" {
 		s.name = o.Name
 	}
 	if err := d.ask(names); err != nil {
 		c.end(err)
-		d.mu.Unlock()
-		return nil, err
+		return nil, nil, err
 	}
 	s.want(names, o.Kinds)
-	lost, elsewhere := s.hold(o.Held)
+	c.Lost, elsewhere = s.hold(o.Held)
 	if standing {
 		c.hasAway(elsewhere, seen)
 	}
-	room := c.room(&o, names)
+	room := c.room(o, names)
 	c.repeat(room)
 	first := false
 	for _, name := range names {
@@ -106,21 +132,7 @@ func (d *Dispatcher) Open(ctx context.Context, o Opening, standing bool) (*Call,
 	if first {
 		d.more()
 	}
-	d.mu.Unlock()
-	c.Lost = lost
-	due := d.remind(elsewhere)
-	if standing {
-		c.Lost = append(c.Lost, d.interruptions(elsewhere, seen)...)
-		return c, nil
-	}
-	c.Lost = append(c.Lost, d.cancelledAmong(ctx, elsewhere)...)
-	due = slices.DeleteFunc(due, func(key) bool { return rand.IntN(lookAtSome) > 0 })
-	for _, i := range d.interruptions(due, d.look(ctx, due)) {
-		if i.Reason == Lost {
-			c.Lost = append(c.Lost, i)
-		}
-	}
-	return c, nil
+	return c, elsewhere, nil
 }
 
 // room returns how many attempts of each queue the session may be told now, at most: those that it was given, but has not got, and further ones. The caller holds mu.
@@ -171,6 +183,49 @@ func (c *Call) repeat(room map[string]int) {
 		c.release(a)
 		return true
 	})
+}
+
+// again returns the attempts that are to be told again. Their worker may have got them, and recorded them at another hub a moment ago, of which this one has not been told yet.
+func (c *Call) again() (keys []key) {
+	c.Session.d.mu.Lock()
+	defer c.Session.d.mu.Unlock()
+	for _, a := range c.Session.outbox {
+		if a.answers > 0 {
+			keys = append(keys, a.key)
+		}
+	}
+	return keys
+}
+
+// checked drops those of them that do not run any more, by what the database says: their worker would run them once more.
+func (c *Call) checked(keys []key, l looks) {
+	s, d := c.Session, c.Session.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	newest := map[int64]int64{} // batches of these jobs: an attempt has ended if there is a later one
+	for _, k := range keys {
+		newest[k.id] = k.seq
+	}
+	for k := range d.attempts {
+		if seq, is := newest[k.id]; is {
+			newest[k.id] = max(seq, k.seq)
+		}
+	}
+	first := false
+	for _, k := range keys {
+		a := d.attempts[k]
+		if a == nil || a.session != s || l.runs(k) && (l == nil || l[k.id].Attempt == a.task.Attempt) && newest[k.id] == k.seq || !a.finish(endedElsewhere()) {
+			continue
+		}
+		delete(s.held, k)
+		if w := s.wants[a.queue.name]; w != nil && s.call == c {
+			first = d.give(s, d.queueOf(a.queue.name), 1) || first
+		}
+	}
+	s.outbox = slices.DeleteFunc(s.outbox, func(a *attempt) bool { return a.over })
+	if first {
+		d.more()
+	}
 }
 
 // release ends an attempt that was not told to this call, for others to run, if it is certain that the worker has not got it. After calls without numbers it is not: this one may have been
@@ -258,6 +313,7 @@ type News struct {
 const tellTroubleEvery = time.Minute
 
 const (
+	tellings     = 3       // of an attempt from which its lease counts anew: a worker that gets no answers must not keep it for ever
 	maxTold      = 1000    // jobs told at once
 	maxToldBytes = 4 << 20 // of them as JSON, unless it is one
 	// How long the first job waits for others that come with the same claim: an answer of take ends a call, while a session may be told more at any time.
@@ -315,14 +371,16 @@ func (c *Call) news() (n News, gathers bool) {
 	if s.call != c {
 		return n, false
 	}
-	bytes, told := 0, 0
+	bytes, told, now := 0, 0, d.clock()
 	for _, a := range s.outbox {
 		if bytes += a.size(); told == maxTold || told > 0 && bytes > maxToldBytes {
 			break
 		}
 		told++
 		if a.session == s && !a.over && a.reason == "" {
-			a.answers++
+			if a.answers++; a.answers <= tellings {
+				a.since = now // it may have been given, and told, long ago: the worker learns of it now
+			}
 			n.Jobs = append(n.Jobs, a.job())
 		}
 	}
@@ -332,7 +390,10 @@ func (c *Call) news() (n News, gathers bool) {
 	n.Interrupted, s.tellOf = s.tellOf, nil // if it has recorded some since, it ignores them
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
-	if now := d.clock(); s.trouble != nil && (!c.Standing || now.Sub(s.troubled) > tellTroubleEvery) {
+	if len(n.Jobs) > 0 && c.told.IsZero() {
+		c.told = now
+	}
+	if s.trouble != nil && (!c.Standing || now.Sub(s.troubled) > tellTroubleEvery) {
 		n.Trouble, s.troubled = s.trouble, now
 	}
 	s.trouble = nil

@@ -2,15 +2,20 @@ package work
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -18,7 +23,7 @@ import (
 // Config configures a Dispatcher. All fields are required except Hubs and Lease.
 type Config struct {
 	Pool   *pgxpool.Pool // whose configuration the worker's connections have
-	Calls  *store.Store  // for calls about attempts of other hubs
+	Calls  *store.Store  // for calls about attempts of other hubs, and what to tell again; nil: in tests without a database
 	Name   string        // of this hub, for people
 	Secret string        // the same at all hubs of the database
 	Hubs   Hubs          // how hubs tell each other; nil: they don't
@@ -41,8 +46,10 @@ type Dispatcher struct {
 	Config
 	tokens signer
 	clock  func() time.Time
-	again  chan struct{} // signals that another queue was asked for; never closed
-	places chan struct{} // holds one element for each generation
+	jitter func(time.Duration) time.Duration
+	draw   func(n int) int // a random number from 0 to n-1
+	again  chan struct{}   // signals that another queue was asked for; never closed
+	places chan struct{}   // holds one element for each generation
 
 	mu       sync.Mutex
 	sessions map[string]*Session
@@ -76,14 +83,14 @@ func New(c Config) *Dispatcher {
 		c.Lease = defaultLease
 	}
 	d := &Dispatcher{
-		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, again: make(chan struct{}, 1), places: make(chan struct{}, maxGenerations),
+		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, jitter: sleep.Jitter, draw: rand.IntN, again: make(chan struct{}, 1), places: make(chan struct{}, maxGenerations),
 		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, ours: map[int32]bool{}, idle: make(chan struct{}),
 	}
 	d.peers.init(d)
 	return d
 }
 
-func newID() string { return rand.Text() }
+func newID() string { return crand.Text() }
 
 // Run works until ctx ends, and waits until its workers in the database have ended. Call Stop before.
 func (d *Dispatcher) Run(ctx context.Context) {
@@ -96,7 +103,18 @@ func (d *Dispatcher) Run(ctx context.Context) {
 
 // Stop tells all sessions that there will be no more jobs, and waits until what they have is recorded. When ctx ends first, the rest is released, for others.
 func (d *Dispatcher) Stop(ctx context.Context) {
+	d.stop()
+	select {
+	case <-d.idle:
+	case <-ctx.Done():
+		d.releaseAll()
+	}
+}
+
+// stop tells all sessions that there will be no more jobs, and releases those that wait for one.
+func (d *Dispatcher) stop() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.quiet = true
 	for _, q := range d.queues {
 		for q.here > 0 {
@@ -109,19 +127,23 @@ func (d *Dispatcher) Stop(ctx context.Context) {
 		s.signal()
 	}
 	d.checkIdle()
-	d.mu.Unlock()
-	select {
-	case <-d.idle:
-	case <-ctx.Done():
-		d.mu.Lock()
-		for _, a := range d.attempts {
-			d.interrupt(a, Lost)
-			if a.finish(worker.Result{Outcome: store.Released}) {
-				d.freed(a)
-			}
+}
+
+// releaseAll releases what sessions have, for others.
+func (d *Dispatcher) releaseAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range inOrder(maps.Values(d.attempts)) {
+		d.interrupt(a, Lost)
+		if a.finish(worker.Result{Outcome: store.Released}) {
+			d.freed(a)
 		}
-		d.mu.Unlock()
 	}
+}
+
+// inOrder sorts attempts, so that nothing depends on the order of a map.
+func inOrder(all iter.Seq[*attempt]) []*attempt {
+	return slices.SortedFunc(all, func(a, b *attempt) int { return a.compare(b.key) })
 }
 
 // checkIdle notices that the last attempt has ended; the caller holds mu.
@@ -180,7 +202,7 @@ func (d *Dispatcher) affords() int {
 // more tells the worker that there are free slots again; the caller holds mu.
 func (d *Dispatcher) more() {
 	if d.now != nil {
-		d.now.worker.More()
+		d.now.more()
 	}
 }
 
@@ -233,16 +255,21 @@ func (d *Dispatcher) sweeps(ctx context.Context) {
 	for n := 0; ; n++ {
 		select {
 		case <-every.C:
-			now := d.clock()
-			if gap := now.Sub(last); gap > 4*sweepEvery {
-				d.slept(gap)
-			}
-			last = now
-			d.sweep(n%4 == 0)
+			last = d.tick(n, last)
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// tick is called for the nth time, every sweepEvery; last is when it was called before.
+func (d *Dispatcher) tick(n int, last time.Time) (now time.Time) {
+	now = d.clock()
+	if gap := now.Sub(last); gap > 4*sweepEvery {
+		d.slept(gap)
+	}
+	d.sweep(n%4 == 0)
+	return now
 }
 
 // slept is called when this hub did not run for some time, in which it could hear of nobody: that time counts for no lease.
@@ -270,9 +297,9 @@ func (d *Dispatcher) sweep(all bool) {
 			}
 			q.drop(a)
 			if q.wanted(a.task.Kind) {
-				a.finish(nobodyFree(a))
+				a.finish(d.nobodyFree(a))
 			} else {
-				a.finish(unwanted(a))
+				a.finish(d.unwanted(a))
 			}
 		}
 	}
@@ -280,6 +307,7 @@ func (d *Dispatcher) sweep(all bool) {
 		return
 	}
 	d.checkRole()
+	var silent []*attempt
 	for _, a := range d.attempts {
 		s := a.session
 		if s == nil || a.over {
@@ -290,13 +318,15 @@ func (d *Dispatcher) sweep(all bool) {
 			seen = s.seen
 		}
 		if now.Sub(seen) > d.Lease {
-			d.counts.silent++
-			silent := errSilent{s.name, d.Lease}
-			d.interrupt(a, Lost)
-			after := store.ByQueue
-			a.finish(worker.Result{Outcome: store.Retried, Err: silent, After: &after})
-			d.freed(a)
+			silent = append(silent, a)
 		}
+	}
+	for _, a := range inOrder(slices.Values(silent)) {
+		d.counts.silent++
+		d.interrupt(a, Lost)
+		after := store.ByQueue
+		a.finish(worker.Result{Outcome: store.Retried, Err: errSilent{a.session.name, d.Lease}, After: &after})
+		d.freed(a)
 	}
 	for _, s := range d.sessions {
 		if now.Sub(s.seen) > d.Lease && len(s.held) == 0 && (s.call == nil || s.call.Standing) { // it may be heard of at other hubs while it has attempts

@@ -23,6 +23,7 @@ const (
 type generation struct {
 	d      *Dispatcher
 	worker *worker.Worker
+	more   func()          // tells the worker that there are free slots again
 	ctx    context.Context // ends when it is replaced, or the dispatcher ends
 	stop   context.CancelFunc
 	lives  context.Context // ends with its last attempt
@@ -86,6 +87,7 @@ func (d *Dispatcher) grow(ctx context.Context) (before, g *generation) {
 		Name: fmt.Sprintf("hub %.90s", d.Name), Queues: queues, Slots: g.slots, Linger: true, Handler: g.handle,
 		Lease: d.Lease, StopTimeout: 5 * time.Second, Poll: worker.PollEvery, Health: &worker.Health{}, Log: d.Log, Outage: outage.New(d.Log),
 	})
+	g.more = g.worker.More
 	g.ctx, g.stop = context.WithCancel(ctx)
 	g.lives, g.end = context.WithCancel(ctx)
 	d.now = g
@@ -158,15 +160,35 @@ func (g *generation) slots(name string) int {
 
 // handle has an attempt run by a session, and returns when it has ended.
 func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Result) {
-	d := g.d
-	a := &attempt{key: key{t.Worker, t.Lane, t.Seq, t.ID}, task: t, ended: make(chan worker.Result, 1)}
 	point, err := t.StoredCheckpoint(ctx, false)
 	if err != nil {
 		*r = worker.Result{Outcome: store.Released, Err: fmt.Errorf("read the job's checkpoint: %w", err), After: new(time.Second)}
 		return
 	}
-	a.token, a.point = d.tokens.token(a.key), point
+	ended := make(chan worker.Result, 1) // it has one end
+	a := g.begin(t, point, func(r worker.Result) { ended <- r })
+	defer func() { // in any case, the outcome in the database is told to whoever has reported the end
+		g.over(a)
+		r.Found = func() { a.found = true }
+		r.Told = func(recorded store.Outcome, why error) { g.d.settled(a, recorded, why) }
+	}()
+	select {
+	case *r = <-ended:
+		return
+	case <-ctx.Done():
+	}
+	cause := context.Cause(ctx)
+	g.d.toStop(a, cause)
+	*r = worker.Settle(<-ended, cause) // its session says so, or is not heard of
+}
+
+// begin hands out an attempt that was claimed; ended is told its end.
+func (g *generation) begin(t *worker.Task, point []byte, ended func(worker.Result)) *attempt {
+	d := g.d
+	k := key{t.Worker, t.Lane, t.Seq, t.ID}
+	a := &attempt{key: k, task: t, token: d.tokens.token(k), point: point, ended: ended}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if !d.ours[t.Worker] {
 		d.ours[t.Worker] = true
 		d.peers.hearsOf(g.lives, t.Worker)
@@ -175,23 +197,22 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 	d.bytes += int64(a.size())
 	d.average += (float64(a.size()) - d.average) / 64
 	d.place(a)
-	d.mu.Unlock()
-	defer func() { // in any case, the outcome in the database is told to whoever has reported the end
-		d.mu.Lock()
-		if g.running[t.Queue]--; g.running[t.Queue] == 0 {
-			delete(g.running, t.Queue)
-		}
-		d.mu.Unlock()
-		r.Found = func() { a.found = true }
-		r.Told = func(recorded store.Outcome, why error) { d.settled(a, recorded, why) }
-	}()
-	select {
-	case *r = <-a.ended:
-		return
-	case <-ctx.Done():
+	return a
+}
+
+// over is called when the end of an attempt is known here, before it is recorded.
+func (g *generation) over(a *attempt) {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	if g.running[a.task.Queue]--; g.running[a.task.Queue] == 0 {
+		delete(g.running, a.task.Queue)
 	}
-	cause := context.Cause(ctx)
+}
+
+// toStop is called when the database, or the hub's own worker, has decided that an attempt is to stop.
+func (d *Dispatcher) toStop(a *attempt, cause error) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if a.session == nil {
 		a.queue.drop(a)
 	}
@@ -205,8 +226,6 @@ func (g *generation) handle(ctx context.Context, t *worker.Task, r *worker.Resul
 	} else {
 		d.interrupt(a, Cancelled)
 	}
-	d.mu.Unlock()
-	*r = worker.Settle(<-a.ended, cause) // its session says so, or is not heard of
 }
 
 // settled is called when it is known how an attempt has ended in the database.

@@ -36,7 +36,7 @@ func newCrowd(t testing.TB, sessions, kinds int) *crowd {
 // claims places a job of a kind.
 func (c *crowd) claims(kind string) *attempt {
 	c.next++
-	a := &attempt{key: key{1, 2, 3, c.next}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: kind}}, ended: make(chan worker.Result, 1)}
+	a := &attempt{key: key{1, 2, 3, c.next}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: kind}}, ended: func(worker.Result) {}}
 	c.d.place(a)
 	return a
 }

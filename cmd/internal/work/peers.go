@@ -1,10 +1,12 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -118,22 +120,35 @@ func (p *peers) run(ctx context.Context) {
 }
 
 func (p *peers) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, l := range p.letters() {
+		if err := p.d.Hubs.Publish(ctx, channelOf(l.to), l.payload); err != nil {
+			p.d.Log.Debug("weir: jobs over HTTP: can't tell another hub", "error", err)
+			return
+		}
+	}
+}
+
+// letter is a message to the hub of a worker.
+type letter struct {
+	to      int32
+	payload []byte
+}
+
+// letters returns what is to be told now, by worker.
+func (p *peers) letters() (all []letter) {
 	p.mu.Lock()
 	telling := p.telling
 	p.telling, p.count = map[note][]key{}, 0
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for n, keys := range telling {
-		for len(keys) > 0 {
-			some := keys[:min(len(keys), keysAtOnce)]
-			if err := p.d.Hubs.Publish(ctx, channelOf(n.worker), p.encode(n, some)); err != nil {
-				p.d.Log.Debug("weir: jobs over HTTP: can't tell another hub", "error", err)
-				return
-			}
-			keys = keys[len(some):]
+	notes := slices.SortedFunc(maps.Keys(telling), func(a, b note) int { return cmp.Or(cmp.Compare(a.worker, b.worker), cmp.Compare(a.op, b.op)) })
+	for _, n := range notes {
+		for some := range slices.Chunk(telling[n], keysAtOnce) {
+			all = append(all, letter{n.worker, p.encode(n, some)})
 		}
 	}
+	return all
 }
 
 // encode returns a signed message: the operation, and the attempts.
@@ -175,7 +190,7 @@ func (p *peers) hear(worker int32, payload []byte) {
 		switch {
 		case a == nil:
 		case n.op == opRenew:
-			a.since = d.clock()
+			a.since = d.clock().Add(d.Lease / 3) // until that hub may tell of it again: each of its answers gives the worker a whole lease
 		case n.op == opEnded && a.finish(endedElsewhere()):
 			a.queue.drop(a)
 			d.freed(a)

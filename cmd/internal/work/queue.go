@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -209,7 +208,7 @@ func (d *Dispatcher) place(a *attempt) {
 	case s != nil:
 		d.assign(a, s, q)
 	case !q.wanted(a.task.Kind):
-		a.finish(unwanted(a))
+		a.finish(d.unwanted(a))
 	default:
 		a.since = d.clock()
 		q.wait(a)
@@ -233,14 +232,14 @@ func (d *Dispatcher) assign(a *attempt, s *Session, q *queue) {
 const longestUnwanted = 10 * time.Minute
 
 // unwanted is the end of an attempt whose kind no session takes: it is left to others, as weir.take does.
-func unwanted(a *attempt) worker.Result {
-	after := sleep.Jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
+func (d *Dispatcher) unwanted(a *attempt) worker.Result {
+	after := d.jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
 	return worker.Result{Outcome: store.Released, Err: errKind(a.task.Kind), After: &after}
 }
 
 // nobodyFree is the end of an attempt for which nobody was free in time.
-func nobodyFree(a *attempt) worker.Result {
-	after := sleep.Jitter(250 * time.Millisecond << min(a.task.PutOff, 4))
+func (d *Dispatcher) nobodyFree(a *attempt) worker.Result {
+	after := d.jitter(250 * time.Millisecond << min(a.task.PutOff, 4))
 	return worker.Result{Outcome: store.Released, After: &after}
 }
 

@@ -77,7 +77,8 @@ func TestALostConnectionLeavesTheWholeLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: make(chan worker.Result, 1)}
+	var end worker.Result
+	a := &attempt{key: key{1, 2, 3, 4}, task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: func(r worker.Result) { end = r }}
 	d.mu.Lock()
 	d.place(a)
 	d.mu.Unlock()
@@ -87,24 +88,19 @@ func TestALostConnectionLeavesTheWholeLease(t *testing.T) {
 	for range 10 {
 		now = now.Add(d.Lease - time.Second)
 		c.Heard()
-		if d.sweep(true); len(a.ended) > 0 {
+		if d.sweep(true); a.over {
 			t.Fatal("it has ended though its connection is alive")
 		}
 	}
 	c.Close(true)
 	now = now.Add(d.Lease - time.Second)
-	if d.sweep(true); len(a.ended) > 0 {
+	if d.sweep(true); a.over {
 		t.Fatal("it has ended within the lease")
 	}
 	now = now.Add(2 * time.Second)
 	d.sweep(true)
-	select {
-	case r := <-a.ended:
-		if r.Outcome != store.Retried {
-			t.Errorf("%+v", r)
-		}
-	default:
-		t.Error("it has not ended")
+	if end.Outcome != store.Retried {
+		t.Errorf("%+v", end)
 	}
 }
 
@@ -115,7 +111,7 @@ func TestAQueueThatCantBeWorkedYetIsRefused(t *testing.T) {
 	for range maxGenerations {
 		d.places <- struct{}{}
 	}
-	d.now = &generation{d: d, worker: worker.New(worker.Config{Queues: map[string]int{"mail": 1}}), running: map[string]int{}}
+	d.now = &generation{d: d, more: func() {}, worker: worker.New(worker.Config{Queues: map[string]int{"mail": 1}}), running: map[string]int{}}
 	var limit *LimitError
 	if _, err := d.Open(t.Context(), Opening{Queues: map[string]int{"files": 1}}, true); !errors.As(err, &limit) {
 		t.Errorf("another queue: %v", err)

@@ -2,11 +2,11 @@ package work
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -118,10 +118,24 @@ const unavailable = "unavailable"
 
 // Record records ends, and returns what became of each once it is known, or ctx ends.
 func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
-	w := newWaiting(len(ends))
-	all := make([]remote, len(ends))
-	elsewhere := map[int32][]remote{}
+	w, all, elsewhere := d.recordHere(ends)
+	for _, worker := range slices.Sorted(maps.Keys(elsewhere)) {
+		d.recordRemote(ctx, worker, elsewhere[worker], w)
+	}
+	results, known := w.wait(ctx)
+	if known {
+		d.repeated(ctx, all, w)
+	}
+	return results
+}
+
+// recordHere ends those attempts that this hub holds, and returns who waits for what becomes of them, all ends, and those of attempts of other hubs by their workers.
+func (d *Dispatcher) recordHere(ends []End) (w *waiting, all []remote, elsewhere map[int32][]remote) {
+	w = newWaiting(len(ends))
+	all = make([]remote, len(ends))
+	elsewhere = map[int32][]remote{}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i := range ends {
 		e := &ends[i]
 		w.results[i].Token = e.Token
@@ -158,15 +172,7 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 			d.freed(a)
 		}
 	}
-	d.mu.Unlock()
-	for worker, some := range elsewhere {
-		d.recordRemote(ctx, worker, some, w)
-	}
-	results, known := w.wait(ctx)
-	if known {
-		d.repeated(ctx, all, w)
-	}
-	return results
+	return w, all, elsewhere
 }
 
 // waiting collects the results of a call.
@@ -228,47 +234,13 @@ const (
 
 // recordRemote records ends of attempts that another hub has given out, or this one before it was restarted, and tells that hub.
 func (d *Dispatcher) recordRemote(ctx context.Context, id int32, some []remote, w *waiting) {
-	slices.SortFunc(some, func(a, b remote) int {
-		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.seq, b.seq), cmp.Compare(a.id, b.id))
-	})
 	for n := 0; len(some) > 0; n++ {
-		ends := make([]store.End, len(some))
-		for i, r := range some {
-			ends[i] = r.end()
-		}
-		refused, err := d.Calls.Record(ctx, id, ends)
+		refused, err := d.Calls.Record(ctx, id, endsOf(some))
 		if err != nil {
-			refusal, detail := unavailable, "the database does not answer now: record it again"
-			if isGone(err) {
-				refusal, detail = "lost", ""
-			} else {
-				d.Log.Warn("weir: jobs over HTTP: can't record ends", "error", err)
-			}
-			for _, r := range some {
-				w.settle(r.i, refusal, detail)
-			}
+			d.unrecorded(some, err, w)
 			return
 		}
-		why := map[int]store.Refusal{}
-		for _, r := range refused {
-			why[r.Place-1] = r
-		}
-		var ended []key
-		var busy []remote
-		for i, r := range some {
-			switch f := why[i]; f.Why {
-			case store.Busy:
-				busy = append(busy, r)
-			case store.HasEnded:
-				ended = append(ended, r.key)
-				w.ended(r.i, f.Outcome, f.Detail)
-			default:
-				ended = append(ended, r.key)
-				w.settle(r.i, string(f.Why), f.Detail)
-			}
-		}
-		d.peers.tell(id, ended, opEnded)
-		if some = busy; len(some) == 0 {
+		if some = d.recorded(id, some, refused, w); len(some) == 0 {
 			return
 		}
 		if n == busyTries || !sleep.For(ctx, busyPause) {
@@ -278,6 +250,52 @@ func (d *Dispatcher) recordRemote(ctx context.Context, id int32, some []remote, 
 			return
 		}
 	}
+}
+
+// endsOf sorts ends, and returns them in the form in which they are recorded.
+func endsOf(some []remote) []store.End {
+	slices.SortFunc(some, func(a, b remote) int { return a.compare(b.key) })
+	ends := make([]store.End, len(some))
+	for i, r := range some {
+		ends[i] = r.end()
+	}
+	return ends
+}
+
+// unrecorded settles ends after a call that has failed.
+func (d *Dispatcher) unrecorded(some []remote, err error, w *waiting) {
+	refusal, detail := unavailable, "the database does not answer now: record it again"
+	if isGone(err) {
+		refusal, detail = "lost", ""
+	} else {
+		d.Log.Warn("weir: jobs over HTTP: can't record ends", "error", err)
+	}
+	for _, r := range some {
+		w.settle(r.i, refusal, detail)
+	}
+}
+
+// recorded settles ends that were recorded, and tells the hub that has given out the attempts. It returns those that are to be recorded again.
+func (d *Dispatcher) recorded(id int32, some []remote, refused []store.Refusal, w *waiting) (busy []remote) {
+	why := map[int]store.Refusal{}
+	for _, r := range refused {
+		why[r.Place-1] = r
+	}
+	var ended []key
+	for i, r := range some {
+		switch f := why[i]; f.Why {
+		case store.Busy:
+			busy = append(busy, r)
+		case store.HasEnded:
+			ended = append(ended, r.key)
+			w.ended(r.i, f.Outcome, f.Detail)
+		default:
+			ended = append(ended, r.key)
+			w.settle(r.i, string(f.Why), f.Detail)
+		}
+	}
+	d.peers.tell(id, ended, opEnded)
+	return busy
 }
 
 // end returns the end in the form in which it is recorded.

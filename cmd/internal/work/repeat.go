@@ -10,20 +10,28 @@ import (
 // repeated finds out which of the ends whose attempts had ended are the ends that the database has: a client that repeats a call is answered as if it had got the first answer. Only
 // the database knows, because another hub may have recorded another end.
 func (d *Dispatcher) repeated(ctx context.Context, ends []remote, w *waiting) {
-	var ids []int64
+	ids := w.endedBefore(ends)
+	if len(ids) == 0 {
+		return
+	}
+	if found, err := d.Calls.Glances(ctx, ids, true); err == nil { // else it has ended, in whatever way
+		w.repeats(ends, found)
+	}
+}
+
+// endedBefore returns the jobs whose attempts had ended.
+func (w *waiting) endedBefore(ends []remote) (ids []int64) {
 	for i, r := range w.results {
 		if r.Refusal == string(store.HasEnded) && w.outcomes[i] != "" {
 			ids = append(ids, ends[i].id)
 		}
 	}
-	if len(ids) == 0 {
-		return
-	}
 	slices.Sort(ids)
-	found, err := d.Calls.Glances(ctx, slices.Compact(ids), true)
-	if err != nil {
-		return // it has ended, in whatever way
-	}
+	return slices.Compact(ids)
+}
+
+// repeats answers as recorded those ends that the database has, by what it says of their jobs.
+func (w *waiting) repeats(ends []remote, found []store.Glance) {
 	jobs := make(map[int64]store.Glance, len(found))
 	for _, g := range found {
 		jobs[g.ID] = g

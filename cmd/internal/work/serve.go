@@ -131,6 +131,7 @@ func (n *numbers) UnmarshalJSON(b []byte) error {
 type taken struct {
 	Worker string        `json:"worker"`
 	Lease  float64       `json:"lease"`
+	Waited float64       `json:"waited"` // for how many seconds the call had waited when it was told the first of the jobs
 	Jobs   []Job         `json:"jobs"`
 	Cancel []Interrupted `json:"cancel"`
 	Quiet  bool          `json:"quiet,omitempty"`
@@ -173,14 +174,22 @@ func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Requ
 		c.Unsent(news.Jobs)
 	}
 	news.add(c.Close(gone))
+	return c.answer(news)
+}
+
+// answer is the answer of take to a call that is closed.
+func (c *Call) answer(news News) (answer taken, err error) {
 	if news.Trouble != nil && len(news.Jobs) == 0 && len(news.Interrupted) == 0 && len(c.Interrupted()) == 0 {
-		return nil, news.Trouble
+		return answer, news.Trouble
 	}
-	answer := taken{Worker: c.ID(), Lease: e.Lease.Seconds(), Jobs: news.Jobs, Cancel: c.Interrupted(), Quiet: news.Quiet}
+	answer = taken{Worker: c.ID(), Lease: c.Session.d.Lease.Seconds(), Jobs: news.Jobs, Cancel: c.Interrupted(), Quiet: news.Quiet}
 	for _, i := range news.Interrupted { // those that have ended since
 		if !slices.Contains(answer.Cancel, i) {
 			answer.Cancel = append(answer.Cancel, i)
 		}
+	}
+	if !c.told.IsZero() {
+		answer.Waited = c.told.Sub(c.begun).Seconds()
 	}
 	if answer.Jobs == nil {
 		answer.Jobs = []Job{}

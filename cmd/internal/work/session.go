@@ -106,6 +106,8 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 		switch {
 		case err != nil:
 			lost = append(lost, Interrupted{token, Lost})
+		case a != nil && a.over && a.reason == Lost: // which an earlier call may not have told it
+			lost = append(lost, Interrupted{token, Lost})
 		case a != nil:
 			named[k] = true
 			if a.session != s { // it has another name now
@@ -171,7 +173,7 @@ func (d *Dispatcher) freed(a *attempt) {
 
 // interrupted returns what the session holds and is to interrupt; the caller holds mu.
 func (s *Session) interrupted() (all []Interrupted) {
-	for _, a := range s.held {
+	for _, a := range inOrder(maps.Values(s.held)) {
 		if a.reason != "" {
 			all = append(all, Interrupted{a.token, a.reason})
 		}

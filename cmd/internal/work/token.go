@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -12,6 +13,11 @@ import (
 type key struct {
 	worker        int32
 	lane, seq, id int64
+}
+
+// compare orders attempts.
+func (k key) compare(other key) int {
+	return cmp.Or(cmp.Compare(k.worker, other.worker), cmp.Compare(k.lane, other.lane), cmp.Compare(k.seq, other.seq), cmp.Compare(k.id, other.id))
 }
 
 const (

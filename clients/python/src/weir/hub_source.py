@@ -155,6 +155,9 @@ class HubSource:
             if _is_closed(e):
                 raise EOFError(str(e)) from e
             raise
+        if not runner.held.keys() >= set(hello["held"]):  # the hub would renew what was given up meanwhile, for as long as the session is open
+            await socket.close()
+            raise EOFError("the lease was over before the session was open")
         if self._worker not in (None, frame["worker"]):
             log.warning("the hub knows worker %s no more: it is %s now", self._worker, frame["worker"])
         self._socket, self._worker, self._lease, self._is_quiet = socket, frame["worker"], float(frame["lease"]), False

@@ -1,0 +1,104 @@
+package work
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/worker"
+)
+
+// slow is a dispatcher whose clock the test moves, and an attempt in it.
+type slow struct {
+	t   *testing.T
+	d   *Dispatcher
+	now time.Time
+	ids int64
+}
+
+func newSlow(t *testing.T) *slow {
+	s := &slow{t: t, d: New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler), Hubs: silentHubs{}}), now: time.Now()}
+	s.d.clock = func() time.Time { return s.now }
+	return s
+}
+
+func (s *slow) open(o Opening) *Call {
+	s.t.Helper()
+	o.Queues = map[string]int{"mail": 1}
+	names, err := o.check()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, _, err := s.d.open(&o, names, false, nil) // without asking a database what still runs
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// claims hands out a job.
+func (s *slow) claims() *attempt {
+	s.ids++
+	k := key{1, 2, 3, s.ids}
+	a := &attempt{key: k, token: s.d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: func(worker.Result) {}}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.d.place(a)
+	return a
+}
+
+// passes lets time pass, and ends what nobody was heard of for. It reports whether the attempt goes on.
+func (s *slow) passes(d time.Duration, a *attempt) bool {
+	s.now = s.now.Add(d)
+	s.d.sweep(true)
+	return !a.over
+}
+
+// TestALeaseCountsFromWhenAWorkerIsTold: an answer says how long its call had waited when it got a job, so that a worker that reads it late knows from when the lease counts; and what is told again
+// because an answer was lost has a whole lease, but not for ever.
+func TestALeaseCountsFromWhenAWorkerIsTold(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	c := s.open(Opening{})
+	s.now = s.now.Add(8 * time.Second)
+	a := s.claims()
+	news, _ := c.take()
+	c.Close(false)
+	if answer, err := c.answer(news); err != nil || answer.Waited != 8 || len(answer.Jobs) != 1 {
+		t.Errorf("%+v %v", answer, err)
+	}
+	for again := range 3 {
+		if !s.passes(25*time.Second, a) {
+			t.Fatalf("the attempt was told %d times, the last time 25 s ago, and its lease is over", again+1)
+		}
+		c = s.open(Opening{Worker: c.ID()})
+		if news, _ = c.take(); len(news.Jobs) != 1 || news.Jobs[0].Token != a.token {
+			t.Fatalf("%+v", news)
+		}
+		c.Close(false)
+	}
+	if s.passes(25*time.Second, a) {
+		t.Error("an attempt whose worker never says that it has it is kept for as long as it calls")
+	}
+}
+
+// TestARenewalThroughAnotherHubLastsUntilTheNext: another hub, which answers a worker's calls, tells of what it holds once in a third of a lease, and the worker counts a whole lease from each answer.
+func TestARenewalThroughAnotherHubLastsUntilTheNext(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	c := s.open(Opening{})
+	a := s.claims()
+	if news, _ := c.take(); len(news.Jobs) != 1 {
+		t.Fatalf("%+v", news)
+	}
+	c.Close(false)
+	s.now = s.now.Add(20 * time.Second)
+	s.d.peers.hear(1, s.d.peers.encode(note{1, opRenew}, []key{a.key}))
+	if !s.passes(defaultLease+defaultLease/3-time.Second, a) {
+		t.Error("an attempt ended whose worker may have had an answer of another hub a lease ago")
+	}
+	if s.passes(2*time.Second, a) {
+		t.Error("an attempt lasts for longer than a lease and a third")
+	}
+}
