@@ -37,7 +37,7 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-var kills = flag.Int("kills", 0, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each; 0: 24 times with NATS, 8 times with Kafka")
+var kills = flag.Int("kills", 0, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each; 0: 24 times with NATS, 8 times with the others")
 
 // dying is a broker that the test kills.
 type dying struct {
@@ -54,6 +54,7 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	pgtest.Alone(t, "it kills processes all the time")
 	t.Run("NATS", func(t *testing.T) { killEachSide(t, dyingNATS(t)) })
 	t.Run("Kafka", func(t *testing.T) { killEachSide(t, dyingKafka(t)) })
+	t.Run("Redis", func(t *testing.T) { killEachSide(t, dyingRedis(t)) })
 }
 
 func dyingNATS(t *testing.T) *dying {
@@ -81,6 +82,24 @@ func dyingNATS(t *testing.T) *dying {
 	}
 	b.stored = func(n int) []string { return stored(t, js, "ORDERS", n) }
 	return b
+}
+
+func dyingRedis(t *testing.T) *dying {
+	t.Helper()
+	server := startRedis(t)
+	c := server.client()
+	return &dying{
+		kills: 8, target: fmt.Sprintf("[relay.orders.redis]\nurl = \"redis://%s\"\nform = \"bullmq\"\n", server.address()), kill: server.kill, start: server.start,
+		arrived: func() int { return int(c.LLen(t.Context(), "bull:orders:wait").Val()) },
+		stored: func(n int) (all []string) {
+			pgtest.Until(t, fmt.Sprintf("%d jobs are in the queue", n), func() bool { return c.LLen(t.Context(), "bull:orders:wait").Val() >= int64(n) })
+			for _, id := range c.LRange(t.Context(), "bull:orders:wait", 0, -1).Val() {
+				all = append(all, c.HGet(t.Context(), "bull:orders:"+id, "data").Val())
+			}
+			slices.Reverse(all) // the newest is at the left
+			return all
+		},
+	}
 }
 
 func dyingKafka(t *testing.T) *dying {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
@@ -273,27 +274,34 @@ func TestRedisThatWasSetBackGetsAgainWhatItHasLost(t *testing.T) {
 	pgtest.Until(t, "it goes on behind a gap", func() bool { return gaps.Load() == 1 && c.LIndex(t.Context(), "orders.made", 0).Val() == "11" })
 }
 
-// TestAStreamOfRedisHasNoMessageTwice: not even if the key with the position is lost, as by eviction.
+// TestAStreamOfRedisHasNoMessageTwice: not even if the key with the position is lost, as by eviction, and a killed process had not recorded what it had sent.
 func TestAStreamOfRedisHasNoMessageTwice(t *testing.T) {
 	t.Parallel()
-	pool, c := pgtest.Pool(t, pgtest.Database(t)), startRedis(t).client()
+	c := startRedis(t).client()
 	target, err := redisrelay.New(redisrelay.Config{Client: c, Name: "r"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "orders.made", Key: "{payload.n}"}}})
-	for n := range 20 {
-		if _, err := pool.Exec(t.Context(), `SELECT weir.publish('orders.made', $1)`, fmt.Sprintf(`{"n": %d}`, n)); err != nil {
+	send := func(from, to int) {
+		t.Helper()
+		if _, err := target.Begin(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		pgtest.Until(t, "it has arrived", func() bool { return c.XLen(t.Context(), "orders.made").Val() > int64(n) })
-		if n%7 == 3 {
-			if err := c.Del(t.Context(), "weir:relay:r").Err(); err != nil {
-				t.Fatal(err)
-			}
+		var records []weirrelay.Record
+		for n := from; n <= to; n++ {
+			at := weir.Position(fmt.Sprintf("7.1.%d", n))
+			records = append(records, weirrelay.Record{ID: "r/" + string(at), Position: at, Channel: "orders.made", Subject: "orders.made", Key: strconv.Itoa(n - 1), Payload: []byte(strconv.Itoa(n))})
+		}
+		if err := target.Send(t.Context(), records); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if got := inRedis(t, c, redisrelay.Stream); len(got) != 20 {
-		t.Errorf("%d entries, want 20: %v", len(got), got)
+	send(1, 5)
+	if err := c.Del(t.Context(), "weir:relay:r").Err(); err != nil {
+		t.Fatal(err)
+	}
+	send(3, 8)
+	if got := inRedis(t, c, redisrelay.Stream); strings.Join(got, " ") != "1 2 3 4 5 6 7 8" {
+		t.Errorf("got %v", got)
 	}
 }
