@@ -275,8 +275,8 @@ func TestAStreamThatIsMadeAnewGetsWhatComesThen(t *testing.T) {
 	}
 }
 
-// TestAProcessThatStoodStillRepeatsNothing: when it goes on, another has the relay, and the stream's duplicate window is over.
-func TestAProcessThatStoodStillRepeatsNothing(t *testing.T) {
+// TestAProcessThatStoodStillRepeatsOneBatchAtMost: the one that it was just sending; when it goes on, another has the relay, and the stream's duplicate window is over.
+func TestAProcessThatStoodStillRepeatsOneBatchAtMost(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
@@ -286,8 +286,9 @@ func TestAProcessThatStoodStillRepeatsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const n, batch = 20_000, 20
 	file := filepath.Join(t.TempDir(), "relay.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "[relay.orders]\nsince = \"oldest\"\nmax_records = 100\nroute = [{ channels = \"orders\" }]\n[relay.orders.nats]\nurl = %q\nstream = \"ORDERS\"\n", server.ClientURL()), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "[relay.orders]\nsince = \"oldest\"\nmax_records = %d\nroute = [{ channels = \"orders\" }]\n[relay.orders.nats]\nurl = %q\nstream = \"ORDERS\"\n", batch, server.ClientURL()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	arrived := func() int {
@@ -297,7 +298,6 @@ func TestAProcessThatStoodStillRepeatsNothing(t *testing.T) {
 		}
 		return int(info.State.Msgs)
 	}
-	const n = 20_000
 	publish := func() {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), `SELECT count(weir.publish('orders', i::text)) FROM generate_series(1, $1) i`, n); err != nil {
@@ -328,7 +328,7 @@ func TestAProcessThatStoodStillRepeatsNothing(t *testing.T) {
 	kill(other) // so the first takes the relay again
 	publish()
 	pgtest.Until(t, "everything has arrived", func() bool { return arrived() >= 2*n })
-	if got := arrived(); got != 2*n {
-		t.Errorf("the stream has %d messages, want %d", got, 2*n)
+	if got := arrived(); got > 2*n+batch {
+		t.Errorf("the stream has %d messages, want %d, and a batch at most", got, 2*n)
 	}
 }
