@@ -3,12 +3,9 @@ package relay_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -272,63 +269,5 @@ func TestAStreamThatIsMadeAnewGetsWhatComesThen(t *testing.T) {
 		if err := js.DeleteStream(t.Context(), "ORDERS"); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// TestAProcessThatStoodStillRepeatsOneBatchAtMost: the one that it was just sending; when it goes on, another has the relay, and the stream's duplicate window is over.
-func TestAProcessThatStoodStillRepeatsOneBatchAtMost(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	pool := pgtest.Pool(t, url)
-	server := jetStream(t)
-	_, js := dial(t, server.ClientURL())
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Duplicates: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const n, batch = 20_000, 20
-	file := filepath.Join(t.TempDir(), "relay.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "[relay.orders]\nsince = \"oldest\"\nmax_records = %d\nroute = [{ channels = \"orders\" }]\n[relay.orders.nats]\nurl = %q\nstream = \"ORDERS\"\n", batch, server.ClientURL()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	arrived := func() int {
-		info, err := stream.Info(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return int(info.State.Msgs)
-	}
-	publish := func() {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), `SELECT count(weir.publish('orders', i::text)) FROM generate_series(1, $1) i`, n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	publish()
-	still := process(t, "relay", url, file)
-	t.Cleanup(func() { kill(still) })
-	pgtest.Until(t, "it passes on", func() bool { return arrived() > 0 })
-	if err := still.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	stopped := time.Now()
-	if arrived() == n {
-		t.Skip("it had passed on everything before it was stopped")
-	}
-	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.classid = 1464158565`); err != nil {
-		t.Fatal(err)
-	}
-	other := process(t, "relay", url, file)
-	t.Cleanup(func() { kill(other) })
-	pgtest.Until(t, "the other passes on the rest", func() bool { return arrived() >= n })
-	pgtest.Until(t, "the process has stood still for longer than it relies on its session", func() bool { return time.Since(stopped) > 16*time.Second })
-	if err := still.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	kill(other) // so the first takes the relay again
-	publish()
-	pgtest.Until(t, "everything has arrived", func() bool { return arrived() >= 2*n })
-	if got := arrived(); got > 2*n+batch {
-		t.Errorf("the stream has %d messages, want %d, and a batch at most", got, 2*n)
 	}
 }

@@ -1,0 +1,31 @@
+package weirrelay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestAProcessThatStoodStillAsksBeforeItSends: whether it still has the relay, and sends nothing if it has not.
+func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	h, err := take(t.Context(), pool, "r")
+	if err != nil || h == nil {
+		t.Fatalf("%v, %v", h, err)
+	}
+	defer h.end()
+	long := time.Now().Add(-time.Hour) // as it is after the process stood still
+	h.alive.Store(&long)
+	if err := h.sure(h.ctx); err != nil || time.Since(*h.alive.Load()) > sureFor {
+		t.Errorf("%v: the session was not asked", err)
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, h.conn.Conn().PgConn().PID()); err != nil {
+		t.Fatal(err)
+	}
+	h.alive.Store(&long)
+	if err := h.sure(h.ctx); err == nil {
+		t.Error("the relay may still be sent to, although its session has ended")
+	}
+}
