@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// claimsFor is how long a claim may take before the slots that it has reserved are lent to others: a database that crawls, or does not answer, takes nothing from
+	// lendsAfter is how long a claim may take before the slots that it has reserved are lent to others: a database that crawls, or does not answer, takes nothing from
 	// them. Jobs that it claims all the same start when there are slots again.
+	lendsAfter = 20 * time.Millisecond
+	// claimsFor, slowPart: a member whose last claim took longer than that reserves no more than one slot in so many.
 	claimsFor = 100 * time.Millisecond
-	// slowPart: a member whose last claim took longer than that reserves no more than one slot in so many.
-	slowPart = 8
+	slowPart  = 8
 	// waitsFor is how long slots are left to members that come before others.
 	waitsFor = 50 * time.Millisecond
 )
@@ -200,7 +201,7 @@ func (m *Member) free() int {
 func (s *Slots) lendLate() {
 	now := time.Now()
 	for c := range s.claiming {
-		if !c.late && now.Sub(c.since) > claimsFor {
+		if !c.late && now.Sub(c.since) > lendsAfter {
 			c.late = true
 			s.used -= c.reserved
 		}
@@ -255,7 +256,7 @@ func (s *Slots) offerLater() {
 		return
 	}
 	s.again = true
-	time.AfterFunc(waitsFor, func() {
+	time.AfterFunc(lendsAfter, func() {
 		s.locked(func() {
 			s.again = false
 			s.lendLate()

@@ -277,3 +277,30 @@ func TestWhoHasLeftWantsNothing(t *testing.T) {
 		t.Errorf("it has reserved %d", n)
 	}
 }
+
+// TestAClaimThatHangsLendsItsSlotsAtOnce: whoever wants slots that a claim has reserved is told of them soon, though the claim is never answered.
+func TestAClaimThatHangsLendsItsSlotsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(4)
+		told := make(chan struct{}, 10)
+		hangs, other := s.Join(func() {}), s.Join(func() { told <- struct{}{} })
+		if got := hangs.Reserve(4); got != 4 {
+			t.Fatal(got)
+		}
+		began := time.Now()
+		if n := other.Free(); n != 0 {
+			t.Fatalf("%d slots are free", n)
+		}
+		for other.Free() == 0 {
+			<-told
+		}
+		if took := time.Since(began); took > 50*time.Millisecond {
+			t.Errorf("its slots were lent after %s", took)
+		}
+		if got := other.Reserve(4); got == 0 {
+			t.Error("none can be reserved")
+		}
+		other.Settle(0)
+	})
+}
