@@ -48,7 +48,7 @@ func (a *announcer) due(now time.Time) bool {
 		return now.Sub(a.polling) < stuckAfter
 	}
 	less := crowd(len(a.peers))
-	if a.greets && now.Sub(a.beaten) > beatEvery*less {
+	if a.greets && less == 1 && now.Sub(a.beaten) > beatEvery { // among many, somebody always comes, and hears of the others soon
 		return true
 	}
 	return now.Sub(a.beaten) > presentEvery*less
