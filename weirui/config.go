@@ -67,7 +67,7 @@ func New(c Config) (*UI, error) {
 	case c.Access == nil:
 		return nil, errors.New("weirui: Config.Access is nil: say who may use the UI, for example with Password; for everybody, Open")
 	}
-	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]ask{}, patience: 250 * time.Millisecond,
+	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]ask{}, patience: 40 * time.Millisecond,
 		several: c.Several || len(c.Databases) > 1, sums: make(slots, sumsAtOnce)}
 	if u.log == nil {
 		u.log = slog.Default()

@@ -52,7 +52,7 @@ func TestRareJobsAreLookedFor(t *testing.T) {
 	for {
 		text := r.page(at)
 		pages++
-		m := regexp.MustCompile(`Looked at part of the jobs so far, and none of them matches: <a href="([^"]*)">`).FindStringSubmatch(text)
+		m := regexp.MustCompile(`Looked at part of the jobs so far, and none of them matches: <a href="([^"]*)" id="look-on">`).FindStringSubmatch(text)
 		if m == nil {
 			if !strings.Contains(text, fmt.Sprintf("jobs/%d\"", rare)) || pages < 2 {
 				t.Errorf("page %d does not lead on, and has no job %d: %s", pages, rare, text)

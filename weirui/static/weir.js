@@ -3,6 +3,7 @@
 (() => {
   const every = 2000; // ms between two looks at the server
   const longest = 30000; // ms between two looks after failures
+  const longestSearch = 60000; // ms
   const main = document.getElementById("main");
   const connection = document.getElementById("connection");
   let tag = "";
@@ -51,11 +52,12 @@
     return !kept;
   };
 
+  const ask = (address, headers = {}) =>
+    fetch(address, { headers: { "Weir-Fragment": "1", Accept: "text/html", ...headers }, cache: "no-store", signal: AbortSignal.timeout(15000) });
+
   const look = async () => {
     try {
-      const headers = { "Weir-Fragment": "1", Accept: "text/html" };
-      if (tag) headers["If-None-Match"] = tag;
-      const answer = await fetch(weirAddress(""), { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
+      const answer = await ask(weirAddress(""), tag ? { "If-None-Match": tag } : {});
       if (answer.redirected || answer.status === 401) {
         location.reload(); // to log in again
         return;
@@ -77,6 +79,28 @@
       const reason = error instanceof TypeError ? "the server can't be reached" : error.message.replace(/\.$/, "");
       connection.textContent = `Not up to date since ${weirTimes.second(fresh)}: ${reason}. Tries again until it succeeds, next at ${weirTimes.second(new Date(Date.now() + pause))}.`;
     }
+  };
+
+  // lookOn goes on with a search that has found nothing so far, until it finds something or somebody leaves the page. The server looks for some 40 ms at a time,
+  // and rests as long. After a failure, or very long, the link is left to whoever wants to know.
+  const lookOn = async () => {
+    const began = Date.now();
+    for (;;) {
+      const link = document.getElementById("look-on");
+      if (!link || document.hidden || Date.now() - began > longestSearch) return;
+      link.textContent = `looking on, for ${Math.round((Date.now() - began) / 1000)} s`;
+      const asked = Date.now();
+      const next = link.getAttribute("href");
+      const answer = await ask(weirAddress(next)).catch(() => null);
+      if (!answer?.ok || answer.redirected) break;
+      const page = await answer.text();
+      history.replaceState(null, "", next);
+      tag = "";
+      replace(page);
+      await new Promise((done) => setTimeout(done, Math.min(Date.now() - asked, 1000)));
+    }
+    const link = document.getElementById("look-on");
+    if (link) link.textContent = "look on";
   };
 
   const loop = async () => {
@@ -108,5 +132,5 @@
 
   document.getElementById("zone").textContent = "Times in " + weirTimes.zone;
   localize(document);
-  loop();
+  lookOn().finally(loop);
 })();
