@@ -55,6 +55,52 @@ func TestSlotsKeepTheLimitOfAWorker(t *testing.T) {
 	}
 }
 
+// TestAWorkerOpensWithWhatItsRecordsHadNotAnswered: a connection that is lost while ends are recorded leaves a worker with all its slots in use, and these ends besides. It may name
+// all of them at once, and gets nothing more.
+func TestAWorkerOpensWithWhatItsRecordsHadNotAnswered(t *testing.T) {
+	t.Parallel()
+	for _, standing := range []bool{true, false} {
+		d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+		c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": maxAtOnce}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held []string
+		for i := range int64(2 * maxAtOnce) {
+			k := key{1, 2, 3, i}
+			a := &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{ID: i, Queue: "mail", Kind: "any"}}, ended: func(worker.Result) {}}
+			d.arrives(a)
+			if held = append(held, a.token); i < maxAtOnce {
+				d.mu.Lock()
+				a.finish(worker.Result{Outcome: store.Completed}) // which is not recorded yet
+				d.freed(a)
+				d.mu.Unlock()
+			}
+		}
+		if has := c.Session.has("mail"); has != maxAtOnce {
+			t.Fatalf("the worker has %d jobs", has)
+		}
+		c, err = d.Open(t.Context(), Opening{Worker: c.ID(), Queues: map[string]int{"mail": maxAtOnce}, Held: held}, standing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if more := oneMore(d); more.session != nil || len(c.Session.outbox) > 0 {
+			t.Errorf("standing: %t: it is given more than it may have", standing)
+		}
+		if _, err := d.Open(t.Context(), Opening{Worker: c.ID(), Queues: map[string]int{"mail": maxAtOnce}, Held: append(held, held[0])}, standing); err == nil {
+			t.Error("a token more than the limit is accepted")
+		}
+	}
+}
+
+// oneMore lets a job of the queue mail arrive.
+func oneMore(d *Dispatcher) *attempt {
+	k := key{1, 2, 4, 1}
+	a := &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{Queue: "mail", Kind: "any"}}, ended: func(worker.Result) {}}
+	d.arrives(a)
+	return a
+}
+
 // TestQueuesShareTheMemory: what all queues may claim together fits into the memory for jobs.
 func TestQueuesShareTheMemory(t *testing.T) {
 	t.Parallel()

@@ -13,9 +13,9 @@ import (
 const (
 	maxAtOnce = 1000 // jobs that it may want, of all queues together
 	maxKinds  = 1000
-	maxHeld   = 1000
-	maxName   = 200 // characters
-	maxWord   = 128 // characters of a queue or kind
+	maxHeld   = 2 * maxAtOnce // tokens: a slot is used again once an end was taken, before its worker knows that it was recorded
+	maxName   = 200           // characters
+	maxWord   = 128           // characters of a queue or kind
 	maxID     = 64
 )
 
