@@ -247,7 +247,7 @@ func (c *Call) end(why error) {
 	s.call, c.why = nil, why
 	if c.Standing {
 		for _, a := range s.held { // from now on, they have the whole lease
-			if !a.unnamed {
+			if !a.unnamed && s.seen.After(a.since) { // another hub may have heard of one since
 				a.since = s.seen
 			}
 		}

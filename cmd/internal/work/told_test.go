@@ -83,6 +83,29 @@ func TestALeaseCountsFromWhenAWorkerIsTold(t *testing.T) {
 	}
 }
 
+// TestAConnectionThatEndsShortensNoRenewal: a worker has left its connection for one at another hub, which has told of what it holds, before this hub notices that the old one has ended.
+func TestAConnectionThatEndsShortensNoRenewal(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	c, err := s.d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.claims()
+	if news, _ := c.take(); len(news.Jobs) != 1 {
+		t.Fatalf("%+v", news)
+	}
+	s.now = s.now.Add(20 * time.Second)
+	s.d.peers.hear(1, s.d.peers.encode(note{1, opRenew}, []key{a.key}))
+	c.Close(true)
+	if !s.passes(defaultLease+defaultLease/3-time.Second, a) {
+		t.Error("an attempt ended whose worker may have had an answer of another hub a lease ago")
+	}
+	if s.passes(2*time.Second, a) {
+		t.Error("an attempt lasts for longer than a lease and a third")
+	}
+}
+
 // TestARenewalThroughAnotherHubLastsUntilTheNext: another hub, which answers a worker's calls, tells of what it holds once in a third of a lease, and the worker counts a whole lease from each answer.
 func TestARenewalThroughAnotherHubLastsUntilTheNext(t *testing.T) {
 	t.Parallel()
