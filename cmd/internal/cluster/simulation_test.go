@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -18,8 +17,8 @@ import (
 )
 
 var (
-	seedFlag    = flag.Uint64("seed", 0, "seed of the simulation; 0: a new seed")
-	longFlag    = flag.Duration("long", 0, "how long fleets are simulated, one after the other; 0: one fleet")
+	seedFlag    = flag.String("seed", "1,2,3", "seeds of the fleets; random: a new one")
+	longFlag    = flag.Duration("long", 0, "how long fleets are simulated, after those of the given seeds with those that follow the last; 0: only these")
 	hubsFlag    = flag.Int("hubs", 20, "how many hubs are simulated")
 	minutesFlag = flag.Float64("minutes", 2, "for how long by their own clocks, while everything fails")
 )
@@ -726,12 +725,13 @@ func explain(seed uint64, hubs int, without rule, fails time.Duration, first *fl
 // some. Each subscriber gets each message once, in order, at whatever hubs it resumes, no hub that can reach the database stays behind, and in the end one hub reads for all.
 func TestHubsWhileEverythingFails(t *testing.T) {
 	t.Parallel()
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
+	seeds, err := simulation.Seeds(*seedFlag)
+	if err != nil {
+		t.Fatal(err)
 	}
 	fails := time.Duration(*minutesFlag * float64(time.Minute))
-	for begin := time.Now(); ; seed++ {
+	for begin := time.Now(); len(seeds) > 0; seeds = seeds[1:] {
+		seed := seeds[0]
 		t.Logf("reproduce with: go test ./cmd/internal/cluster -run '^%s$' -seed %d -hubs %d -minutes %g", t.Name(), seed, *hubsFlag, *minutesFlag)
 		from := time.Now()
 		f := newFleet(seed, *hubsFlag, "")
@@ -739,8 +739,8 @@ func TestHubsWhileEverythingFails(t *testing.T) {
 			t.Fatalf("%v\n%s", broken, explain(seed, *hubsFlag, "", fails, f, broken))
 		}
 		t.Logf("%d hubs, %.0f s of their time: %d ticks, %d frames delivered, %d events in %.1f s", *hubsFlag, f.Now().Seconds(), len(f.log), f.frames, f.Events(), time.Since(from).Seconds())
-		if time.Since(begin) >= *longFlag {
-			return
+		if len(seeds) == 1 && time.Since(begin) < *longFlag {
+			seeds = append(seeds, seed+1)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,6 +35,20 @@ type event struct {
 // New returns a world at time 0. Worlds of the same seed are the same.
 func New(seed uint64) *World {
 	return &World{Rand: rand.New(rand.NewPCG(seed, 0)), hash: 14695981039346656037}
+}
+
+// Seeds parses seeds, separated by commas; "random" stands for a new one.
+func Seeds(text string) (seeds []uint64, err error) {
+	for _, one := range strings.SplitSeq(text, ",") {
+		seed := rand.Uint64()
+		if one != "random" {
+			if seed, err = strconv.ParseUint(one, 10, 64); err != nil {
+				return nil, err
+			}
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds, nil
 }
 
 // Now returns the time since the beginning.

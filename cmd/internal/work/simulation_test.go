@@ -3,7 +3,6 @@ package work
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +12,8 @@ import (
 )
 
 var (
-	seedFlag    = flag.Uint64("seed", 0, "seed of the simulation; 0: a new seed")
-	longFlag    = flag.Duration("long", 0, "how long worlds are simulated, one after the other; 0: one world")
+	seedFlag    = flag.String("seed", "1,2,3", "seeds of the worlds; random: a new one")
+	longFlag    = flag.Duration("long", 0, "how long worlds are simulated, after those of the given seeds with those that follow the last; 0: only these")
 	hubsFlag    = flag.Int("hubs", 20, "how many hubs are simulated; and a hundred times as many workers")
 	minutesFlag = flag.Float64("minutes", 2, "for how long by their own clocks, while everything fails; and then until all is done")
 )
@@ -364,12 +363,13 @@ func explain(seed uint64, hubs, workers int, without rule, fails time.Duration, 
 // each other. No committed job is lost, no attempt ends twice, whoever repeats a call is told the truth, no two workers with a lease run a job at once, what a dead worker had runs again in time, and nobody waits for ever.
 func TestHubsAndWorkersWhileEverythingFails(t *testing.T) {
 	t.Parallel()
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
+	seeds, err := simulation.Seeds(*seedFlag)
+	if err != nil {
+		t.Fatal(err)
 	}
 	fails := time.Duration(*minutesFlag * float64(time.Minute))
-	for begin := time.Now(); ; seed++ {
+	for begin := time.Now(); len(seeds) > 0; seeds = seeds[1:] {
+		seed := seeds[0]
 		hubs, workers := *hubsFlag, *hubsFlag*100
 		t.Logf("reproduce with: go test ./cmd/internal/work -run '^%s$' -seed %d -hubs %d -minutes %g", t.Name(), seed, hubs, *minutesFlag)
 		from := time.Now()
@@ -385,8 +385,8 @@ func TestHubsAndWorkersWhileEverythingFails(t *testing.T) {
 		if attempts <= len(s.centre.jobs) {
 			t.Error("no job was tried twice: the test proves nothing")
 		}
-		if time.Since(begin) >= *longFlag {
-			return
+		if len(seeds) == 1 && time.Since(begin) < *longFlag {
+			seeds = append(seeds, seed+1)
 		}
 	}
 }
