@@ -39,7 +39,7 @@ func New(seed uint64) *World {
 
 // Seeds parses seeds, separated by commas; "random" stands for a new one.
 func Seeds(text string) (seeds []uint64, err error) {
-	for _, one := range strings.SplitSeq(text, ",") {
+	for one := range strings.SplitSeq(text, ",") {
 		seed := rand.Uint64()
 		if one != "random" {
 			if seed, err = strconv.ParseUint(one, 10, 64); err != nil {
