@@ -135,20 +135,21 @@ func entry(r *weirrelay.Record) []any {
 func jobJSON(r *weirrelay.Record) json.RawMessage {
 	switch {
 	case !utf8.Valid(r.Payload):
-		return compact(map[string][]byte{"bytes": r.Payload})
+		text, _ := compact(map[string][]byte{"bytes": r.Payload}) //nolint:errcheck // bytes can be encoded
+		return text
 	case json.Valid(r.Payload):
 		return r.Payload
 	}
-	return compact(string(r.Payload))
+	text, _ := compact(string(r.Payload)) //nolint:errcheck // any string can be encoded
+	return text
 }
 
-// compact encodes what can be encoded.
-func compact(v any) []byte {
+func compact(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) //nolint:errcheck // it can be encoded
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // sidekiqJob is a job as Sidekiq's clients push it.
@@ -173,10 +174,15 @@ func sidekiqJob(r *weirrelay.Record, now time.Time) ([]byte, error) {
 		return nil, errors.New(`there is none, and Sidekiq needs the class of the job: give it as a header of the route, as in headers = { class = "MailJob" }`)
 	}
 	if retry, ok := r.Headers["retry"]; ok {
-		if _, err := strconv.ParseUint(retry, 10, 31); err != nil && retry != "true" && retry != "false" {
+		n, err := strconv.ParseUint(retry, 10, 31)
+		switch {
+		case retry == "true", retry == "false":
+			job["retry"] = retry == "true"
+		case err != nil:
 			return nil, fmt.Errorf("the header retry is %q: write true, false or a number", retry)
+		default:
+			job["retry"] = n // not the text, which may have leading zeros: JSON has none
 		}
-		job["retry"] = json.RawMessage(retry)
 	}
 	created := now
 	if r.Job != nil {
@@ -184,7 +190,7 @@ func sidekiqJob(r *weirrelay.Record, now time.Time) ([]byte, error) {
 	}
 	job["queue"], job["args"], job["jid"] = r.Subject, args, hex.EncodeToString(id[:12])
 	job["created_at"], job["enqueued_at"] = seconds(created), seconds(now)
-	return compact(job), nil
+	return compact(job)
 }
 
 // bullMQHeaders are those that a route may have with BullMQ.

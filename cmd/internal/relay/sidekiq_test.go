@@ -2,6 +2,8 @@ package relay_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
@@ -93,5 +96,37 @@ func TestSidekiqRunsWhatIsRelayed(t *testing.T) {
 	letters := 0
 	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.job WHERE kind = 'relay.dead_letter' AND args->>'error' LIKE '%needs the class%'`).Scan(&letters); err != nil || letters != 1 {
 		t.Errorf("%d dead letters, %v: want one, of the message without a class", letters, err)
+	}
+}
+
+// TestARetryOfSidekiqIsANumber: however it is written; what is none refuses the job.
+func TestARetryOfSidekiqIsANumber(t *testing.T) {
+	t.Parallel()
+	c := startRedis(t).client()
+	target, err := redisrelay.New(redisrelay.Config{Client: c, Name: "r", Form: redisrelay.Sidekiq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for i, one := range []struct {
+		header string
+		want   any // nil: it is refused
+	}{{"7", 7.}, {"007", 7.}, {"0", 0.}, {"true", true}, {"false", false}, {"-1", nil}, {"", nil}, {"yes", nil}} {
+		at := weir.Position(fmt.Sprintf("1.1.%d", i+1))
+		err := target.Send(t.Context(), []weirrelay.Record{{ID: "r/" + string(at), Position: at, Channel: "c", Subject: "mail", Payload: []byte("1"), Headers: map[string]string{"class": "MailJob", "retry": one.header}}})
+		var refused *weirrelay.Refused
+		if one.want == nil {
+			if !errors.As(err, &refused) {
+				t.Errorf("retry = %q: %v, want that it is refused", one.header, err)
+			}
+			continue
+		}
+		text := c.LPop(t.Context(), "queue:mail").Val()
+		var job struct{ Retry any }
+		if decoded := json.Unmarshal([]byte(text), &job); err != nil || decoded != nil || job.Retry != one.want {
+			t.Errorf("retry = %q: the job %q, %v, %v", one.header, text, err, decoded)
+		}
 	}
 }
