@@ -98,7 +98,7 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 		r, m := &records[i], messages[n]
 		if n < len(indexes)-1 {
 			if err := t.Conn.PublishMsg(m); err != nil {
-				return explain(i, r, err)
+				return t.explain(i, r, err)
 			}
 			continue
 		}
@@ -107,13 +107,14 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 		defer cancel()
 		answer, err := t.Conn.RequestMsgWithContext(ctx, m)
 		if err != nil {
-			return explain(i, r, err)
+			return t.explain(i, r, err)
 		}
 		var ack struct {
 			Error *jetstream.APIError `json:"error"`
 			Count int                 `json:"count"`
 		}
 		if err := json.Unmarshal(answer.Data, &ack); err != nil {
+			t.unsure = true
 			return fmt.Errorf("the answer to a batch: %w: %q", err, answer.Data)
 		}
 		if ack.Error != nil && (ack.Error.ErrorCode == codeRepeated || ack.Error.ErrorCode == codeDisabled) {
@@ -123,8 +124,9 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 			}
 			return &again{ack.Error}
 		} else if ack.Error != nil {
-			return explain(i, r, ack.Error)
+			return t.explain(i, r, ack.Error)
 		} else if ack.Count != len(indexes) {
+			t.unsure = true
 			return fmt.Errorf("the stream has stored %d messages of a batch of %d", ack.Count, len(indexes))
 		}
 	}

@@ -62,6 +62,7 @@ type Target struct {
 	maxSize int                 // of a message; 0 or less: that of the server
 	seen    map[string]struct{} // IDs that the stream has already
 	newest  weir.Position       // of the newest of them
+	unsure  bool                // it may have more, because an answer was lost
 }
 
 // New returns a target. Whoever opened the connection closes it.
@@ -96,7 +97,7 @@ func open(conn *nats.Conn, domain string, options ...jetstream.JetStreamOpt) (js
 
 // Begin implements weirrelay.Target: it reads which messages the stream has already at its end.
 func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Position, error) {
-	t.newest = ""
+	t.newest, t.seen = "", nil
 	if err := t.readEnd(ctx); err != nil {
 		return "", err
 	}
@@ -106,18 +107,22 @@ func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Positi
 	return recorded, nil
 }
 
-// readEnd reads which messages the stream has at its end, and how it is configured.
+// readEnd reads which messages the stream has at its end, and how it is configured. What it was known to have stays known: its consumers may have removed that since.
 func (t *Target) readEnd(ctx context.Context) error {
+	t.unsure = true
 	stream, err := t.js.Stream(ctx, t.Stream)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", t.Stream, err)
 	}
 	info := stream.CachedInfo()
 	t.atomic, t.takes, t.maxSize = info.Config.AllowAtomicPublish, info.Config.Subjects, int(info.Config.MaxMsgSize)
-	t.seen = map[string]struct{}{}
+	if t.seen == nil {
+		t.seen = map[string]struct{}{}
+	}
 	t.isQueue = info.Config.Retention == jetstream.WorkQueuePolicy
 	last := info.State.LastSeq
 	if info.State.Msgs == 0 || t.isQueue {
+		t.unsure = false
 		return nil // a work queue can't be read by others than its workers, who remove what they have done
 	}
 	failed := func(err error) error { return fmt.Errorf("stream %s: read its end: %w", t.Stream, err) }
@@ -153,11 +158,18 @@ func (t *Target) readEnd(ctx context.Context) error {
 			break
 		}
 	}
+	t.unsure = false
 	return nil
 }
 
 // Send implements weirrelay.Target.
 func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
+	// The stream itself drops what is sent again, but not after its duplicate window: NATS may have been away for longer.
+	if t.unsure && !t.isQueue {
+		if err := t.readEnd(ctx); err != nil {
+			return err
+		}
+	}
 	if t.atomic {
 		return t.sendWhole(ctx, records)
 	}
@@ -185,7 +197,7 @@ func (t *Target) sendEach(ctx context.Context, records []weirrelay.Record) error
 		}
 		ack, err := t.js.PublishMsgAsync(message(r), jetstream.WithMsgID(r.ID), jetstream.WithExpectStream(t.Stream))
 		if err != nil {
-			failed = explain(i, r, err)
+			failed = t.explain(i, r, err)
 			break
 		}
 		acks = append(acks, waiting{ack, i})
@@ -197,10 +209,11 @@ func (t *Target) sendEach(ctx context.Context, records []weirrelay.Record) error
 		case <-ack.Ok():
 			stored = append(stored, r.ID)
 		case err := <-ack.Err():
-			if failed == nil {
-				failed = explain(ack.index, r, err)
+			if err = t.explain(ack.index, r, err); failed == nil {
+				failed = err
 			}
 		case <-ctx.Done():
+			t.unsure = true
 			return ctx.Err()
 		}
 	}
@@ -231,14 +244,17 @@ func message(r *weirrelay.Record) *nats.Msg {
 	return m
 }
 
-// explain says which message an error is about, and whether it is for good.
-func explain(i int, r *weirrelay.Record, err error) error {
+// explain says which message an error is about, and whether it is for good. It notes if the stream may have stored the message nevertheless.
+func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeTooLarge:
 		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("%d bytes: %w", len(r.Payload), err)}
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stream takes the subject %q: add it to the subjects of the stream, or change the route: %w", r.Subject, err)
+	}
+	if api == nil { // it is not the stream's answer
+		t.unsure = true
 	}
 	return fmt.Errorf("subject %q: %w", r.Subject, err)
 }
