@@ -165,7 +165,7 @@ func TestAPageSeesRowsChange(t *testing.T) {
 	change(`UPDATE orders SET status = status`) // nothing has changed
 	change(`DELETE FROM orders WHERE id = 7`)
 	for _, ctx := range pages {
-		await(t, ctx, `document.getElementById("messages").textContent.replaceAll("} {", "}\n{").split("\n").map(JSON.parse).map(({op, rows, changes: [c]}) => [op, rows, c.key.id, c.new?.status].join(" ")).join(", ")`,
+		await(t, ctx, `document.getElementById("messages").textContent.replaceAll("} {", "}\n{").split("\n").filter(Boolean).map(JSON.parse).map(({op, rows, changes: [c]}) => [op, rows, c.key.id, c.new?.status].join(" ")).join(", ")`,
 			"insert 1 7 new, update 1 7 paid, delete 1 7 ")
 	}
 }
