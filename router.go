@@ -79,6 +79,9 @@ func NewRouter(ctx context.Context, databases ...*Client) (*Router, error) {
 	}
 	r := &Router{}
 	for n, client := range databases {
+		if client == nil {
+			return nil, fmt.Errorf("weir: database %d of %d of a router is nil", n+1, len(databases))
+		}
 		id, err := client.store.DatabaseID(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("weir: ask database %d of %d what it is: %w", n+1, len(databases), explain(err, "weir_enqueue"))
@@ -88,7 +91,9 @@ func NewRouter(ctx context.Context, databases ...*Client) (*Router, error) {
 		}
 		r.databases = append(r.databases, routed{id, client})
 	}
-	r.look(ctx)
+	if r.look(ctx); ctx.Err() != nil {
+		return nil, fmt.Errorf("weir: ask the databases which slots they own: %w", context.Cause(ctx))
+	}
 	return r, nil
 }
 
@@ -261,7 +266,10 @@ func (r *Router) HoldTx(ctx context.Context, tx Tx, key string) error {
 	slot := SlotOf(key)
 	err := store.HoldSlot(ctx, tx, slot)
 	if store.IsNotOwner(err) {
-		r.look(ctx)
+		// The databases are asked when the transaction is over, by Client: they are asked through pools, of which it keeps a connection.
+		r.mu.Lock()
+		r.known.owners[slot] = slotMoving
+		r.mu.Unlock()
 		return fmt.Errorf("weir: slot %d of key %q: %w (%w)", slot, key, ErrMoving, err)
 	}
 	return wrap("hold a key", err, "weir_enqueue")

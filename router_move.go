@@ -90,7 +90,7 @@ type MoveProgress struct {
 // Move moves the slots from low to high, with the unfinished jobs whose keys are in them, from the database that owns them to another one of the router. Meanwhile routers enqueue
 // none of their jobs, but wait. It waits for transactions that have enqueued some and are still open, and for the jobs that run, which end where they are; then it copies those that
 // wait, are scheduled or are to be tried again, with their attempts, errors and checkpoints, under new ids; and then the other database owns the slots. No job is lost, or
-// logged twice, and those of a key keep their order.
+// logged twice. Meanwhile workers go on with those that have not left yet: see docs/many-databases.md for what that means for the order of a key, and for its limit.
 //
 // A move that was interrupted, however hard, is gone on with by the same call, of any router; two at once do no harm. Until it has ended, the slots are paused. Progress, unless nil, is
 // called after each step.
@@ -152,6 +152,7 @@ func (r *Router) source(ctx context.Context, low, high int, to routed) (from rou
 type move struct {
 	low, high int
 	from, to  routed
+	copied    string // what it is called where jobs arrive
 	report    func(MoveProgress)
 	done      MoveProgress
 }
@@ -162,19 +163,27 @@ func (m *move) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !closed {
-		if err := m.depart(ctx, name); err != nil {
+	for copied := ""; copied == ""; { // its name in the other database
+		if !closed {
+			if err := m.depart(ctx, name); err != nil {
+				return err
+			}
+		}
+		if copied, err = from.CloseSlots(ctx, name); err != nil {
 			return err
 		}
-		if err := from.CloseSlots(ctx, name); err != nil {
-			return err
+		if m.copied = copied; copied == "" && !sleep.For(ctx, moveMost) { // one that was claimed while others departed
+			return context.Cause(ctx)
 		}
 	}
-	if err := m.copy(ctx, name); err != nil {
-		return err
-	}
-	if err := to.OwnSlots(ctx, m.low, m.high, epoch, name); err != nil {
-		return err
+	for owns := false; !owns; { // again, if the other database is set back before it owns them
+		upto, err := m.copy(ctx, name)
+		if err == nil {
+			owns, err = to.OwnSlots(ctx, m.low, m.high, epoch, m.copied, upto)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return from.ClearDeparted(ctx, name)
 }
@@ -226,9 +235,9 @@ func (m *move) depart(ctx context.Context, name string) error {
 	}
 }
 
-// copy logs the jobs that have departed in the other database.
-func (m *move) copy(ctx context.Context, name string) error {
-	upto, err := m.to.client.store.TakenUpto(ctx, name)
+// copy logs the jobs that have departed in the other database. It returns the place up to which they have arrived there.
+func (m *move) copy(ctx context.Context, name string) (upto string, err error) {
+	upto, err = m.to.client.store.TakenUpto(ctx, m.copied)
 	for err == nil && upto != store.MoveDone {
 		var page []store.Departed
 		if page, err = m.from.client.store.Departing(ctx, name, upto); err != nil || len(page) == 0 {
@@ -239,10 +248,10 @@ func (m *move) copy(ctx context.Context, name string) error {
 			jobs[i] = d.Job
 		}
 		last := page[len(page)-1].Place
-		if upto, err = m.to.client.store.TakeIn(ctx, name, upto, last, "["+strings.Join(jobs, ",")+"]"); err == nil && upto == last {
+		if upto, err = m.to.client.store.TakeIn(ctx, m.copied, upto, last, "["+strings.Join(jobs, ",")+"]"); err == nil && upto == last {
 			m.done.Arrived += len(page)
 			m.report(m.done)
 		}
 	}
-	return err
+	return upto, err
 }

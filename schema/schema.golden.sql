@@ -796,6 +796,7 @@ CREATE TABLE weir.slot (
   state text NOT NULL,
   epoch bigint NOT NULL,
   move uuid,
+  copy uuid,
   peer text,
   at timestamp with time zone NOT NULL,
   by text NOT NULL
@@ -2534,7 +2535,7 @@ BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _clear_departed.move ORDER BY k.no DESC LIMIT 1;
   IF s.state = 'copying' THEN
-    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer);
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer, s.copy);
     DELETE FROM weir.departed d WHERE d.move = _clear_departed.move;
   END IF;
 END
@@ -2558,7 +2559,7 @@ BEGIN
   RETURN changed;
 END
 $$;
-CREATE FUNCTION weir._close_slots(move uuid) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._close_slots(move uuid) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2566,9 +2567,18 @@ DECLARE
 BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
-  IF s.state = 'leaving' THEN
-    PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer);
+  IF s.no IS NULL THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: another one has followed, or it was set back', _close_slots.move
+      USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  ELSIF s.state <> 'leaving' THEN
+    RETURN s.copy;
+  -- Nothing is put back by what does not run, and nothing is enqueued: what one snapshot does not have, does not come any more.
+  ELSIF (SELECT weir._is_in_log(s.low, s.high)) THEN
+    RETURN NULL;
   END IF;
+  s.copy := gen_random_uuid();
+  PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer, s.copy);
+  RETURN s.copy;
 END
 $$;
 CREATE FUNCTION weir._commit_synchronously() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -3158,6 +3168,9 @@ DECLARE
   p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
   size bigint := 0;
 BEGIN
+  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  END IF;
   FOR place, job IN
     SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
     WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
@@ -3213,7 +3226,7 @@ BEGIN
   FROM weir._in_hand(weir._holders(), last_id, 1000000) h
   CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
   CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids);
+  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id);
   v := weir._in_progress();
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
 
@@ -3249,6 +3262,7 @@ BEGIN
         SELECT n.id FROM weir.later n
         WHERE n.lane >= (k.id::bigint << 39) + greatest(s.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((s.high + 1)::bigint << 25) AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid)
           AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+          AND NOT (EXISTS (SELECT FROM weir.cancellation_where x WHERE x.upto >= n.id) AND weir._is_cancelled_where(n.id))
         ORDER BY n.lane, n.run_at, n.id LIMIT max_rows) n
       LIMIT max_rows);
   END IF;
@@ -5110,6 +5124,53 @@ BEGIN
   RETURN true;
 END
 $$;
+CREATE FUNCTION weir._is_in_log(low integer, high integer) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id CONSTANT bigint := 9223372036854775807;
+  v     record;
+  c     weir.promotion;
+  q     record;
+  this  bigint;
+  begins bigint;
+  late  xid8[];
+  page  bigint[];
+BEGIN
+  IF EXISTS (
+       SELECT FROM weir._in_hand(weir._holders(), last_id, 1000000) h
+       CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+       CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+       WHERE weir._is_in_slots(u.lane, _is_in_log.low, _is_in_log.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)) THEN
+    RETURN true;
+  END IF;
+  v := weir._in_progress();
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  FOR q IN SELECT k.id::bigint AS id, k.name FROM weir.queue k WHERE k.name IN (SELECT m.queue FROM weir.with_keys m) ORDER BY k.id LOOP
+    late := weir._late_of(q.name);
+    begins := (q.id << 39) + (_is_in_log.low::bigint << 25);
+    LOOP
+      page := ARRAY(SELECT k FROM weir._key_lanes(q.id::integer, begins - 1, NULL, 100) k WHERE k < (q.id << 39) + ((_is_in_log.high + 1)::bigint << 25) ORDER BY k);
+      EXIT WHEN page = '{}';
+      FOREACH this IN ARRAY page LOOP
+        IF EXISTS (
+             SELECT FROM weir._waiting(this, v.running, v.top, '0', 0, 1000000, late => late) w CROSS JOIN LATERAL weir._read_job(w.id, 1) k
+             WHERE k.flow IS NULL AND k.state IN ('available', 'scheduled', 'running')) THEN
+          RETURN true;
+        END IF;
+      END LOOP;
+      begins := page[cardinality(page)] + 1;
+    END LOOP;
+  END LOOP;
+  RETURN EXISTS (
+    SELECT FROM weir.queue k CROSS JOIN LATERAL (
+      SELECT FROM weir.later n
+      WHERE n.lane >= (k.id::bigint << 39) + greatest(_is_in_log.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((_is_in_log.high + 1)::bigint << 25)
+        AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid) AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+        AND NOT (EXISTS (SELECT FROM weir.cancellation_where x WHERE x.upto >= n.id) AND weir._is_cancelled_where(n.id))
+      LIMIT 1) n);
+END
+$$;
 CREATE FUNCTION weir._is_in_slots(lane bigint, low integer, high integer) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT _is_in_slots.lane & 549755813880 <> 0 AND (_is_in_slots.lane & 549755813880) >> 25 BETWEEN _is_in_slots.low AND _is_in_slots.high
@@ -5120,6 +5181,10 @@ BEGIN
   RETURN EXISTS (SELECT FROM weir.flow f WHERE f.id = _is_kept.flow
                    AND ((SELECT r.fired_at FROM weir.fold r WHERE r.flow = f.root ORDER BY r.cut DESC LIMIT 1) < clock_timestamp() - _is_kept.kept) IS NOT TRUE);
 END
+$$;
+CREATE FUNCTION weir._is_of_flow(job_id bigint) RETURNS boolean LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+AS $$
+  SELECT EXISTS (SELECT FROM weir.job j WHERE j.id = job_id AND j.flow IS NOT NULL)
 $$;
 CREATE FUNCTION weir._is_put_back(job_id bigint, bits bigint, ids bigint[], arrived pg_snapshot) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -6680,14 +6745,14 @@ BEGIN
     'unique_key', unique_key, 'is_unique', unique_no IS NOT NULL, 'replaces', coalesce(unique_no & 1, 0), 'unique_until', unique_until, 'key', key, 'checkpoint', CASE WHEN attempt > 1 OR put_off > 0 THEN weir.checkpoint(id) END));
 END
 $$;
-CREATE FUNCTION weir._note_slots(low integer, high integer, state text, epoch bigint, move uuid, peer text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._note_slots(low integer, high integer, state text, epoch bigint, move uuid, peer text, copy uuid DEFAULT NULL::uuid) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 #variable_conflict use_column
 DECLARE
   this bigint := nextval('weir.slot_no');
 BEGIN
-  INSERT INTO weir.slot (no, low, high, state, epoch, move, peer, at, by)
-  VALUES (this, _note_slots.low, _note_slots.high, _note_slots.state, _note_slots.epoch, _note_slots.move, _note_slots.peer, clock_timestamp(), session_user);
+  INSERT INTO weir.slot (no, low, high, state, epoch, move, peer, copy, at, by)
+  VALUES (this, _note_slots.low, _note_slots.high, _note_slots.state, _note_slots.epoch, _note_slots.move, _note_slots.peer, _note_slots.copy, clock_timestamp(), session_user);
   DELETE FROM weir.slot s WHERE s.no < this AND s.low >= _note_slots.low AND s.high <= _note_slots.high;
 END
 $$;
@@ -6750,21 +6815,26 @@ BEGIN
   WHERE NOT ((n.run_at, n.id) > (c.due, c.due_id));
 END
 $$;
-CREATE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid, upto text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  newer weir.slot;
+  arrived text;
+  newer   weir.slot;
 BEGIN
   PERFORM weir._change_slots(_own_slots.low, _own_slots.high);
-  IF weir._taken_upto(_own_slots.move) = 'done' THEN
-    RETURN;
+  arrived := weir._taken_upto(_own_slots.move);
+  IF arrived = 'done' THEN
+    RETURN true;
+  ELSIF arrived <> _own_slots.upto THEN
+    RETURN false;  -- this database was set back, and has lost some of the jobs
   END IF;
-  SELECT s.* INTO newer FROM weir._said_of_slots(_own_slots.low, _own_slots.high) s WHERE s.epoch >= _own_slots.epoch ORDER BY s.no DESC LIMIT 1;
+  SELECT s.* INTO newer FROM weir._said_of_slots(_own_slots.low, _own_slots.high) s WHERE s.epoch >= _own_slots.epoch AND NOT (s.epoch = _own_slots.epoch AND s.state = 'owned') ORDER BY s.no DESC LIMIT 1;
   IF newer.no IS NOT NULL THEN
     RAISE EXCEPTION 'weir: slots % to % can''t be taken over with epoch %: slots % to % are % here, with epoch %', _own_slots.low, _own_slots.high, _own_slots.epoch, newer.low, newer.high, newer.state, newer.epoch
       USING ERRCODE = '55000', HINT = 'Another move has overtaken this one, or a database was set back by a restore or a failover: look at what each says.';
   END IF;
   PERFORM weir._note_slots(_own_slots.low, _own_slots.high, 'owned', _own_slots.epoch, NULL, NULL), weir._note_taken(_own_slots.move, 'done');
+  RETURN true;
 END
 $$;
 CREATE FUNCTION weir._parse_schedule(schedule text, time_zone text) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET DateStyle=ISO, YMD SET IntervalStyle=postgres
@@ -12988,8 +13058,9 @@ COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_
 COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
 COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
 COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
+COMMENT ON COLUMN weir.slot.copy IS 'What the move is called in the other database (weir.taken_in), since all jobs have departed. If this database is set back, and they depart again, it has another name: what the other one knows of the name before says nothing about what departs then.';
 COMMENT ON COLUMN weir.slot.epoch IS 'Grows by 1 with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
-COMMENT ON COLUMN weir.slot.move IS 'What the move is called, in both databases: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
+COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
 COMMENT ON COLUMN weir.slot.peer IS 'The id of the database to which they move, or have moved.';
 COMMENT ON COLUMN weir.slot.state IS 'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
@@ -13068,7 +13139,7 @@ COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worke
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clear_departed(uuid) IS 'Ends a move, once the other database owns the slots: forgets the jobs that have arrived there. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._close_slots(uuid) IS 'Ends the departure of jobs: from now on, no more follow. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._close_slots(uuid) IS 'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -13085,7 +13156,7 @@ COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The 
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._depart(uuid,text,integer) IS 'One step of taking the unfinished jobs of slots that leave out of the log, from a place on: of those that wait, at most max_rows; and, at the end, of those that are scheduled. Members of flows stay. Returns how many have departed, how many of the slots'' jobs run, and the next place (NULL: this was the last). A run from the beginning to the end that finds none, neither waiting nor running, has found all. Errors: 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004. Locks, to the end of the call: advisory: slots, promotion and the lanes (exclusive), claims (shared); SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit. Commits synchronously.';
-COMMENT ON ROUTINE weir._departing(uuid,text,integer,bigint) IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._departing(uuid,text,integer,bigint) IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: 55000 (it is not closed here: the database was set back). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
@@ -13156,8 +13227,10 @@ COMMENT ON ROUTINE weir._is_cancelled_now(bigint) IS 'Whether a flow is cancelle
 COMMENT ON ROUTINE weir._is_cancelled_where(bigint) IS 'Reports whether a job that is not finished is cancelled by a filter. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._is_crowded() IS 'Reports whether the server, this database or a role has hardly any connection left, so that a worker that lost its connection may not get a new one.';
 COMMENT ON ROUTINE weir._is_held(regclass[]) IS 'Reports whether a transaction of another session holds a lock on one of the tables, in any mode, and keeps it for a tenth of a second. Requesting ACCESS EXCLUSIVE would then block later sessions, and fail.';
+COMMENT ON ROUTINE weir._is_in_log(integer,integer) IS 'Whether the log has unfinished jobs of slots, members of flows and cancelled ones aside. It sees one snapshot, that of the statement that calls it, in which each job is in one place: so none is passed over because it moves on meanwhile, from the one place to the other.';
 COMMENT ON ROUTINE weir._is_in_slots(bigint,integer,integer) IS 'Whether a lane is that of a key in a range of slots. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._is_kept(bigint,interval) IS 'Whether a flow is still kept: the outermost one has not ended, or not longer ago than kept. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._is_of_flow(bigint) IS 'Whether a job that has started is a member of a flow.';
 COMMENT ON ROUTINE weir._is_put_back(bigint,bigint,bigint[],pg_snapshot) IS 'Whether a job whose attempt has ended waits for its next one in this key: in front, or until it is due, and is not cancelled. Then it keeps its place in order. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_relayed_later(bigint) IS 'Whether a relay that was heard of within relay_retention has not passed on a tick in whole. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._is_token(text) IS 'Reports whether a text has the form of a token. Locks: none. Isolation: any.';
@@ -13227,7 +13300,7 @@ COMMENT ON ROUTINE weir._next_try(interval,interval,text,integer) IS 'When a job
 COMMENT ON ROUTINE weir._none_scheduled(weir.cancellation_where) IS 'Reports whether no job of a cancellation is scheduled. False, too, while that would take reading more than 10000 rows, in the order of run_at and in that of ids.';
 COMMENT ON ROUTINE weir._none_started(weir.cancellation_where) IS 'Reports whether no job of a cancellation is left in the batches that were claimed by those that may not have seen it. If a worker has a thousand that it has not been settled past, it is settled past these that have ended, and the answer is false.';
 COMMENT ON ROUTINE weir._note_departed(uuid,text,bigint,bigint,xid8,timestamp with time zone,timestamp with time zone,timestamp with time zone,integer,integer,integer,text,jsonb,jsonb,jsonb,uuid,bigint,timestamp with time zone,text) IS 'Keeps a job that has left the log, for the database to which it moves.';
-COMMENT ON ROUTINE weir._note_slots(integer,integer,text,bigint,uuid,text) IS 'Writes what is true of a range of slots from now on, and removes the rows that this covers. The caller holds the lock of slots.';
+COMMENT ON ROUTINE weir._note_slots(integer,integer,text,bigint,uuid,text,uuid) IS 'Writes what is true of a range of slots from now on, and removes the rows that this covers. The caller holds the lock of slots.';
 COMMENT ON ROUTINE weir._note_taken(uuid,text) IS 'Notes how far a move has come here. The caller holds the lock of slots.';
 COMMENT ON ROUTINE weir._note_word(integer,text,integer) IS 'Writes a worker''s last word. The caller holds its lock.';
 COMMENT ON ROUTINE weir._offset_at(timestamp with time zone,text) IS 'How far the clocks of a time zone are ahead of UTC at an instant. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
@@ -13235,7 +13308,7 @@ COMMENT ON ROUTINE weir._once_key(bigint,text,text) IS 'The key of jobs that are
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._open_operations() IS 'The operations that have not ended, oldest first. The caller has locked weir.operation and weir.operation_step, so that its snapshot is not older than their last TRUNCATE. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._own_slots(integer,integer,bigint,uuid) IS 'Makes this database the owner of slots whose jobs have all arrived, and notes that the move is done here. Once more does nothing, whatever has become of the slots since. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) IS 'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
@@ -13547,7 +13620,7 @@ GRANT EXECUTE ON ROUTINE weir._leave_slots(integer,integer,text) TO weir_operate
 GRANT EXECUTE ON ROUTINE weir._login_secret() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._logins() TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._never_used(text[]) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._own_slots(integer,integer,bigint,uuid) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;

@@ -13,11 +13,11 @@ const (
 	sqlLeaveSlots     = `SELECT move::text, epoch, is_closed FROM weir._leave_slots($1, $2, $3)`
 	sqlHoldersOfSlots = `SELECT weir._holders_of_slots($1)`
 	sqlDepart         = `SELECT departed, running, coalesce(next, '') FROM weir._depart($1::text::uuid, nullif($2, ''))`
-	sqlCloseSlots     = `SELECT weir._close_slots($1::text::uuid)::text`
+	sqlCloseSlots     = `SELECT coalesce(weir._close_slots($1::text::uuid)::text, '')`
 	sqlDeparting      = `SELECT place, job FROM weir._departing($1::text::uuid, $2)`
 	sqlTakenUpto      = `SELECT weir._taken_upto($1::text::uuid)`
 	sqlTakeIn         = `SELECT weir._take_in($1::text::uuid, $2, $3, $4::text::jsonb)`
-	sqlOwnSlots       = `SELECT weir._own_slots($1, $2, $3, $4::text::uuid)::text`
+	sqlOwnSlots       = `SELECT weir._own_slots($1, $2, $3, $4::text::uuid, $5)`
 	sqlClearDeparted  = `SELECT weir._clear_departed($1::text::uuid)::text`
 )
 
@@ -85,9 +85,10 @@ func (s *Store) Depart(ctx context.Context, move string, after string) (departed
 	return departed, running, next, err
 }
 
-// CloseSlots ends the departure of jobs.
-func (s *Store) CloseSlots(ctx context.Context, move string) error {
-	return s.exec(ctx, sqlCloseSlots, move)
+// CloseSlots ends the departure of jobs. It returns what the move is called in the other database; "": some jobs have not departed yet.
+func (s *Store) CloseSlots(ctx context.Context, move string) (copied string, err error) {
+	err = s.row(ctx, sqlCloseSlots, []any{move}, &copied)
+	return copied, err
 }
 
 // Departed is a job that has left the log, to be logged in another database.
@@ -116,9 +117,10 @@ func (s *Store) TakeIn(ctx context.Context, move, after, upto, jobs string) (pla
 	return place, err
 }
 
-// OwnSlots makes the database the owner of slots whose jobs have arrived.
-func (s *Store) OwnSlots(ctx context.Context, low, high int, epoch int64, move string) error {
-	return s.exec(ctx, sqlOwnSlots, low, high, epoch, move)
+// OwnSlots makes the database the owner of slots whose jobs have arrived, up to a place; false: they have not.
+func (s *Store) OwnSlots(ctx context.Context, low, high int, epoch int64, move, upto string) (owns bool, err error) {
+	err = s.row(ctx, sqlOwnSlots, []any{low, high, epoch, move, upto}, &owns)
+	return owns, err
 }
 
 // ClearDeparted ends a move.

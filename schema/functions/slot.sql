@@ -40,7 +40,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._slots IS 'What this database says about slots: a later row counts more than an earlier one. Errors: none. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._note_slots(low integer, high integer, state text, epoch bigint, move uuid, peer text) RETURNS void
+CREATE OR REPLACE FUNCTION weir._note_slots(low integer, high integer, state text, epoch bigint, move uuid, peer text, copy uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -49,8 +49,8 @@ AS $$
 DECLARE
   this bigint := nextval('weir.slot_no');
 BEGIN
-  INSERT INTO weir.slot (no, low, high, state, epoch, move, peer, at, by)
-  VALUES (this, _note_slots.low, _note_slots.high, _note_slots.state, _note_slots.epoch, _note_slots.move, _note_slots.peer, clock_timestamp(), session_user);
+  INSERT INTO weir.slot (no, low, high, state, epoch, move, peer, copy, at, by)
+  VALUES (this, _note_slots.low, _note_slots.high, _note_slots.state, _note_slots.epoch, _note_slots.move, _note_slots.peer, _note_slots.copy, clock_timestamp(), session_user);
   DELETE FROM weir.slot s WHERE s.no < this AND s.low >= _note_slots.low AND s.high <= _note_slots.high;
 END
 $$;
@@ -98,25 +98,30 @@ $$;
 COMMENT ON FUNCTION weir._assign_slots IS
   'Makes this database the owner of slots that nobody has owned yet; false: it has said something about some of them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid) RETURNS void
+CREATE OR REPLACE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid, upto text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  newer weir.slot;
+  arrived text;
+  newer   weir.slot;
 BEGIN
   PERFORM weir._change_slots(_own_slots.low, _own_slots.high);
-  IF weir._taken_upto(_own_slots.move) = 'done' THEN
-    RETURN;
+  arrived := weir._taken_upto(_own_slots.move);
+  IF arrived = 'done' THEN
+    RETURN true;
+  ELSIF arrived <> _own_slots.upto THEN
+    RETURN false;  -- this database was set back, and has lost some of the jobs
   END IF;
-  SELECT s.* INTO newer FROM weir._said_of_slots(_own_slots.low, _own_slots.high) s WHERE s.epoch >= _own_slots.epoch ORDER BY s.no DESC LIMIT 1;
+  SELECT s.* INTO newer FROM weir._said_of_slots(_own_slots.low, _own_slots.high) s WHERE s.epoch >= _own_slots.epoch AND NOT (s.epoch = _own_slots.epoch AND s.state = 'owned') ORDER BY s.no DESC LIMIT 1;
   IF newer.no IS NOT NULL THEN
     RAISE EXCEPTION 'weir: slots % to % can''t be taken over with epoch %: slots % to % are % here, with epoch %', _own_slots.low, _own_slots.high, _own_slots.epoch, newer.low, newer.high, newer.state, newer.epoch
       USING ERRCODE = '55000', HINT = 'Another move has overtaken this one, or a database was set back by a restore or a failover: look at what each says.';
   END IF;
   PERFORM weir._note_slots(_own_slots.low, _own_slots.high, 'owned', _own_slots.epoch, NULL, NULL), weir._note_taken(_own_slots.move, 'done');
+  RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir._own_slots IS
-  'Makes this database the owner of slots whose jobs have all arrived, and notes that the move is done here. Once more does nothing, whatever has become of the slots since. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';

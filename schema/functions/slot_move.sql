@@ -2,7 +2,7 @@
 --
 --   here   _leave_slots     nothing more is enqueued by routers; whoever still may be is waited for (_holders_of_slots)
 --   here   _depart          unfinished jobs that do not run go from the log to weir.departed; those that run end here, or are put back and follow
---   here   _close_slots     all of them are there: the order in which they are copied is fixed from now on
+--   here   _close_slots     all of them are there: what is copied, and in which order, is fixed from now on, and has a name of its own
 --   there  _take_in         they are logged, a part at a time, with how far that has come
 --   there  _own_slots       routers enqueue there from now on
 --   here   _clear_departed  they are forgotten
@@ -127,7 +127,7 @@ BEGIN
   FROM weir._in_hand(weir._holders(), last_id, 1000000) h
   CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
   CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids);
+  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id);
   v := weir._in_progress();
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
 
@@ -163,6 +163,7 @@ BEGIN
         SELECT n.id FROM weir.later n
         WHERE n.lane >= (k.id::bigint << 39) + greatest(s.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((s.high + 1)::bigint << 25) AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid)
           AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+          AND NOT (EXISTS (SELECT FROM weir.cancellation_where x WHERE x.upto >= n.id) AND weir._is_cancelled_where(n.id))
         ORDER BY n.lane, n.run_at, n.id LIMIT max_rows) n
       LIMIT max_rows);
   END IF;
@@ -226,7 +227,75 @@ END
 $$;
 COMMENT ON FUNCTION weir._note_departed IS 'Keeps a job that has left the log, for the database to which it moves.';
 
-CREATE OR REPLACE FUNCTION weir._close_slots(move uuid) RETURNS void
+CREATE OR REPLACE FUNCTION weir._is_of_flow(job_id bigint) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+  SELECT EXISTS (SELECT FROM weir.job j WHERE j.id = job_id AND j.flow IS NOT NULL)
+$$;
+COMMENT ON FUNCTION weir._is_of_flow IS 'Whether a job that has started is a member of a flow.';
+
+CREATE OR REPLACE FUNCTION weir._is_in_log(low integer, high integer) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last_id CONSTANT bigint := 9223372036854775807;
+  v     record;
+  c     weir.promotion;
+  q     record;
+  this  bigint;
+  begins bigint;
+  late  xid8[];
+  page  bigint[];
+BEGIN
+  IF EXISTS (
+       SELECT FROM weir._in_hand(weir._holders(), last_id, 1000000) h
+       CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+       CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+       WHERE weir._is_in_slots(u.lane, _is_in_log.low, _is_in_log.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)) THEN
+    RETURN true;
+  END IF;
+  v := weir._in_progress();
+  SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
+  FOR q IN SELECT k.id::bigint AS id, k.name FROM weir.queue k WHERE k.name IN (SELECT m.queue FROM weir.with_keys m) ORDER BY k.id LOOP
+    late := weir._late_of(q.name);
+    begins := (q.id << 39) + (_is_in_log.low::bigint << 25);
+    LOOP
+      page := ARRAY(SELECT k FROM weir._key_lanes(q.id::integer, begins - 1, NULL, 100) k WHERE k < (q.id << 39) + ((_is_in_log.high + 1)::bigint << 25) ORDER BY k);
+      EXIT WHEN page = '{}';
+      FOREACH this IN ARRAY page LOOP
+        IF EXISTS (
+             SELECT FROM weir._waiting(this, v.running, v.top, '0', 0, 1000000, late => late) w CROSS JOIN LATERAL weir._read_job(w.id, 1) k
+             WHERE k.flow IS NULL AND k.state IN ('available', 'scheduled', 'running')) THEN
+          RETURN true;
+        END IF;
+      END LOOP;
+      begins := page[cardinality(page)] + 1;
+    END LOOP;
+  END LOOP;
+  RETURN EXISTS (
+    SELECT FROM weir.queue k CROSS JOIN LATERAL (
+      SELECT FROM weir.later n
+      WHERE n.lane >= (k.id::bigint << 39) + greatest(_is_in_log.low::bigint << 25, 8) AND n.lane < (k.id::bigint << 39) + ((_is_in_log.high + 1)::bigint << 25)
+        AND n.flow IS NULL AND weir._waits_later(c, n.run_at, n.id, n.xid) AND NOT EXISTS (SELECT FROM weir.cancellation x WHERE x.id = n.id)
+        AND NOT (EXISTS (SELECT FROM weir.cancellation_where x WHERE x.upto >= n.id) AND weir._is_cancelled_where(n.id))
+      LIMIT 1) n);
+END
+$$;
+COMMENT ON FUNCTION weir._is_in_log IS
+  'Whether the log has unfinished jobs of slots, members of flows and cancelled ones aside. It sees one snapshot, that of the statement that calls it, in which each job is in one place: so none is passed over because it moves on meanwhile, from the one place to the other.';
+
+CREATE OR REPLACE FUNCTION weir._close_slots(move uuid) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -237,12 +306,22 @@ DECLARE
 BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
-  IF s.state = 'leaving' THEN
-    PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer);
+  IF s.no IS NULL THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: another one has followed, or it was set back', _close_slots.move
+      USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  ELSIF s.state <> 'leaving' THEN
+    RETURN s.copy;
+  -- Nothing is put back by what does not run, and nothing is enqueued: what one snapshot does not have, does not come any more.
+  ELSIF (SELECT weir._is_in_log(s.low, s.high)) THEN
+    RETURN NULL;
   END IF;
+  s.copy := gen_random_uuid();
+  PERFORM weir._note_slots(s.low, s.high, 'copying', s.epoch, s.move, s.peer, s.copy);
+  RETURN s.copy;
 END
 $$;
-COMMENT ON FUNCTION weir._close_slots IS 'Ends the departure of jobs: from now on, no more follow. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON FUNCTION weir._close_slots IS
+  'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._departing(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE (place text, job text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -257,6 +336,9 @@ DECLARE
   p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
   size bigint := 0;
 BEGIN
+  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  END IF;
   FOR place, job IN
     SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
     WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
@@ -268,7 +350,7 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir._departing IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._departing IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: 55000 (it is not closed here: the database was set back). Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._taken_upto(move uuid) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -357,7 +439,7 @@ BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _clear_departed.move ORDER BY k.no DESC LIMIT 1;
   IF s.state = 'copying' THEN
-    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer);
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, s.peer, s.copy);
     DELETE FROM weir.departed d WHERE d.move = _clear_departed.move;
   END IF;
 END

@@ -11,6 +11,7 @@ CREATE TABLE weir.slot (
   state text        NOT NULL CHECK (state IN ('owned', 'leaving', 'copying', 'left')),
   epoch bigint      NOT NULL,
   move  uuid,
+  copy  uuid,
   peer  text,
   at    timestamptz NOT NULL,
   by    text        NOT NULL
@@ -20,7 +21,9 @@ COMMENT ON TABLE weir.slot IS
 COMMENT ON COLUMN weir.slot.state IS
   'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.slot.epoch IS 'Grows by 1 with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
-COMMENT ON COLUMN weir.slot.move IS 'What the move is called, in both databases: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
+COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
+COMMENT ON COLUMN weir.slot.copy IS
+  'What the move is called in the other database (weir.taken_in), since all jobs have departed. If this database is set back, and they depart again, it has another name: what the other one knows of the name before says nothing about what departs then.';
 COMMENT ON COLUMN weir.slot.peer IS 'The id of the database to which they move, or have moved.';
 
 CREATE TABLE weir.departed (
