@@ -101,7 +101,7 @@ func await(t *testing.T, ctx context.Context, expression, want string) {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		got, err := chromedp.Run(ctx, chromedp.Evaluate[string](expression))
-		if err != nil {
+		if err != nil && !strings.Contains(err.Error(), "navigated or closed") { // it is between two pages
 			t.Fatal(err)
 		}
 		if got == want {
