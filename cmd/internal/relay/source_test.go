@@ -3,7 +3,9 @@ package relay_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -154,4 +156,90 @@ func TestARelayThatBeginsWithWhatIsNewMissesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTrimmedEntriesOfAStreamOfRedisAreAGap: those that were not read before they were trimmed, while the source waits and while it is away; trimming what was read is none.
+func TestTrimmedEntriesOfAStreamOfRedisAreAGap(t *testing.T) {
+	t.Parallel()
+	c := startRedis(t).client()
+	source, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: c, Stream: "in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	add := func(more int) {
+		t.Helper()
+		for range more {
+			n++
+			if err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", Values: []any{"payload", fmt.Sprint(n)}}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keep := func(most int64) {
+		t.Helper()
+		if err := c.XTrimMaxLen(t.Context(), "in", most).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	position := ""
+	begin := func() {
+		t.Helper()
+		if _, err := source.Begin(t.Context(), position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(what string, want string, gap bool) {
+		t.Helper()
+		arrived, at, err := source.Next(t.Context(), 2)
+		var lost *weirrelay.Lost
+		if is := errors.As(err, &lost); is != gap {
+			t.Errorf("%s: a gap: %t, %v; want %t", what, is, err, gap)
+		} else if is {
+			if !strings.Contains(lost.What, "may have been trimmed") {
+				t.Errorf("%s: %s", what, lost.What)
+			}
+			arrived, at, err = source.Next(t.Context(), 2)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range arrived {
+			got = append(got, string(a.Payload))
+		}
+		if position = at; strings.Join(got, " ") != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	begin()
+	add(5)
+	next("the first", "1 2", false)
+	next("the next", "3 4", false)
+	next("the last", "5", false)
+	add(3)
+	keep(3)
+	next("what was read was trimmed", "6 7", false)
+	add(3)
+	keep(4)
+	next("the same, before the end was read", "8 9", false)
+	add(3)
+	keep(2)
+	next("three were trimmed that were not read", "13 14", true)
+	add(1)
+	keep(1)
+	next("what was read was trimmed, after a gap", "15", false)
+	begin()
+	keep(0)
+	add(1)
+	next("what was read was trimmed while it was away", "16", false)
+	add(4)
+	keep(2)
+	begin()
+	next("two were trimmed while it was away", "19 20", true)
+	add(3)
+	if err := c.XDel(t.Context(), "in", c.XRange(t.Context(), "in", position, position).Val()[0].ID).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next("the last that was read was deleted", "21 22", false)
 }
