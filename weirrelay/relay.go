@@ -229,7 +229,7 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 			r.gap(weir.Gap{To: weir.Position(recorded), Reason: "the target does not know any more how far it has come: what it had may be gone"})
 		}
 		at = weir.Position(recorded)
-	case before(at, r.had):
+	case at != weir.Position(recorded) && before(at, r.had): // one that keeps no position returns what is recorded, which may be behind
 		r.Logger.Warn("weir: the target was set back, as by a restore: what came since is sent again, as far as it is kept", "target", at, "had", r.had)
 		r.had = at
 	case at != "":

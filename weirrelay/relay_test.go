@@ -420,6 +420,48 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 	}
 }
 
+// unrecorded is a target that keeps no position. After the first record, the database can't record how far the relay has come until the relay begins anew, which the second one causes.
+type unrecorded struct {
+	refusing
+	pool *pgxpool.Pool
+	left atomic.Int32 // calls of Send until then
+}
+
+func (u *unrecorded) Begin(ctx context.Context, recorded weir.Position) (weir.Position, error) {
+	_, err := u.pool.Exec(ctx, `DROP TRIGGER IF EXISTS never ON weir.relay`)
+	return recorded, err
+}
+
+func (u *unrecorded) Send(ctx context.Context, records []weirrelay.Record) error {
+	switch u.left.Add(-1) {
+	case 1:
+		if _, err := u.pool.Exec(ctx, `CREATE TRIGGER never BEFORE INSERT ON weir.relay FOR EACH ROW EXECUTE FUNCTION public.never()`); err != nil {
+			return err
+		}
+	case 0:
+		return weirrelay.ErrMoved
+	}
+	return u.refusing.Send(ctx, records)
+}
+
+// TestATargetWithoutAPositionWasNotSetBack: if it has more than is recorded, this is sent again, without a word about a restore.
+func TestATargetWithoutAPositionWasNotSetBack(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	exec(t, pool, `CREATE FUNCTION public.never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$`)
+	var said pgtest.Log
+	target := &unrecorded{pool: pool}
+	target.left.Store(2)
+	run(t, weirrelay.Config{Name: "r", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Routes: []weirrelay.Route{{Channels: "c"}}, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	exec(t, pool, `SELECT weir.publish('c', 'a')`)
+	pgtest.Until(t, "the first has arrived", func() bool { return target.all() == "a" })
+	exec(t, pool, `SELECT weir.publish('c', 'b')`)
+	pgtest.Until(t, "both have, the first one again", func() bool { return target.all() == "a a b" })
+	if log := said.String(); !strings.Contains(log, "is not recorded") || strings.Contains(log, "was set back") {
+		t.Error(log)
+	}
+}
+
 // TestARelayThatHasPassedOnEverythingIsNotBehind: also if what was published last is not for it.
 func TestARelayThatHasPassedOnEverythingIsNotBehind(t *testing.T) {
 	t.Parallel()
