@@ -351,11 +351,29 @@ func (c *Call) Wait(ctx context.Context) (News, error) {
 	}
 }
 
+// add adds what there is to tell since. A job that was lost meanwhile is not told: its slot may be another's already.
 func (n *News) add(more News) {
+	for _, i := range more.Interrupted {
+		if i.Reason == Lost {
+			n.Jobs = slices.DeleteFunc(n.Jobs, func(j Job) bool { return j.Token == i.Token })
+		}
+	}
 	n.Jobs, n.Interrupted, n.Quiet = append(n.Jobs, more.Jobs...), append(n.Interrupted, more.Interrupted...), n.Quiet || more.Quiet
 	if more.Trouble != nil {
 		n.Trouble = more.Trouble
 	}
+}
+
+// interrupted returns which attempts are to be interrupted before the jobs are told, and after: a worker that is told so before it gets a job begins it all the same.
+func (n *News) interrupted() (before, after []Interrupted) {
+	for _, i := range n.Interrupted {
+		if slices.ContainsFunc(n.Jobs, func(j Job) bool { return j.Token == i.Token }) {
+			after = append(after, i)
+		} else {
+			before = append(before, i)
+		}
+	}
+	return before, after
 }
 
 // take returns what there is to tell now; gathers: there is a first job, and room for more.
@@ -372,12 +390,17 @@ func (c *Call) news() (n News, gathers bool) {
 		return n, false
 	}
 	bytes, told, now := 0, 0, d.clock()
+	var untold []*attempt // whose jobs were cancelled first
 	for _, a := range s.outbox {
 		if bytes += a.size(); told == maxTold || told > 0 && bytes > maxToldBytes {
 			break
 		}
 		told++
-		if a.session == s && !a.over && a.reason == "" {
+		switch {
+		case a.session != s || a.over:
+		case a.reason != "":
+			untold = append(untold, a)
+		default:
 			if a.answers++; a.answers <= tellings {
 				a.since = now // it may have been given, and told, long ago: the worker learns of it now
 			}
@@ -390,6 +413,11 @@ func (c *Call) news() (n News, gathers bool) {
 	n.Interrupted, s.tellOf = s.tellOf, nil // if it has recorded some since, it ignores them
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
+	for _, a := range untold {
+		if a.finish(worker.Result{Outcome: store.Cancelled}) { // or it would keep its slot: the worker does not know it
+			d.freed(a)
+		}
+	}
 	if len(n.Jobs) > 0 && c.told.IsZero() {
 		c.told = now
 	}

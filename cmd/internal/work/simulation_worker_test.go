@@ -635,8 +635,10 @@ func (w *simWorker) connect() {
 		}, func(n News) {
 			told := w.s.Now()
 			c.pass(func() {
-				w.interrupted(n.Interrupted)
+				before, after := n.interrupted()
+				w.interrupted(before)
 				w.got(h, n.Jobs, told, c.ponged, nil) // the answer to that ping came before these jobs
+				w.interrupted(after)
 				if n.Quiet {
 					c.moves()
 				}

@@ -125,3 +125,50 @@ func TestARenewalThroughAnotherHubLastsUntilTheNext(t *testing.T) {
 		t.Error("an attempt lasts for longer than a lease and a third")
 	}
 }
+
+// TestAJobThatIsInterruptedBeforeItIsToldIsNotBegun: what is lost while a session's news are gathered, or cancelled before they are, is not told, and its slot is free again; what is cancelled while they are
+// gathered is told first, and then to be interrupted.
+func TestAJobThatIsInterruptedBeforeItIsToldIsNotBegun(t *testing.T) {
+	t.Parallel()
+	for _, in := range []struct {
+		name     string
+		gathered bool // when it is interrupted
+		cause    error
+		told     bool
+	}{
+		{"lost while it is gathered", true, worker.ErrFenced, false},
+		{"cancelled while it is gathered", true, worker.ErrCancelled, true},
+		{"cancelled before", false, worker.ErrCancelled, false},
+	} {
+		s := newSlow(t)
+		c, err := s.d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := s.claims()
+		var news News
+		if in.gathered {
+			news, _ = c.take()
+		}
+		s.d.toStop(a, in.cause)
+		other := s.claims() // waits for a slot
+		more, _ := c.take()
+		news.add(more)
+		more, _ = c.take() // what a slot has given that has come free meanwhile
+		news.add(more)
+		want := other
+		if in.told {
+			want = a
+		}
+		if len(news.Jobs) != 1 || news.Jobs[0].Token != want.token {
+			t.Errorf("%s: jobs %+v", in.name, news.Jobs)
+		}
+		before, after := news.interrupted()
+		if in.told != (len(after) == 1) || in.told != (len(before) == 0) || a.over == in.told {
+			t.Errorf("%s: to interrupt before %v, after %v; it has ended: %v", in.name, before, after, a.over)
+		}
+		if c.Session.has("mail") != 1 {
+			t.Errorf("%s: the session has %d jobs", in.name, c.Session.has("mail"))
+		}
+	}
+}

@@ -328,11 +328,15 @@ func (s *session) tell(ctx context.Context) {
 
 // pass sends news.
 func (s *session) pass(ctx context.Context, news News) (err error) {
-	if len(news.Interrupted) > 0 {
-		err = s.send(ctx, message{Type: "cancel", Attempts: news.Interrupted})
+	before, after := news.interrupted()
+	if len(before) > 0 {
+		err = s.send(ctx, message{Type: "cancel", Attempts: before})
 	}
 	if len(news.Jobs) > 0 && err == nil {
 		err = s.send(ctx, message{Type: "jobs", Jobs: news.Jobs})
+	}
+	if len(after) > 0 && err == nil {
+		err = s.send(ctx, message{Type: "cancel", Attempts: after})
 	}
 	if news.Quiet && err == nil {
 		err = s.send(ctx, message{Type: "quiet"})
