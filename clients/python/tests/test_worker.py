@@ -19,6 +19,7 @@ from test_enqueue import async_engine, libpq_url
 
 import weir
 import weir.guard
+import weir.hub_source
 import weir.line
 import weir.testing
 from weir.text import message_of
@@ -154,6 +155,48 @@ async def test_a_worker_that_stops_lets_jobs_end_and_releases_the_others(app: we
         assert (await state(app, short, "completed")).attempt == 1
         for other in (long, waiting):
             assert (await state(app, other, "available")).attempt == 1
+
+
+async def test_a_worker_that_has_nothing_left_tells_its_hub_that_it_stops(hub: str, queue: str, monkeypatch: Any) -> None:
+    """Even if it gives up what it had, and is stopped, while it opens its session again: so the job need not wait for the lease."""
+    app = weir.Weir(hub=hub)
+    attempts: asyncio.Queue[int] = asyncio.Queue()
+
+    @app.task(queue=queue)
+    async def run(job: weir.Job) -> None:
+        attempts.put_nowait(job.attempt)
+        if not opened.is_set():
+            await asyncio.Event().wait()
+
+    opened = asyncio.Event()
+    open_socket = weir.hub_source.open_socket
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        socket = await open_socket(*args, **options)
+        recv = socket.recv
+
+        async def first() -> Any:
+            frame = await recv()
+            runner = worker._source._runner
+            runner.interrupt_running()
+            worker.stop()
+            await until(lambda: not runner.running, "the end of what was interrupted")
+            socket.recv = recv
+            opened.set()
+            return frame
+
+        socket.recv = first
+        return socket
+
+    async with app.working({queue: 1}) as worker:
+        await run.enqueue(app)
+        assert await asyncio.wait_for(attempts.get(), 60) == 1
+        monkeypatch.setattr(weir.hub_source, "open_socket", slowly)
+        worker._source._socket.transport.abort()
+        await asyncio.wait_for(opened.wait(), 60)
+    monkeypatch.undo()
+    async with app.working({queue: 1}):
+        assert await asyncio.wait_for(attempts.get(), 60) == 1  # it was released, and has not failed
 
 
 async def test_an_idle_worker_has_a_session_that_stands_for_it_and_writes_nothing(app: weir.Weir, queue: str, db: Any, is_direct: bool) -> None:

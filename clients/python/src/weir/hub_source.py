@@ -155,7 +155,9 @@ class HubSource:
             if _is_closed(e):
                 raise EOFError(str(e)) from e
             raise
-        if not runner.held.keys() >= set(hello["held"]):  # the hub would renew what was given up meanwhile, for as long as the session is open
+        # The hub would renew what was given up meanwhile, for as long as the session is open.
+        # If nothing is left to do, it is told to stop next, and releases that.
+        if not runner.is_done() and not runner.held.keys() >= set(hello["held"]):
             await socket.close()
             raise EOFError("the lease was over before the session was open")
         if self._worker not in (None, frame["worker"]):
