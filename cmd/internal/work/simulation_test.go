@@ -140,7 +140,7 @@ func (s *sim) fails() {
 			d = s.Between(35*time.Second, 60*time.Second)
 		}
 		s.Note(h.about(), "hub %d is suspended for %s", h.n, d)
-		h.asleep = s.Now() + d
+		h.asleep = max(h.asleep, s.Now()+d)
 		h.resumed = h.asleep
 	})
 	s.some("hubs cut off from the database", len(s.hubs), 4*time.Minute, func(i int) {
@@ -199,7 +199,8 @@ func (s *sim) heal() {
 	for _, w := range s.workers {
 		w.link.Heal()
 		if w.woken > s.Now() {
-			w.woken = s.Now()
+			w.woken, w.lapses = s.Now(), false
+			w.watch() // it may have planned to look when it is woken
 		}
 	}
 }

@@ -155,7 +155,7 @@ func (w *simWorker) later(d time.Duration, f func()) {
 // suspend stops the worker for some time, in which it runs nothing.
 func (w *simWorker) suspend(d time.Duration) {
 	w.s.Note(w.about(), "worker %d is suspended for %s", w.n, d)
-	w.woken = w.s.Now() + d
+	w.woken = max(w.woken, w.s.Now()+d) // what has come since waits until then
 	for _, t := range w.held {
 		w.stops(t)
 	}
