@@ -83,9 +83,9 @@ func standbyGoneLoad(t *testing.T) string {
 	url, admin := serverFor(t, nil)
 	execute(t, admin, "CREATE TABLE entry (n int)", "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (gone)'", "SELECT pg_reload_conf()")
 	until(t, admin, "SELECT current_setting('synchronous_standby_names') <> ''")
-	for range 6 {
-		stand(t, url, "INSERT INTO entry VALUES (1)", "wait_event = 'SyncRep'")
-	}
+	// Commits wait from when the checkpointer has read the setting, which shows nowhere: so each session tries until it stands.
+	runSessions(t, url, 6, repeat("INSERT INTO entry VALUES ($1)"))
+	until(t, admin, "SELECT count(*) = 6 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	return url
 }
 
