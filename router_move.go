@@ -163,16 +163,16 @@ func (m *move) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for copied := ""; copied == ""; { // its name in the other database
+	for m.copied == "" {
 		if !closed {
 			if err := m.depart(ctx, name); err != nil {
 				return err
 			}
 		}
-		if copied, err = from.CloseSlots(ctx, name); err != nil {
+		if m.copied, err = from.CloseSlots(ctx, name); err != nil {
 			return err
 		}
-		if m.copied = copied; copied == "" && !sleep.For(ctx, moveMost) { // one that was claimed while others departed
+		if m.copied == "" && !sleep.For(ctx, moveMost) { // one that was claimed while others departed
 			return context.Cause(ctx)
 		}
 	}

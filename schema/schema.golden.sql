@@ -3187,7 +3187,6 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_lanes CONSTANT integer := 300;
-  last_id   CONSTANT bigint  := 9223372036854775807;
   s         weir.slot;
   v         record;
   ids       bigint[] := '{}';
@@ -3222,11 +3221,7 @@ BEGIN
     RETURN;
   END IF;
   -- First those that run: what is put back after this is found by a later call.
-  SELECT count(*) INTO running
-  FROM weir._in_hand(weir._holders(), last_id, 1000000) h
-  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
-  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id);
+  running := weir._running_in_slots(s.low, s.high);
   v := weir._in_progress();
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
 
@@ -5128,20 +5123,15 @@ CREATE FUNCTION weir._is_in_log(low integer, high integer) RETURNS boolean LANGU
 AS $$
 #variable_conflict use_column
 DECLARE
-  last_id CONSTANT bigint := 9223372036854775807;
-  v     record;
-  c     weir.promotion;
-  q     record;
-  this  bigint;
+  v      record;
+  c      weir.promotion;
+  q      record;
+  this   bigint;
   begins bigint;
-  late  xid8[];
-  page  bigint[];
+  late   xid8[];
+  page   bigint[];
 BEGIN
-  IF EXISTS (
-       SELECT FROM weir._in_hand(weir._holders(), last_id, 1000000) h
-       CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
-       CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-       WHERE weir._is_in_slots(u.lane, _is_in_log.low, _is_in_log.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)) THEN
+  IF weir._running_in_slots(_is_in_log.low, _is_in_log.high) > 0 THEN
     RETURN true;
   END IF;
   v := weir._in_progress();
@@ -9063,6 +9053,14 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
   RETURN NULL;  -- the segment is being read, or written: the next call tries again
 END
+$$;
+CREATE FUNCTION weir._running_in_slots(low integer, high integer) RETURNS integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+AS $$
+  SELECT count(*)::integer
+  FROM weir._in_hand(weir._holders(), 9223372036854775807, 1000000) h
+  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+  WHERE weir._is_in_slots(u.lane, _running_in_slots.low, _running_in_slots.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)
 $$;
 CREATE FUNCTION weir._said_of_slots(low integer, high integer) RETURNS SETOF weir.slot LANGUAGE sql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
@@ -13353,6 +13351,7 @@ COMMENT ON ROUTINE weir._rotate_history() IS 'Takes the next step in the life of
 COMMENT ON ROUTINE weir._rotate_later(bigint) IS 'Opens the next segment of weir.later when the active one has reached segment_bytes. Reclaims a closed one when all its rows are promoted; or, if space is needed, when at least half of them are and about 100,000 at most are left, which are copied unchanged into the active segment. Returns what it did, or NULL. Locks: advisory step 2 (tried); ACCESS EXCLUSIVE on the segment, NOWAIT.';
 COMMENT ON ROUTINE weir._rotate_messages() IS 'Takes the next step in the life of message segments, if one is due: opens a free segment when the active one is half of message_retention old or has a quarter of message_retention_bytes; reclaims the oldest closed one when its newest message was delivered message_retention ago and relays have passed it on, or after relay_retention, or when no free one is left; empties the heartbeats of hubs ahead of their turn. Returns what it did, or NULL. Errors: WR004 (not in autocommit). Locks: advisory step 5 (tried); see _reclaim_messages.';
 COMMENT ON ROUTINE weir._rotate_reports() IS 'Performs the next step of rotating the segments of reports. Opens a free segment when the active one exceeds a sixteenth of retention_bytes, or is older than half of failed_retention or completed_retention, whichever is longer. Empties the oldest segment when that retention has passed since it was closed, or when no free segment is left: in steps, it copies what unfinished and failed jobs have reported last into the active segment, and then truncates. Returns what it did, or NULL. The caller holds advisory step 1. Locks: SHARE on the segment, once, waiting at most 50 ms; ACCESS EXCLUSIVE on it, NOWAIT; ACCESS SHARE on the log.';
+COMMENT ON ROUTINE weir._running_in_slots(integer,integer) IS 'How many jobs of slots run, members of flows aside.';
 COMMENT ON ROUTINE weir._said_of_slots(integer,integer) IS 'The rows that count for a range of slots.';
 COMMENT ON ROUTINE weir._same_schedule(weir.schedule,weir.schedule) IS 'Reports whether two declarations of a schedule say the same. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._seal(jsonb,jsonb) IS 'Ties a cursor to its list and to this database, with a secret that no client knows: what is inside a cursor with a valid seal was written by this code.';

@@ -10,9 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/weir-pg/weir/cmd/internal/doctor"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -61,11 +58,7 @@ func (c *doctorCmd) serveList(ctx context.Context, s *streams, config doctor.Con
 	}
 	var metrics doctor.ListMetrics
 	var changes doctor.ListChanges
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(&metrics)
-	mux := probes(metrics.Stuck, metrics.Ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	stop, err := serveHTTP("--listen-metrics", loopback(c.ListenMetrics), mux, "metrics and probes", "/metrics", log)
+	stop, err := c.serveMetrics(&metrics, metrics.Stuck, metrics.Ready, log)
 	if err != nil {
 		return err
 	}

@@ -28,11 +28,7 @@ func levelOf(s doctor.Severity) slog.Level {
 func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) error {
 	log := newLogger(s.err, slog.LevelInfo)
 	var metrics doctor.Metrics
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(&metrics)
-	mux := probes(metrics.Stuck, metrics.Ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	stop, err := serveHTTP("--listen-metrics", loopback(c.ListenMetrics), mux, "metrics and probes", "/metrics", log)
+	stop, err := c.serveMetrics(&metrics, metrics.Stuck, metrics.Ready, log)
 	if err != nil {
 		return err
 	}
@@ -55,4 +51,13 @@ func (c *doctorCmd) serve(ctx context.Context, s *streams, d *doctor.Doctor) err
 		return err
 	}
 	return nil // interrupting is how it ends
+}
+
+// serveMetrics serves metrics, with the probes of whoever they are about, until stop is called.
+func (c *doctorCmd) serveMetrics(metrics prometheus.Collector, stuck, ready func() error, log *slog.Logger) (stop func(), err error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	mux := probes(stuck, ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return serveHTTP("--listen-metrics", loopback(c.ListenMetrics), mux, "metrics and probes", "/metrics", log)
 }

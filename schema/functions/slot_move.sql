@@ -88,7 +88,6 @@ AS $$
 #variable_conflict use_column
 DECLARE
   max_lanes CONSTANT integer := 300;
-  last_id   CONSTANT bigint  := 9223372036854775807;
   s         weir.slot;
   v         record;
   ids       bigint[] := '{}';
@@ -123,11 +122,7 @@ BEGIN
     RETURN;
   END IF;
   -- First those that run: what is put back after this is found by a later call.
-  SELECT count(*) INTO running
-  FROM weir._in_hand(weir._holders(), last_id, 1000000) h
-  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
-  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-  WHERE weir._is_in_slots(u.lane, s.low, s.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id);
+  running := weir._running_in_slots(s.low, s.high);
   v := weir._in_progress();
   SELECT p.* INTO c FROM weir.promotion p ORDER BY p.seq DESC LIMIT 1;
 
@@ -237,6 +232,24 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._is_of_flow IS 'Whether a job that has started is a member of a flow.';
 
+CREATE OR REPLACE FUNCTION weir._running_in_slots(low integer, high integer) RETURNS integer
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+  SELECT count(*)::integer
+  FROM weir._in_hand(weir._holders(), 9223372036854775807, 1000000) h
+  CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
+  WHERE weir._is_in_slots(u.lane, _running_in_slots.low, _running_in_slots.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)
+$$;
+COMMENT ON FUNCTION weir._running_in_slots IS 'How many jobs of slots run, members of flows aside.';
+
 CREATE OR REPLACE FUNCTION weir._is_in_log(low integer, high integer) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -249,20 +262,15 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  last_id CONSTANT bigint := 9223372036854775807;
-  v     record;
-  c     weir.promotion;
-  q     record;
-  this  bigint;
+  v      record;
+  c      weir.promotion;
+  q      record;
+  this   bigint;
   begins bigint;
-  late  xid8[];
-  page  bigint[];
+  late   xid8[];
+  page   bigint[];
 BEGIN
-  IF EXISTS (
-       SELECT FROM weir._in_hand(weir._holders(), last_id, 1000000) h
-       CROSS JOIN LATERAL (SELECT b.ids, b.lanes FROM weir.batch b WHERE b.worker = h.worker AND b.no = h.no AND b.lanes IS NOT NULL OFFSET 0) b
-       CROSS JOIN LATERAL unnest(b.ids, b.lanes) u(id, lane)
-       WHERE weir._is_in_slots(u.lane, _is_in_log.low, _is_in_log.high) AND u.id = ANY (h.ids) AND NOT weir._is_of_flow(u.id)) THEN
+  IF weir._running_in_slots(_is_in_log.low, _is_in_log.high) > 0 THEN
     RETURN true;
   END IF;
   v := weir._in_progress();
