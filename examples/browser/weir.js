@@ -5,7 +5,7 @@
 //   stream.onmessage = ({ channel, payload, position }) => …;
 //   stream.onhistory = ({ history, complete }) => …;     // with the option last; by default each message of it goes to onmessage
 //   stream.onpresence = ({ channel, joined, left, count }) => …; // with the option presence: who joins and leaves
-//   stream.onmembers = ({ channel, users, count }) => …; // the answer to stream.members(channel)
+//   stream.onmembers = ({ channel, users, count }) => …; // the answer to stream.members(channel): ask in each state "open", because events say only what changes
 //   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: reload what you show
 //   stream.onstate   = (state, detail) => …;             // "connecting", "open", "waiting" (to try again) or "closed" (by you, or refused)
 //   stream.publish("orders.new", "42");
@@ -153,10 +153,17 @@ export class WeirSocket extends WeirStream {
 }
 
 export class WeirEvents extends WeirStream {
+  asking = 0; // questions without an answer
+  held = []; // events that came in the meantime
+
   connect() {
     const events = this.source = new EventSource(this.events());
     for (const type of ["subscribed", "message", "gap", "heartbeat", "presence"]) {
-      events.addEventListener(type, ({ data }) => this.hear(JSON.parse(data)));
+      events.addEventListener(type, ({ data }) => {
+        const said = JSON.parse(data);
+        if (type === "presence" && this.asking) this.held.push(said);
+        else this.hear(said);
+      });
     }
     events.addEventListener("end", ({ data }) => {
       const said = JSON.parse(data);
@@ -173,6 +180,20 @@ export class WeirEvents extends WeirStream {
       }
       else this.onstate("waiting", "the stream ended");
     };
+  }
+
+  // members asks who is on a channel. The answer comes apart from the stream, and may be older than events that come before it: these wait for it.
+  async members(channel, after = "") {
+    const url = new URL("/v1/presence", this.hub);
+    url.searchParams.set("channel", channel);
+    if (after) url.searchParams.set("after", after);
+    this.asking++;
+    const said = await fetch(url, { headers: this.shown ? { authorization: `Bearer ${this.shown}` } : {} })
+      .then(async (response) => ({ type: response.ok ? "members" : "error", ...await response.json() }))
+      .catch(({ message }) => ({ type: "error", error: message }));
+    this.asking--;
+    if (this.over) return;
+    for (const event of [said, ...this.asking ? [] : this.held.splice(0)]) this.hear(event);
   }
 
   hangUp() {
