@@ -6385,15 +6385,16 @@ DECLARE
   at_id  bigint := coalesce((after->>1)::bigint, 0);
 BEGIN
   RETURN QUERY
-  -- Of a job with several rows, the newest one counts.
-  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.job n WHERE n.id = c.id AND (n.attempt, n.put_off) > (c.attempt, c.put_off)) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
+  -- Of a job with several rows, the newest one counts. After a rebase, all rows of its history have the same place: together they are one.
+  SELECT CASE WHEN c.xid = (SELECT n.xid FROM weir.job n WHERE n.id = c.id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
   FROM (
-    SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
-    CROSS JOIN LATERAL weir._state_of(l.lane, late) s
-    CROSS JOIN LATERAL (
-      SELECT j.xid, j.id, j.attempt, j.put_off FROM weir.job j
-      WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
-    ORDER BY j.xid DESC, j.id DESC LIMIT most) c
+    SELECT DISTINCT k.* FROM (
+      SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
+      CROSS JOIN LATERAL weir._state_of(l.lane, late) s
+      CROSS JOIN LATERAL (
+        SELECT j.xid, j.id FROM weir.job j
+        WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
+      ORDER BY j.xid DESC, j.id DESC LIMIT most) k) c
   ORDER BY c.xid DESC, c.id DESC;
 END
 $$;
@@ -13286,7 +13287,7 @@ COMMENT ON ROUTINE weir._newest_of_key(uuid,bigint,boolean,timestamp with time z
 COMMENT ON ROUTINE weir._next(text,bigint[],jsonb,integer) IS 'Up to most of the next jobs that are, or were, in a state, in some lanes (those of a queue and its ring, or those of a key of it) or, for NULL, in all, after a place: each with the place to continue after it, when it ended, and what was read to find it, in units of a row. A row without an id only shows how far the search has come; no row means that there are no more.';
 COMMENT ON ROUTINE weir._next_available(bigint[],jsonb,integer) IS 'Jobs that wait to be claimed, in that order, after a place; no id for a cancelled one. Of more than 500 lanes in which jobs may wait, it takes 500 at a time, by priority and queue. Behind them come the jobs with keys. See weir._next.';
 COMMENT ON ROUTINE weir._next_cancelled(bigint[],jsonb,integer) IS 'Cancelled jobs, after a place: those with a tombstone by id, newest first; then those that a filter has cancelled and that are still in the log, available ones before scheduled ones; then those that have ended, newest first. No id for a job of another queue, or that is not cancelled. See weir._next.';
-COMMENT ON ROUTINE weir._next_claimed(bigint[],jsonb,integer) IS 'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for an earlier attempt. Nearly all of them have been claimed. See weir._next.';
+COMMENT ON ROUTINE weir._next_claimed(bigint[],jsonb,integer) IS 'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for earlier attempts. Nearly all of them have been claimed. See weir._next.';
 COMMENT ON ROUTINE weir._next_completed(bigint[],jsonb,integer) IS 'Completed jobs, newest first, after a place: that in each lane or, for all queues, in each segment; those of a key in the order of the log. No id for a result with another outcome. See weir._next.';
 COMMENT ON ROUTINE weir._next_failed(bigint[],jsonb,integer) IS 'Failed jobs, newest first, after a place; no id for a job of another queue. See weir._next.';
 COMMENT ON ROUTINE weir._next_later(bigint[],jsonb,integer) IS 'Scheduled jobs in the order of run_at, after a place; no id for a cancelled one, or a due time of a schedule. See weir._next.';

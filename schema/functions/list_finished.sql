@@ -124,20 +124,21 @@ DECLARE
   at_id  bigint := coalesce((after->>1)::bigint, 0);
 BEGIN
   RETURN QUERY
-  -- Of a job with several rows, the newest one counts.
-  SELECT CASE WHEN NOT EXISTS (SELECT FROM weir.job n WHERE n.id = c.id AND (n.attempt, n.put_off) > (c.attempt, c.put_off)) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
+  -- Of a job with several rows, the newest one counts. After a rebase, all rows of its history have the same place: together they are one.
+  SELECT CASE WHEN c.xid = (SELECT n.xid FROM weir.job n WHERE n.id = c.id ORDER BY n.attempt DESC, n.put_off DESC LIMIT 1) THEN c.id END, NULL::timestamptz, jsonb_build_array(c.xid::text, c.id)
   FROM (
-    SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
-    CROSS JOIN LATERAL weir._state_of(l.lane, late) s
-    CROSS JOIN LATERAL (
-      SELECT j.xid, j.id, j.attempt, j.put_off FROM weir.job j
-      WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
-    ORDER BY j.xid DESC, j.id DESC LIMIT most) c
+    SELECT DISTINCT k.* FROM (
+      SELECT j.* FROM unnest(_next_claimed.lanes) l(lane)
+      CROSS JOIN LATERAL weir._state_of(l.lane, late) s
+      CROSS JOIN LATERAL (
+        SELECT j.xid, j.id FROM weir.job j
+        WHERE j.lane = l.lane AND (j.xid, j.id) <= (s.pos_xid, s.pos_id) AND (j.xid, j.id) < (at_xid, at_id) ORDER BY j.xid DESC, j.id DESC LIMIT most) j
+      ORDER BY j.xid DESC, j.id DESC LIMIT most) k) c
   ORDER BY c.xid DESC, c.id DESC;
 END
 $$;
 COMMENT ON FUNCTION weir._next_claimed IS
-  'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for an earlier attempt. Nearly all of them have been claimed. See weir._next.';
+  'Jobs of a key up to the positions of its lanes, in the order of the log, newest first, after a place; no id for earlier attempts. Nearly all of them have been claimed. See weir._next.';
 
 CREATE OR REPLACE FUNCTION weir._times_reclaimed(segment integer) RETURNS bigint
 LANGUAGE sql STABLE

@@ -3,6 +3,7 @@ package proof
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -33,5 +34,39 @@ func TestAQueuesListDoesNotReadTheKeysOfOthers(t *testing.T) {
 	t.Logf("a page of one queue reads %d blocks beside a key of another queue, and %d beside 2,000", blocks[1], blocks[2000])
 	if blocks[2000] > blocks[1]*3/2+1000 {
 		t.Errorf("a page of one queue reads %d blocks beside a key of another queue, and %d beside 2,000", blocks[1], blocks[2000])
+	}
+}
+
+// TestPagesListAKeysJobsOnceAfterARebase: the attempts of a job have one transaction id after a rebase. Whatever the size of the pages, the lists of its
+// key have each job that has ended once.
+func TestPagesListAKeysJobsOnceAfterARebase(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	worker := startWorker(t, conn, "q")
+	want := map[string][]int64{}
+	for i := range 16 {
+		enqueueFor(t, conn, "q", "a", 1)
+		end := []string{"completed", "cancelled"}[i%2]
+		for put := range 1 + i/2%4 {
+			a := mustClaim(t, conn, worker, "q", 1)[0]
+			if put < i/2%4 {
+				mustFinish(t, conn, worker, a, "released", time.Time{})
+				continue
+			}
+			mustFinish(t, conn, worker, a, end, time.Time{})
+			want[end] = append(want[end], a.ID)
+		}
+	}
+	moveElsewhere(t, conn)
+	exec(t, conn, `SELECT weir.rebase()`)
+	queue, key := "q", "a"
+	for state, ids := range want {
+		for limit := 1; limit <= len(ids)+1; limit++ {
+			jobs, _ := list{states: []string{state}, queue: &queue, key: &key}.all(t, conn, limit, nil)
+			got := listedIDs(jobs)
+			if slices.Sort(got); !slices.Equal(got, ids) {
+				t.Errorf("in pages of %d, %s jobs are %v, want %v", limit, state, got, ids)
+			}
+		}
 	}
 }
