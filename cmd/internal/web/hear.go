@@ -87,7 +87,7 @@ func (ws *webSocket) do(ctx context.Context, r *request) (outgoing, error) {
 		expires, err := ws.authenticate(ctx, r.Token)
 		return outgoing{Type: "authorized", Expires: expires}, err
 	case "presence":
-		return ws.members(ctx, r)
+		return outgoing{}, ws.members(ctx, r)
 	case "ping":
 		return outgoing{Type: "pong"}, nil
 	}

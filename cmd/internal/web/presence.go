@@ -106,15 +106,17 @@ type membersAnswer struct {
 	presence.Members
 }
 
-// members answers a WebSocket's request.
-func (ws *webSocket) members(ctx context.Context, r *request) (outgoing, error) {
+// members answers a WebSocket's request. No event is written between the list and the answer: a client that reads an event first would take the older answer for newer.
+func (ws *webSocket) members(ctx context.Context, r *request) error {
 	if err := ws.web.checkPresence(r.Channel); err != nil {
-		return outgoing{}, err
+		return err
 	}
 	if err := ws.permit(ctx, Subscribe, []hub.Filter{hub.Channel(r.Channel)}); err != nil {
-		return outgoing{}, err
+		return err
 	}
-	return outgoing{Type: "members", membersAnswer: &membersAnswer{ws.web.Presence.List(r.Channel, r.After, maxMembers)}}, nil
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.tellLocked(hub.Position{}, outgoing{Type: "members", ID: r.ID, membersAnswer: &membersAnswer{ws.web.Presence.List(r.Channel, r.After, maxMembers)}})
 }
 
 // servePresence answers GET /v1/presence?channel=.
