@@ -5,7 +5,7 @@
 //   stream.onmessage = ({ channel, payload, position }) => …;
 //   stream.onhistory = ({ history, complete }) => …;     // with the option last; by default each message of it goes to onmessage
 //   stream.onpresence = ({ channel, joined, left, count }) => …; // with the option presence: who joins and leaves
-//   stream.onmembers = ({ channel, users, count }) => …; // the answer to stream.members(channel): ask in each state "open", because events say only what changes
+//   stream.onmembers = ({ channel, users, count }) => …; // the answer to stream.members(channel): ask in each state "open", because events say only what changes, and after an event with only a count
 //   stream.ongap     = ({ from, to, reason }) => …;      // messages between them may be missing: reload what you show
 //   stream.onstate   = (state, detail) => …;             // "connecting", "open", "waiting" (to try again) or "closed" (by you, or refused)
 //   stream.publish("orders.new", "42");

@@ -44,6 +44,9 @@ func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 	for joined := false; err == nil && !joined; {
 		joined, err = r.step(ctx)
 	}
+	if sink, ok := s.sink.(Resumer); ok && err == nil {
+		sink.CaughtUp()
+	}
 	s.mu.Lock()
 	s.stopReplay = nil
 	close(s.settled)

@@ -16,6 +16,14 @@ type Sink interface {
 	Close(err error)
 }
 
+// Resumer is a Sink that wants to know when a Resume has caught up.
+type Resumer interface {
+	Sink
+	// CaughtUp is called once the subscriber receives what is published on its filters, also messages that are not logged: it missed these until now. No Deliver is in
+	// progress.
+	CaughtUp()
+}
+
 // Reasons for which the hub ends a subscriber.
 var (
 	ErrSlow   = errors.New("the subscriber is too slow: its queue has reached its limit")

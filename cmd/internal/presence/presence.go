@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type Presence struct {
 	rooms   rooms
 	remotes map[string]*remote
 	dirty   map[string]struct{} // channels with changes that no event has told
+	told    uint64              // times that subscribers were told of changes
 	local   map[place]*here
 	sizes   map[string]int // users listed of each channel
 	more    map[string]int // users that are counted, and not listed
@@ -92,6 +94,9 @@ func New(c Config) *Presence {
 
 // EventsOf returns the channel on which subscribers of this hub receive the events of a channel. Their payloads are whole objects for clients.
 func EventsOf(of string) hub.Channel { return hub.Channel(events + of) }
+
+// Of is the opposite of EventsOf.
+func Of(filter hub.Filter) string { return strings.TrimPrefix(filter.String(), events) }
 
 // Enter notes that a connection of a user has subscribed to a channel. It reports whether the channel has presence; then Leave must follow.
 func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
@@ -174,6 +179,18 @@ func (p *Presence) List(of, after string, most int) Members {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.rooms[of].list(of, after, most)
+}
+
+// Told returns how often subscribers have been told of changes. One who began to listen when it had the same value has missed none.
+func (p *Presence) Told() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.told
+}
+
+// CountOf returns an event that says only how many members a channel has: whoever receives it asks again who they are.
+func (p *Presence) CountOf(channel string) Event {
+	return Event{Type: "presence", Channel: channel, Count: p.List(channel, "", 0).Count}
 }
 
 // Run announces members, and takes in those of other hubs, until ctx ends.
@@ -360,6 +377,9 @@ func (p *Presence) tell() {
 		}
 	}
 	clear(p.dirty)
+	if len(all) > 0 {
+		p.told++ // before anybody is told
+	}
 	p.mu.Unlock()
 	for _, t := range all {
 		if to := string(EventsOf(t.on)); p.Hub.Wanted(to) {

@@ -170,6 +170,7 @@ func (s *stream) begin(head []byte, want wanted) {
 	answer := outgoing{Type: "subscribed"}
 	if want.resume {
 		answer.Position = want.after.String()
+		s.misses(events)
 		if err = s.standsAt(want.after, answer); err == nil {
 			err = s.sub.Resume(ctx, want.after, slices.Concat(want.filters, events)...)
 		}

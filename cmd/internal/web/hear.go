@@ -133,6 +133,7 @@ func (ws *webSocket) subscribe(ctx context.Context, r *request) error {
 	if r.Position != "" {
 		// The answer comes first, then the messages that were missed.
 		answer.Position = after.String()
+		ws.misses(events)
 		if err := ws.standsAt(after, answer); err != nil {
 			return err
 		}

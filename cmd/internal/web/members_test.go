@@ -1,14 +1,17 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -31,17 +34,28 @@ func newRoom(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRig(t, newMemory(), func(c *Config) {
-		c.Policies, c.Authorizer = policies, authorizer
-		c.Presence = presence.New(presence.Config{Hub: c.Hub, On: policies.Set().PresenceOf})
+	r := newRig(t, newMemory(), func(c *Config) {
+		c.Policies, c.Authorizer, c.Heartbeat = policies, authorizer, time.Hour
+		c.Presence = presence.New(presence.Config{Hub: c.Hub, On: policies.Set().PresenceOf, Every: 10 * time.Millisecond})
 	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.web.Presence.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return r
+}
+
+// ada returns a header with a token.
+func ada(t *testing.T) http.Header {
+	t.Helper()
+	return bearerOf(hs256(t, may([]string{">"}, nil, func(c jwt.MapClaims) { c["sub"] = "ada" })))
 }
 
 // TestAnAnswerNamesTheMembersOfTheMomentInWhichItIsWritten: not those of a moment ago, since when the client may have been told that one has left.
 func TestAnAnswerNamesTheMembersOfTheMomentInWhichItIsWritten(t *testing.T) {
 	t.Parallel()
 	r := newRoom(t)
-	c, _, err := r.dial("", http.Header{"Authorization": {"Bearer " + hs256(t, may([]string{">"}, nil, func(c jwt.MapClaims) { c["sub"] = "ada" }))}})
+	c, _, err := r.dial("", ada(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,5 +85,53 @@ func TestAnAnswerNamesTheMembersOfTheMomentInWhichItIsWritten(t *testing.T) {
 	}
 	if err != nil || json.Unmarshal(b, &got) != nil || got.Type != "members" || got.ID != 7 || got.Count != 1 || got.Users[0].User != "bob" {
 		t.Errorf("the answer is %s, %v", b, err)
+	}
+}
+
+// TestAStreamThatHasCaughtUpIsToldToAskForTheMembers if any have joined or left since it was told that it is subscribed: it received no event, and may have asked before.
+func TestAStreamThatHasCaughtUpIsToldToAskForTheMembers(t *testing.T) {
+	t.Parallel()
+	for transport, resume := range map[string]func(*rig, string) client{
+		"websocket": func(r *rig, at string) client {
+			c, _, err := r.dial("", ada(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.say(`{"type":"subscribe","channels":["room.1","room.*"],"position":%q,"presence":true}`, at)
+			return c
+		},
+		"sse": func(r *rig, at string) client {
+			return r.sse("?channel=room.1&channel=room.*&presence=true&access_token="+token(&http.Request{Header: ada(t)}), at)
+		},
+	} {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			r := newRoom(t)
+			at := r.source.end()
+			r.publish("room.1=missed")
+			r.publish("other=x") // the hub's memory holds no more than this
+			eventually(t, func() error {
+				if r.hub.Position() != r.source.end() {
+					return fmt.Errorf("the hub is at %s", r.hub.Position())
+				}
+				return nil
+			})
+			r.source.replays.Lock()
+			c := resume(r, at.String())
+			expect(t, c, "subscribed")
+			told := r.web.Presence.Told()
+			r.web.Presence.Enter("room.1", "bob", nil)
+			eventually(t, func() error {
+				if n := r.web.Presence.List("room.1", "", 0).Count; n != 2 || r.web.Presence.Told() == told {
+					return fmt.Errorf("%d members, told %d times", n, r.web.Presence.Told())
+				}
+				return nil
+			})
+			r.source.replays.Unlock()
+			expect(t, c, "room.1=missed")
+			if got := expect(t, c, "presence"); got.Count != 2 || got.Joined != nil {
+				t.Errorf("the event has %d members, and joined: %s", got.Count, got.Joined)
+			}
+		})
 	}
 }

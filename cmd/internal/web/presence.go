@@ -90,6 +90,36 @@ func (w *Web) eventsOf(filters []hub.Filter) (all []hub.Filter) {
 	return all
 }
 
+// missed is what a stream needs to know when it has caught up: until then it receives no events about members.
+type missed struct {
+	channels []hub.Filter // of the events
+	told     uint64       // before the client knew that it was subscribed
+}
+
+// misses prepares for CaughtUp.
+func (s *stream) misses(events []hub.Filter) {
+	if len(events) > 0 {
+		s.missed = &missed{events, s.web.Presence.Told()}
+	}
+}
+
+// CaughtUp implements hub.Resumer. If members have joined or left in the meantime, the client has to ask for them again: it may have done so too early.
+func (s *stream) CaughtUp() {
+	m := s.missed
+	s.missed = nil
+	if m == nil || m.told == s.web.Presence.Told() {
+		return
+	}
+	var counts []hub.Event
+	for _, on := range m.channels {
+		event := s.web.Presence.CountOf(presence.Of(on))
+		counts = append(counts, hub.Event{Message: &hub.Message{Channel: on.String(), Payload: marshal(event)}})
+	}
+	if err := s.Deliver(counts); err != nil {
+		s.leave(err)
+	}
+}
+
 // checkPresence returns an error if who is on a channel can't be seen.
 func (w *Web) checkPresence(channel string) error {
 	if err := w.checkChannel(channel); err != nil {

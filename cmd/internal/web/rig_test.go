@@ -31,6 +31,7 @@ type memory struct {
 	first   int64
 	changed chan struct{}
 	refuse  func(hub.Draft) error // nil: nothing is refused
+	replays sync.RWMutex          // a test that holds it has replays wait
 }
 
 // epoch is the epoch of all ticks.
@@ -54,7 +55,7 @@ func (m *memory) Next(ctx context.Context, after hub.Position) ([]*hub.Part, err
 	m.mu.Lock()
 	changed := m.changed
 	m.mu.Unlock()
-	if parts, err := m.Read(ctx, after); len(parts) > 0 || err != nil {
+	if parts, err := m.read(after); len(parts) > 0 || err != nil {
 		return parts, err
 	}
 	select {
@@ -63,10 +64,16 @@ func (m *memory) Next(ctx context.Context, after hub.Position) ([]*hub.Part, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return m.Read(ctx, after)
+	return m.read(after)
 }
 
 func (m *memory) Read(_ context.Context, after hub.Position) ([]*hub.Part, error) {
+	m.replays.RLock()
+	defer m.replays.RUnlock()
+	return m.read(after)
+}
+
+func (m *memory) read(after hub.Position) ([]*hub.Part, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after.Tick < m.first && m.first > 1 {
@@ -197,6 +204,9 @@ type said struct {
 
 	RetryAfter int `json:"retry_after"`
 	Expires    string
+
+	Joined []json.RawMessage
+	Count  int
 
 	eventID string // of an event stream
 }

@@ -31,6 +31,8 @@ type stream struct {
 	renewed  time.Time // when the write deadline was last extended
 
 	life life
+
+	missed *missed // set before a Resume whose client wants events about members
 }
 
 // link is what a stream writes to. A Write either writes everything or breaks the stream.
