@@ -58,13 +58,21 @@ func truncate(t testing.TB, pool *pgxpool.Pool) {
 }
 
 // traffic publishes a few messages at a time on three channels that begin with prefix, from several sessions, until stop, which waits for them to end.
-func traffic(t *testing.T, pool *pgxpool.Pool, publishers int, prefix string) (stop func()) {
+// Each time takes one of turns; with none (nil), nothing slows it.
+func traffic(t *testing.T, pool *pgxpool.Pool, publishers int, prefix string, turns <-chan struct{}) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for n := range publishers {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
+				if turns != nil {
+					select {
+					case <-turns:
+					case <-ctx.Done():
+						return
+					}
+				}
 				_, err := pool.Exec(t.Context(), `SELECT weir.publish_many(array_agg($3::text || j % 3), array_agg($1 || '-' || j)) FROM generate_series(1, $2::int) j`, fmt.Sprintf("%d-%d", n, i), 1+i%7, prefix)
 				if err != nil {
 					t.Errorf("publish: %v", err)

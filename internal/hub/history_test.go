@@ -25,7 +25,17 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	h.lookFor, h.lookBacks = time.Minute, 1000 // on a busy machine, it takes a while until what was read connects with so small a ring
 	s, reference := join(t, h, ">")
 	s.limit = 1 << 30
-	stop := traffic(t, pool, 2, "c.")
+	// Each visit gives the publishers some turns: were they free, the log would grow without end where visits are slow, and make them slower, since those
+	// who ask for a channel without messages read all of it.
+	const visitors, visitsEach, turnsEach = 8, 25, 20
+	turns := make(chan struct{}, 200+visitors*visitsEach*turnsEach)
+	give := func(n int) {
+		for range n {
+			turns <- struct{}{}
+		}
+	}
+	give(200)
+	stop := traffic(t, pool, 2, "c.", turns)
 	defer stop()
 	reference.upTo(t, 500)
 	type visit struct {
@@ -37,10 +47,11 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	choices := [][]string{{"c.0"}, {"c.1", "c.2"}, {"c.*"}, {"c.1", "c.>"}, {"c.0", "none"}}
 	var mu sync.Mutex
 	var visits []visit
-	var visitors sync.WaitGroup
-	for range 8 {
-		visitors.Go(func() {
-			for range 25 {
+	var all sync.WaitGroup
+	for range visitors {
+		all.Go(func() {
+			for range visitsEach {
+				give(turnsEach)
 				v := visit{box: newBox(), n: 1 + rand.IntN(200), filters: parse(t, choices[rand.IntN(len(choices))])}
 				r, err := h.Join(v.box, Options{MaxBytes: 1 << 30})
 				if err == nil && rand.IntN(2) == 0 {
@@ -60,19 +71,19 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 			}
 		})
 	}
-	visitors.Wait()
+	all.Wait()
 	stop()
 	exec(t, pool, `SELECT weir.publish(c, 'end', true) FROM unnest('{c.0,c.1,c.2}'::text[]) c`)
 	reference.until(t, "end")
 	pgtest.Until(t, "the reference has everything", func() bool {
-		all := reference.snapshot()
-		return len(all) > 2 && string(all[len(all)-3].Message.Payload) == "end"
+		got := reference.snapshot()
+		return len(got) > 2 && string(got[len(got)-3].Message.Payload) == "end"
 	})
-	all := reference.snapshot()
+	published := reference.snapshot()
 	older := 0
 	for i, v := range visits {
 		var wanted []*Message
-		for _, e := range all {
+		for _, e := range published {
 			if match(v.filters, e.Message.Channel) {
 				wanted = append(wanted, e.Message)
 			}
@@ -121,7 +132,7 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	if len(visits) < 50 || older == 0 {
 		t.Fatalf("%d visits, %d with a long history: too few to say anything", len(visits), older)
 	}
-	t.Logf("%d visits, %d messages", len(visits), len(all))
+	t.Logf("%d visits, %d messages", len(visits), len(published))
 }
 
 // counted counts the reads of a source.
@@ -144,6 +155,7 @@ func TestManyLookBacksCostLittleMoreThanOne(t *testing.T) {
 	exec(t, pool, `SELECT weir.publish('user.' || i % 1000, i::text) FROM generate_series(1, 3000) i`)
 	source := &counted{Source: NewLog(store.New(pgtest.Pool(t, url), 0), nil)}
 	h, _ := run(t, Config{Source: source, RingBytes: 1})
+	h.lookFor = time.Minute // on a busy machine, a thousand at once take a while
 	_, b := join(t, h, "other")
 	for i := range 200 { // ticks that the ring has dropped
 		exec(t, pool, `SELECT weir.publish('other', $1)`, fmt.Sprint(i))

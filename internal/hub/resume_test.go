@@ -22,7 +22,7 @@ func TestResumeAmidTrafficMissesNothing(t *testing.T) {
 	h, _ := run(t, Config{Source: NewLog(store.New(pgtest.Pool(t, url+"&pool_max_conns=8"), 0), nil), RingBytes: 20_000})
 	s, reference := join(t, h, ">")
 	s.limit = 1 << 30
-	stop := traffic(t, pool, 3, "c")
+	stop := traffic(t, pool, 3, "c", nil)
 	defer stop()
 	rng := rand.New(rand.NewPCG(1, rand.Uint64()))
 	type visit struct {
