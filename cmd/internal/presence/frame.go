@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,11 +34,35 @@ const macBytes = 16
 
 // sign returns the payload of a message.
 func sign(f frame, secret []byte) ([]byte, error) {
-	text, err := json.Marshal(f)
-	if err != nil {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // see size
+	if err := e.Encode(f); err != nil {
 		return nil, err
 	}
+	text := bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 	return append([]byte(hex.EncodeToString(mac(text, secret))), text...), nil
+}
+
+// frameBytes bounds the entries of a frame: with the rest, its payload has fewer bytes than the setting message_bytes can forbid, which are 8000.
+const frameBytes = 7000
+
+// size returns at least the number of bytes of an entry in a frame. It is less than frameBytes, as names and infos are bounded.
+func (e entry) size() int {
+	n := len(e.Info) + 40
+	for _, text := range []string{e.Channel, e.User} {
+		for i := range len(text) {
+			switch c := text[i]; {
+			case c < ' ':
+				n += 6
+			case c == '"', c == '\\', c > '~':
+				n += 2
+			default:
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func mac(text, secret []byte) []byte {

@@ -28,17 +28,16 @@ type Config struct {
 }
 
 const (
-	channel      = hub.Internal + "presence"
-	events       = hub.Internal + "members."
-	maxRoom      = 10000  // users of this hub that are listed on one channel
-	maxLocal     = 200000 // on all channels; others are counted
-	maxHubs      = 1000
-	askEvery     = time.Second // at most; the same for answers
-	maxSilent    = 3           // own beats without one of the other hub
-	frameEntries = 1000        // in a frame
-	frameBytes   = 128 << 10
-	queueBytes   = 32 << 20 // of frames that have not been taken in
-	publishFor   = 10 * time.Second
+	channel    = hub.Internal + "presence"
+	events     = hub.Internal + "members."
+	maxUser    = 255    // bytes of a name
+	maxRoom    = 10000  // users of this hub that are listed on one channel
+	maxLocal   = 200000 // on all channels; others are counted
+	maxHubs    = 1000
+	askEvery   = time.Second // at most; the same for answers
+	maxSilent  = 3           // own beats without one of the other hub
+	queueBytes = 32 << 20    // of frames that have not been taken in
+	publishFor = 10 * time.Second
 )
 
 // Presence knows who is on which channel. Create it with New, and call Run.
@@ -100,7 +99,7 @@ func Of(filter hub.Filter) string { return strings.TrimPrefix(filter.String(), e
 
 // Enter notes that a connection of a user has subscribed to a channel. It reports whether the channel has presence; then Leave must follow.
 func (p *Presence) Enter(on, user string, info json.RawMessage) bool {
-	if p == nil || user == "" || !p.On(on) {
+	if p == nil || user == "" || len(user) > maxUser || !p.On(on) {
 		return false
 	}
 	p.mu.Lock()
@@ -305,17 +304,16 @@ func (p *Presence) frames(beat bool) (all []frame) {
 // split splits changes into frames, in their order: the same user may have left and joined again.
 func split(f frame, reset bool) (all []frame) {
 	var one frame
-	n, bytes := 0, 0
+	bytes := 0
 	flush := func() {
 		all = append(all, one)
-		one, n, bytes = frame{}, 0, 0
+		one, bytes = frame{}, 0
 	}
 	room := func(e entry) {
-		if n++; n > frameEntries || bytes > frameBytes {
+		if bytes += e.size(); bytes > frameBytes {
 			flush()
-			n = 1
+			bytes = e.size()
 		}
-		bytes += len(e.Channel) + len(e.User) + len(e.Info) + 32
 	}
 	for _, e := range f.Users {
 		room(e)
@@ -328,7 +326,7 @@ func split(f frame, reset bool) (all []frame) {
 		}
 		one.More[channel] = count
 	}
-	if n > 0 || reset {
+	if bytes > 0 || reset {
 		flush()
 	}
 	if reset {
@@ -349,7 +347,7 @@ func (p *Presence) publish(ctx context.Context, frames []frame) error {
 		drafts = append(drafts, hub.Draft{Channel: channel, Payload: payload})
 	}
 	for len(drafts) > 0 { // a reset of many members is several transactions
-		n := min(len(drafts), 10)
+		n := min(len(drafts), 100)
 		if err := p.Hub.PublishAll(ctx, drafts[:n]); err != nil {
 			return err
 		}

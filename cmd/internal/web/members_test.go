@@ -135,3 +135,13 @@ func TestAStreamThatHasCaughtUpIsToldToAskForTheMembers(t *testing.T) {
 		})
 	}
 }
+
+// TestInfoThatIsNoTextIsLeftOut: the log takes text only, and would refuse whatever else the hub announces with it.
+func TestInfoThatIsNoTextIsLeftOut(t *testing.T) {
+	t.Parallel()
+	for info, want := range map[string]string{`{"name":"Ada"}`: `{"name":"Ada"}`, "\"\xff\"": ""} {
+		if got := infoOf(json.RawMessage(info)); string(got) != want {
+			t.Errorf("of %q %q is left", info, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/weir-pg/weir/cmd/internal/presence"
 	"github.com/weir-pg/weir/internal/hub"
@@ -170,9 +171,9 @@ func (w *Web) servePresence(rw http.ResponseWriter, r *http.Request) {
 	reply(rw, http.StatusOK, w.Presence.List(channel, r.URL.Query().Get("after"), maxMembers))
 }
 
-// infoOf returns the info in a token, if it is not too long.
+// infoOf returns the info in a token, if it is not too long, and can be logged.
 func infoOf(info json.RawMessage) json.RawMessage {
-	if len(info) > maxInfo {
+	if len(info) > maxInfo || !utf8.Valid(info) {
 		return nil
 	}
 	return info
