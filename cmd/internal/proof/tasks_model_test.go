@@ -225,6 +225,7 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 			m.cancel(f, f.cancelNow)
 		}
 	}
+	m.startOver(ids) // what has ended may have started over, and failed fast, since the last cut
 	for _, id := range ids {
 		if f := m.flows[id]; f.failFast && !f.ended && !f.cancelled && seen[id].IsCancelled {
 			fast = append(fast, f)
@@ -235,7 +236,6 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 			}
 		}
 	}
-	m.startOver(ids)
 	m.end(ids, hit, seen)
 	for _, f := range fast {
 		if !f.failedNow && !slices.ContainsFunc(fast, func(o *graphFlow) bool { return o != f && m.within(f.id, o.id) }) {
@@ -547,7 +547,7 @@ func (g *graphTest) fold() {
 	g.model.enqueued(all, g.calls)
 	g.model.compare(seen)
 	// Jobs of flows that have failed fast: those that were there before do not start any more, nor do those of this cut, but callbacks may.
-	top := value[int64](g.t, g.conn, `SELECT last_value FROM weir.job_id`)
+	top := value[int64](g.t, g.conn, `SELECT coalesce(pg_sequence_last_value('weir.job_id'), 0)`)
 	for _, f := range fast {
 		g.model.cancels = append(g.model.cancels, graphCancel{flow: f.id, upto: top})
 		for _, l := range all {
