@@ -1266,7 +1266,7 @@ BEGIN
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
+    CROSS JOIN LATERAL (SELECT coalesce(p.is_cancelled, false) AS is_cancelled, p.cancelled_no FROM weir._last_around(d.parent) p) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -5656,6 +5656,20 @@ $$;
 CREATE FUNCTION weir._lanes_to_count(s weir.survey) RETURNS SETOF bigint LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
+$$;
+CREATE FUNCTION weir._last_around(flow bigint) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last weir.fold;
+BEGIN
+  WHILE _last_around.flow IS NOT NULL LOOP
+    SELECT p.* INTO last FROM weir.fold p WHERE p.flow = _last_around.flow ORDER BY p.cut DESC LIMIT 1;
+    EXIT WHEN FOUND;
+    _last_around.flow := (SELECT f.parent FROM weir.flow f WHERE f.id = _last_around.flow);
+  END LOOP;
+  RETURN last;
+END
 $$;
 CREATE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
@@ -13091,7 +13105,7 @@ COMMENT ON ROUTINE weir._batch_of_key(bigint,integer,xid8,bigint) IS 'As _batch_
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) IS 'A hub''s heartbeat, with the newest tick that it has dispatched, and how many channels have subscribers there and how many messages and deliveries it has had per second of late; NULL for the tick means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
-COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if their parent is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
+COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if what is around them is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bucket(interval) IS 'The bucket of a duration: each reaches to 1.41 times what the one before it does, bucket 0 to 1 ms, 20 to 1 s, and 64 is for all above 36 days. Errors: none. Locks: none. Isolation: any.';
@@ -13257,6 +13271,7 @@ COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._lanes_of_key(text,text) IS 'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_to_count(weir.survey) IS 'The lanes in which jobs without a key may wait, of which a survey tells: the others have none. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._last_around(bigint) IS 'What was counted last of a flow; if nothing was yet, of the next one around it; NULL: of none. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_of_task(bigint,text) IS 'What was counted last of a task of a flow, by name; NULL: nothing yet. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';

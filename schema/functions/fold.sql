@@ -138,7 +138,7 @@ BEGIN
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce(bool_or(p.is_cancelled), false) AS is_cancelled, max(p.cancelled_no) AS cancelled_no FROM (SELECT p.* FROM weir.fold p WHERE p.flow = d.parent ORDER BY p.cut DESC LIMIT 1) p) k
+    CROSS JOIN LATERAL (SELECT coalesce(p.is_cancelled, false) AS is_cancelled, p.cancelled_no FROM weir._last_around(d.parent) p) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -151,7 +151,29 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._begin_nested IS
-  'Completes the first counts of flows that are members of others: they are cancelled if their parent is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
+  'Completes the first counts of flows that are members of others: they are cancelled if what is around them is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
+
+CREATE OR REPLACE FUNCTION weir._last_around(flow bigint) RETURNS weir.fold
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  last weir.fold;
+BEGIN
+  WHILE _last_around.flow IS NOT NULL LOOP
+    SELECT p.* INTO last FROM weir.fold p WHERE p.flow = _last_around.flow ORDER BY p.cut DESC LIMIT 1;
+    EXIT WHEN FOUND;
+    _last_around.flow := (SELECT f.parent FROM weir.flow f WHERE f.id = _last_around.flow);
+  END LOOP;
+  RETURN last;
+END
+$$;
+COMMENT ON FUNCTION weir._last_around IS 'What was counted last of a flow; if nothing was yet, of the next one around it; NULL: of none. Errors: none. Locks: none.';
 
 CREATE OR REPLACE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold
 LANGUAGE plpgsql STABLE

@@ -52,6 +52,38 @@ func TestMembersAddedBesideACancellationAreCancelled(t *testing.T) {
 	}
 }
 
+// TestWhatIsCancelledBeforeItsDeadlineIsNotAbandoned: a flow that is added beside the cancellation of one around it, at any depth, and whose deadline has
+// passed when both are counted, succeeds once it is retried.
+func TestWhatIsCancelledBeforeItsDeadlineIsNotAbandoned(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, adder := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q", "back")
+	flow := newFlow(t, conn, "f")
+	addTo(t, conn, flow, 1)
+	foldAll(t, conn)
+	exec(t, adder, `BEGIN`)
+	within := []int64{flow}
+	for range 3 {
+		id := value[int64](t, adder, `SELECT weir.flow('within', deadline => now(), parent => $1)`, within[0])
+		addTo(t, adder, id, 1)
+		within = append([]int64{id}, within...)
+	}
+	exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
+	foldAll(t, conn)
+	exec(t, adder, `COMMIT`)
+	foldAll(t, conn)
+	exec(t, conn, `SELECT weir.retry_flow($1)`, flow)
+	foldAll(t, conn)
+	mustComplete(t, conn, worker, claimAll(t, conn, worker, "q"))
+	foldAll(t, conn)
+	for depth, id := range within {
+		if state := flowNow(t, conn, id); state.State != "succeeded" {
+			t.Errorf("after the retry, flow %d, %d from the innermost one, is %+v", id, depth, state)
+		}
+	}
+}
+
 // TestCallbacksOfFlowsWithinACancelledOneCome: a flow that has ended calls back, whatever becomes of the flow around it: also if that fails because this one did.
 func TestCallbacksOfFlowsWithinACancelledOneCome(t *testing.T) {
 	t.Parallel()
