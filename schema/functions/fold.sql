@@ -134,7 +134,7 @@ BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled, t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled AND k.cancelled_no > coalesce(t.retried_no, 0), t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
                  w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d

@@ -84,6 +84,39 @@ func TestWhatIsCancelledBeforeItsDeadlineIsNotAbandoned(t *testing.T) {
 	}
 }
 
+// TestWhatIsRetriedBeforeItIsCountedRuns: a flow and a task that are added beside the cancellation of the flow around them, and retried before they are counted.
+func TestWhatIsRetriedBeforeItIsCountedRuns(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, adder := connect(t, url), connect(t, url)
+	worker := startWorker(t, conn, "q", "back")
+	flow := newFlow(t, conn, "f")
+	addTo(t, conn, flow, 1)
+	foldAll(t, conn)
+	exec(t, adder, `BEGIN`)
+	within := value[int64](t, adder, `SELECT weir.flow('within', parent => $1)`, flow)
+	want := addTo(t, adder, within, 2)
+	added := addTasks(t, adder, flow, "a")[0]
+	exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
+	foldAll(t, conn)
+	exec(t, adder, `COMMIT`)
+	for _, id := range []int64{within, added} {
+		exec(t, conn, `SELECT weir.retry_flow($1)`, id)
+	}
+	foldAll(t, conn)
+	got := claimAll(t, conn, worker, "q")
+	if len(got) != len(want)+1 {
+		t.Errorf("after the retry, %d jobs start, want %d and that of the task", len(got), len(want))
+	}
+	mustComplete(t, conn, worker, got)
+	foldAll(t, conn)
+	for _, id := range []int64{within, added} {
+		if state := flowNow(t, conn, id); state.State != "succeeded" {
+			t.Errorf("after the retry, flow %d is %+v", id, state)
+		}
+	}
+}
+
 // TestCallbacksOfFlowsWithinACancelledOneCome: a flow that has ended calls back, whatever becomes of the flow around it: also if that fails because this one did.
 func TestCallbacksOfFlowsWithinACancelledOneCome(t *testing.T) {
 	t.Parallel()
