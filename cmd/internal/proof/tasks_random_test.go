@@ -344,7 +344,7 @@ func (g *graphTest) retryFlow(id int64) {
 	}
 	for _, f := range g.model.tree(id) {
 		for _, job := range f.members {
-			if !slices.ContainsFunc(g.held, func(a attempt) bool { return a.ID == job }) {
+			if !g.isRunning(job) {
 				g.reprieve(job)
 			}
 		}
@@ -358,6 +358,12 @@ func (g *graphTest) retryFlow(id int64) {
 			}
 		}
 	}
+}
+
+// isRunning reports whether a job is held, or has ended in a transaction that is still open.
+func (g *graphTest) isRunning(job int64) bool {
+	is := func(a attempt) bool { return a.ID == job }
+	return slices.ContainsFunc(g.held, is) || slices.ContainsFunc(g.open, func(w *graphWork) bool { return slices.ContainsFunc(w.ended, is) })
 }
 
 func (g *graphTest) reprieve(job int64) {
