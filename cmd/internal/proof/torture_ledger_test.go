@@ -261,7 +261,7 @@ func (w *torture) runInSQL(conn *pgx.Conn, worker int32, a attempt) error {
 
 // watch checks whether the database shows an attempt as running that no worker is running. The time is counted in polls, of at most half a second
 // each, and by the clock by which Weir measures leases, and the shorter time counts: while the server is down, no one rescues, or this machine is
-// suspended, no attempt is late.
+// suspended, no attempt is late. A server that starts, after a crash or a failover, counts every lease from its first check on, and so does this.
 func (w *torture) watch() {
 	type running struct {
 		attemptRun
@@ -276,8 +276,7 @@ func (w *torture) watch() {
 	every := time.NewTicker(200 * time.Millisecond)
 	defer every.Stop()
 	var conn *pgx.Conn
-	var last time.Time
-	life := int32(0)
+	var last, started, starts time.Time // when the server of the last poll was started, and that of this one
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -297,9 +296,9 @@ func (w *torture) watch() {
 		var now int64
 		if err == nil {
 			var rows pgx.Rows
-			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched) FROM weir.jobs('running', max_rows => 1000)`); err == nil {
+			if rows, err = conn.Query(bounded, `SELECT id, attempt, coalesce(args->>'Key', ''), claimed_at, (SELECT last_value FROM weir.watched), pg_postmaster_start_time() FROM weir.jobs('running', max_rows => 1000)`); err == nil {
 				var l running
-				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now}, func() error { found = append(found, l); return nil })
+				_, err = pgx.ForEachRow(rows, []any{&l.id, &l.attempt, &l.key, &l.claimed, &now, &starts}, func() error { found = append(found, l); return nil })
 			}
 		}
 		cancel()
@@ -312,8 +311,8 @@ func (w *torture) watch() {
 		}
 		passed := min(time.Since(last), 500*time.Millisecond)
 		last = time.Now()
-		if w.life.Load() != life { // a failover loses what the server knew about silent workers
-			life = w.life.Load()
+		if !starts.Equal(started) {
+			started = starts
 			clear(alone)
 		}
 		before := alone

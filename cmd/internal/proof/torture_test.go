@@ -17,7 +17,7 @@ import (
 
 // TestTorture: while producers use every isolation level, workers in Go and SQL and hubs are killed, and the server crashes and fails over to a
 // lagging standby, among other faults, nothing that was committed and survived is lost, no attempt ends twice, no attempt is shown as running
-// without a worker for longer than two leases, and subscribers receive messages in order, once, and with a gap if any are missing. The test
+// without a worker for longer than two leases, which count anew when the server starts, and subscribers receive messages in order, once, and with a gap if any are missing. The test
 // compares what surviving transactions have recorded with what the processes have reported.
 func TestTorture(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestTorture(t *testing.T) {
 }
 
 // TestNoJobIsRunningWithNobody: after kills of workers, lost answers, crashes and failovers to a lagging standby, no attempt is shown as running
-// without a worker for longer than two leases.
+// without a worker for longer than two leases, which count anew when the server starts.
 func TestNoJobIsRunningWithNobody(t *testing.T) {
 	t.Parallel()
 	w := newTorture(t, 8*time.Second)
