@@ -117,6 +117,35 @@ func TestWhatIsRetriedBeforeItIsCountedRuns(t *testing.T) {
 	}
 }
 
+// TestARetryOfAJobUndoesNoLaterCancellation: a flow within another, which was retried after that was cancelled, and cancelled on its own since, stays cancelled
+// when a job of the other is retried; and is cancelled no more when the other is retried as a whole.
+func TestARetryOfAJobUndoesNoLaterCancellation(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	flow := newFlow(t, conn, "f")
+	jobs := addTo(t, conn, flow, 1)
+	within := value[int64](t, conn, `SELECT weir.flow('within', parent => $1)`, flow)
+	addTo(t, conn, within, 1)
+	foldAll(t, conn)
+	for _, step := range []struct {
+		sql          string
+		id           int64
+		flow, within string // the states afterwards
+	}{
+		{`SELECT weir.cancel_flow($1)`, flow, "cancelling", "cancelling"},
+		{`SELECT weir.retry_flow($1)`, within, "cancelling", "running"},
+		{`SELECT weir.cancel_flow($1)`, within, "cancelling", "cancelling"},
+		{`SELECT weir.retry($1)`, jobs[0], "running", "cancelling"},
+		{`SELECT weir.retry_flow($1)`, flow, "running", "running"},
+	} {
+		exec(t, conn, step.sql, step.id)
+		foldAll(t, conn)
+		if f, w := flowNow(t, conn, flow).State, flowNow(t, conn, within).State; f != step.flow || w != step.within {
+			t.Errorf("after %s of %d, the flow is %s and that within %s, want %s and %s", step.sql, step.id, f, w, step.flow, step.within)
+		}
+	}
+}
+
 // TestCallbacksOfFlowsWithinACancelledOneCome: a flow that has ended calls back, whatever becomes of the flow around it: also if that fails because this one did.
 func TestCallbacksOfFlowsWithinACancelledOneCome(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,11 @@ type graphFlow struct {
 	calledBack                   []string
 	due                          int // callbacks that the current cuts enqueue, and whose jobs are not known yet
 	counters                     map[string]int64
+	cancelledNo                  int64 // of the last cancellation that it was cancelled by
 
 	// Since the last cut:
-	sealNow, cancelNow, retryNow, isOver, failedNow bool // isOver: a member was added, or an end was taken back
+	sealNow, cancelNow, retryNow, isOver, failedNow bool  // isOver: a member was added, or an end was taken back
+	no                                              int64 // of the cancellation, or of the last one that the retry undoes
 }
 
 // graphJob is a member of a flow, or a callback of one that is within no other.
@@ -168,15 +170,30 @@ func (m *graphModel) mustSkip(f *graphFlow) bool {
 	return f.cancelled || slices.ContainsFunc(m.before(f), func(b *graphFlow) bool { return b.ended && b.kind != "completed" && !f.lenient })
 }
 
-// cancel sets whether a flow is cancelled, and all within it: but for what has ended, if it is.
-func (m *graphModel) cancel(f *graphFlow, is bool) {
-	f.isOver = f.isOver || f.cancelled && !is && f.ended && !f.skipped // it ends anew
-	f.cancelled, f.sealed = is, f.sealed || is
-	for _, k := range m.kids(f) {
-		if _, unfinished, _, _, _ := m.counts(k); !is || !k.ended && (!k.sealed || unfinished > 0) {
-			m.cancel(k, is)
+// cancel cancels a flow, and all within it but for what is cancelled already, and what has ended.
+func (m *graphModel) cancel(f *graphFlow, no int64) {
+	for _, k := range m.tree(f.id) {
+		if _, unfinished, _, _, _ := m.counts(k); k == f || k.counted && !k.gone && !k.cancelled && !k.ended && (!k.sealed || unfinished > 0) {
+			k.cancelled, k.sealed, k.cancelledNo = true, true, max(k.cancelledNo, no)
 		}
 	}
+}
+
+// undo takes back that a flow is cancelled, and all within it: but for what was cancelled after all cancellations that a retry undoes.
+func (m *graphModel) undo(f *graphFlow, upto int64) {
+	for _, k := range m.tree(f.id) {
+		if k.cancelled && k.cancelledNo <= upto {
+			k.cancelled, k.isOver = false, k.isOver || k.ended && !k.skipped // it ends anew
+		}
+	}
+}
+
+// lastAround returns the number of the last cancellation of a flow, or of one around it.
+func (m *graphModel) lastAround(f *graphFlow) (no int64) {
+	for ; f != nil; f = m.flows[f.parent] {
+		no = max(no, f.cancelledNo)
+	}
+	return no
 }
 
 // graphSeen is what the database says about a flow.
@@ -188,11 +205,12 @@ type graphSeen struct {
 	Job                                            *int64
 	Counters                                       *string
 	IsCancelled                                    bool // by what was counted last
+	CancelledNo                                    int64
 	WaitsFor                                       []string
 }
 
 const graphLook = `SELECT i.id, i.state, i.generation, i.jobs, i.unfinished, i.completed, i.failed, i.cancelled, i.job, i.counters::text,
-	(SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1),
+	(SELECT p.is_cancelled FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1), (SELECT coalesce(p.cancelled_no, 0) FROM weir.fold p WHERE p.flow = i.id ORDER BY p.cut DESC LIMIT 1),
 	(SELECT t.waits_for FROM weir.tasks(i.parent, max_rows => 1000) t WHERE t.id = i.id) FROM weir._read_flows($1) i`
 
 // fold says what is true once everything is counted, which has just been done; seen is what the database says.
@@ -209,7 +227,7 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 				f.gone = f.gone || f.isTask && k.isTask && k != f && k.name == f.name
 			}
 			if f.parent != 0 && m.flows[f.parent].cancelled {
-				m.cancel(f, true)
+				m.cancel(f, m.flows[f.parent].cancelledNo)
 			}
 		}
 		if f.isTask || f.sealNow {
@@ -221,8 +239,10 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 		f.passed = false
 	}
 	for _, id := range ids {
-		if f := m.flows[id]; f.cancelNow || f.retryNow {
-			m.cancel(f, f.cancelNow)
+		if f := m.flows[id]; f.cancelNow {
+			m.cancel(f, f.no)
+		} else if f.retryNow {
+			m.undo(f, f.no)
 		}
 	}
 	m.startOver(ids) // what has ended may have started over, and failed fast, since the last cut
@@ -249,6 +269,9 @@ func (m *graphModel) fold(seen map[int64]*graphSeen) (fast []*graphFlow) {
 		}
 		if hit[id] && !f.ended {
 			f.cancelled = true
+		}
+		if hit[id] { // of several that fail fast in one cut, the test does not know the order
+			f.cancelledNo = seen[id].CancelledNo
 		}
 		f.sealNow, f.cancelNow, f.retryNow, f.failedNow = false, false, false, false
 	}

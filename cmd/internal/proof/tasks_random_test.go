@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -323,7 +324,7 @@ func (g *graphTest) cancelFlow(id int64) {
 	now := value[string](g.t, g.conn, `SELECT weir.cancel_flow($1)`, id)
 	if slices.Contains([]string{"open", "running", "blocked"}, was) {
 		g.model.cancels = append(g.model.cancels, graphCancel{flow: id, upto: upto})
-		g.model.flows[id].cancelNow = true
+		g.model.flows[id].cancelNow, g.model.flows[id].no = true, value[int64](g.t, g.conn, `SELECT max(no) FROM weir.cancellation_where WHERE flow = $1 AND NOT is_late`, id)
 	} else if now != was {
 		g.t.Errorf("flow %d is %s; cancel_flow says it is %s", id, was, now)
 	}
@@ -349,7 +350,7 @@ func (g *graphTest) retryFlow(id int64) {
 			}
 		}
 	}
-	g.model.flows[id].retryNow = true
+	g.model.flows[id].retryNow, g.model.flows[id].no = true, math.MaxInt64
 	g.look(true)
 	for _, f := range g.model.tree(id) {
 		for _, job := range f.members {
@@ -554,7 +555,7 @@ func (g *graphTest) retryOne() string {
 	g.exec(`SELECT weir.retry($1)`, id)
 	g.reprieve(id)
 	f := g.model.flows[g.model.jobs[id].flow]
-	f.retryNow = f.cancelled // it is cancelled no more
+	f.retryNow, f.no = f.cancelled, g.model.lastAround(f) // it is cancelled no more
 	g.look(true)
 	return "retry a job"
 }
