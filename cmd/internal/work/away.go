@@ -142,6 +142,9 @@ func (c *Call) Ended(results []Result) {
 	d := c.Session.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if c = c.Session.call; c == nil { // the worker may have opened another one since it said so, which has their slots
+		return
+	}
 	first := false
 	for _, r := range results {
 		if len(c.away) == 0 {

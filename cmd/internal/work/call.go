@@ -218,7 +218,8 @@ func (c *Call) checked(keys []key, l looks) {
 			continue
 		}
 		delete(s.held, k)
-		if w := s.wants[a.queue.name]; w != nil && s.call == c {
+		// A call that was opened meanwhile counts it, too: a standing one among those that the worker has, another one among those that it is to be told.
+		if call := s.call; s.wants[a.queue.name] != nil && call != nil && (call.Standing || slices.Contains(s.outbox, a)) {
 			first = d.give(s, d.queueOf(a.queue.name), 1) || first
 		}
 	}
@@ -313,7 +314,7 @@ type News struct {
 const tellTroubleEvery = time.Minute
 
 const (
-	tellings     = 3       // of an attempt from which its lease counts anew: a worker that gets no answers must not keep it for ever
+	tellings     = 10      // of an attempt, from each of which its lease counts anew: a worker that gets no answers must not keep it for ever
 	maxTold      = 1000    // jobs told at once
 	maxToldBytes = 4 << 20 // of them as JSON, unless it is one
 	// How long the first job waits for others that come with the same claim: an answer of take ends a call, while a session may be told more at any time.
@@ -401,9 +402,8 @@ func (c *Call) news() (n News, gathers bool) {
 		case a.reason != "":
 			untold = append(untold, a)
 		default:
-			if a.answers++; a.answers <= tellings {
-				a.since = now // it may have been given, and told, long ago: the worker learns of it now
-			}
+			a.answers++
+			a.since = now // it may have been given, and told, long ago: the worker learns of it now, and counts its lease from when the first of an answer was told
 			n.Jobs = append(n.Jobs, a.job())
 		}
 	}

@@ -130,6 +130,8 @@ func (s *Session) hold(tokens []string) (lost []Interrupted, elsewhere []key) {
 	for k, a := range s.held {
 		switch {
 		case named[k]:
+		case a.reason == "" && a.answers >= tellings:
+			a.unnamed = true // it is not told again, and its lease ends
 		case a.reason == "":
 			s.outbox, a.unnamed = append(s.outbox, a), false
 		case a.finish(worker.Result{Outcome: store.Cancelled}): // it never got it, and is not to

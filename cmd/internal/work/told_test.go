@@ -2,6 +2,7 @@ package work
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,18 +24,30 @@ func newSlow(t *testing.T) *slow {
 	return s
 }
 
-func (s *slow) open(o Opening) *Call {
+func (s *slow) open(o Opening) *Call { return s.opens(o, false, nil) }
+
+// opens opens a call for one job, without asking a database what still runs.
+func (s *slow) opens(o Opening, standing bool, seen looks) *Call {
 	s.t.Helper()
 	o.Queues = map[string]int{"mail": 1}
 	names, err := o.check()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c, _, err := s.d.open(&o, names, false, nil) // without asking a database what still runs
+	c, _, err := s.d.open(&o, names, standing, seen)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return c
+}
+
+// told returns the tokens of the jobs that a call is told now.
+func told(c *Call) (tokens []string) {
+	news, _ := c.take()
+	for _, j := range news.Jobs {
+		tokens = append(tokens, j.Token)
+	}
+	return tokens
 }
 
 // claims hands out a job.
@@ -56,7 +69,7 @@ func (s *slow) passes(d time.Duration, a *attempt) bool {
 }
 
 // TestALeaseCountsFromWhenAWorkerIsTold: an answer says how long its call had waited when it got a job, so that a worker that reads it late knows from when the lease counts; and what is told again
-// because an answer was lost has a whole lease, but not for ever.
+// because an answer was lost has a whole lease each time. So it is not told for ever: its lease ends.
 func TestALeaseCountsFromWhenAWorkerIsTold(t *testing.T) {
 	t.Parallel()
 	s := newSlow(t)
@@ -68,18 +81,112 @@ func TestALeaseCountsFromWhenAWorkerIsTold(t *testing.T) {
 	if answer, err := c.answer(news); err != nil || answer.Waited != 8 || len(answer.Jobs) != 1 {
 		t.Errorf("%+v %v", answer, err)
 	}
-	for again := range 3 {
+	for times := 1; ; times++ {
 		if !s.passes(25*time.Second, a) {
-			t.Fatalf("the attempt was told %d times, the last time 25 s ago, and its lease is over", again+1)
+			t.Fatalf("the attempt was told %d times, the last time 25 s ago, and its lease is over", times)
 		}
 		c = s.open(Opening{Worker: c.ID()})
-		if news, _ = c.take(); len(news.Jobs) != 1 || news.Jobs[0].Token != a.token {
+		began := s.now
+		s.now = s.now.Add(time.Second)
+		news, _ = c.take()
+		c.Close(false)
+		if times == tellings {
+			break
+		}
+		if len(news.Jobs) != 1 || news.Jobs[0].Token != a.token {
 			t.Fatalf("%+v", news)
 		}
-		c.Close(false)
+		if answer, err := c.answer(news); err != nil || began.Add(time.Duration(answer.Waited*float64(time.Second))).After(a.since) {
+			t.Fatalf("its worker counts the lease from %g s after the call began, the hub from %v after that (%v)", answer.Waited, a.since.Sub(began), err)
+		}
 	}
-	if s.passes(25*time.Second, a) {
+	if len(news.Jobs) != 0 {
+		t.Errorf("told %d times, of which no answer has arrived, it is told again: %+v", tellings, news)
+	}
+	if s.passes(5*time.Second, a) {
 		t.Error("an attempt whose worker never says that it has it is kept for as long as it calls")
+	}
+	other := s.claims()
+	if got := told(s.open(Opening{Worker: c.ID()})); !slices.Equal(got, []string{other.token}) {
+		t.Errorf("the worker gets %q then", got)
+	}
+}
+
+// TestAnAttemptThatIsNotToldAgainKeepsNoSlotForLonger: nor over connections, which renew what their worker has for as long as they are open.
+func TestAnAttemptThatIsNotToldAgainKeepsNoSlotForLonger(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	c := s.opens(Opening{}, true, nil)
+	a := s.claims()
+	for range tellings {
+		if got := told(c); len(got) != 1 {
+			t.Fatalf("told %q", got)
+		}
+		c.Close(true)
+		c = s.opens(Opening{Worker: c.ID()}, true, nil)
+	}
+	s.claims() // for which it has no room
+	if got := told(c); len(got) != 0 {
+		t.Errorf("told %q", got)
+	}
+	for range 2 {
+		s.now = s.now.Add(defaultLease * 2 / 3)
+		c.Heard()
+		s.d.sweep(true)
+	}
+	other := s.claims()
+	if got := told(c); !a.over || !slices.Equal(got, []string{other.token}) {
+		t.Errorf("after its lease, %v, the attempt has ended: %v; told %q", defaultLease, a.over, got)
+	}
+}
+
+// TestTheSlotOfAnAttemptThatHasEndedElsewhereIsFree: in whatever call the worker is when the database says so of an attempt that was to be told again, and no call gets more than it has asked for.
+func TestTheSlotOfAnAttemptThatHasEndedElsewhereIsFree(t *testing.T) {
+	t.Parallel()
+	for _, in := range []struct {
+		name            string
+		standing, names bool // the call that was opened while the database was asked for another
+	}{
+		{"a connection", true, false}, {"a connection that names it", true, true}, {"a call", false, false}, {"a call that names it", false, true},
+	} {
+		s := newSlow(t)
+		c := s.opens(Opening{}, true, nil)
+		a := s.claims()
+		if got := told(c); !slices.Equal(got, []string{a.token}) {
+			t.Fatalf("%s: told %q", in.name, got)
+		}
+		c.Close(true)
+		asks := s.opens(Opening{Worker: c.ID()}, true, nil)
+		again := asks.again()
+		next := Opening{Worker: c.ID()}
+		if in.names {
+			next.Held = []string{a.token}
+		}
+		c = s.opens(next, in.standing, nil)
+		asks.checked(again, looks{})
+		other := s.claims()
+		s.claims() // for which it has no room
+		if got := told(c); !slices.Equal(got, []string{other.token}) {
+			t.Errorf("%s: told %q, want %q", in.name, got, other.token)
+		}
+	}
+}
+
+// TestTheSlotOfAnEndThatIsRecordedAfterItsWorkerHasReconnectedIsFree: an attempt of another hub takes a slot of the connection that the worker has opened before this hub knew of the end.
+func TestTheSlotOfAnEndThatIsRecordedAfterItsWorkerHasReconnectedIsFree(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	k := key{9, 1, 1, 100}
+	runs := looks{k.id: {ID: k.id, State: "running", Worker: k.worker, Queue: "mail"}}
+	before := s.opens(Opening{Held: []string{s.d.tokens.token(k)}}, true, runs)
+	now := s.opens(Opening{Worker: before.ID(), Held: []string{s.d.tokens.token(k)}}, true, runs)
+	a := s.claims()
+	if got := told(now); len(got) != 0 {
+		t.Fatalf("told %q", got)
+	}
+	before.Ended([]Result{{Token: s.d.tokens.token(k), Recorded: true}})
+	if got := told(now); !slices.Equal(got, []string{a.token}) {
+		t.Errorf("told %q", got)
 	}
 }
 
