@@ -1,12 +1,13 @@
 import type { Context } from "./attempt.js";
-import { enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, request } from "./enqueue.js";
+import { ENQUEUE, enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, request } from "./enqueue.js";
 import { type Row, runner, type Sql } from "./executor.js";
 import { Hub, type Token } from "./hub.js";
 import { HubLink } from "./hub-link.js";
 import { type JobInfo, jobInfo, type State } from "./job-info.js";
 import { dialer } from "./lines.js";
+import { knows } from "./options.js";
 import type { Link } from "./protocol.js";
-import { definitionOf, type Input, type JobDefinitions, type Output, type StandardSchema, validated } from "./schema.js";
+import { definitionOf, type Input, type JobDefinition, type JobDefinitions, type Output, type StandardSchema, validated } from "./schema.js";
 import { SocketLink } from "./socket-link.js";
 import { SqlLink } from "./sql-link.js";
 import { type Presence, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent } from "./subscribe.js";
@@ -59,6 +60,13 @@ export interface WorkOptions<Jobs extends JobDefinitions> {
   onError?: (error: unknown) => void;
 }
 
+const knowsClient = knows<WeirOptions>("a client", { sql: 1, hub: 1, token: 1, WebSocket: 1, jobs: 1, queue: 1 });
+const knowsWork = knows<WorkOptions<AnyJobs>>("work", { queues: 1, handlers: 1, signal: 1, name: 1, timeout: 1, stopTimeout: 1, lease: 1, chores: 1, onStart: 1, onError: 1 });
+const knowsEnqueue = knows<EnqueueOptions & CallOptions>("enqueue", { ...ENQUEUE, tx: 1 });
+const knowsJob = knows<EnqueueOptions & { kind: string; payload: unknown }>("a job", { kind: 1, payload: 1, ...ENQUEUE });
+const knowsDefinition = knows<JobDefinition>("a job's definition", { schema: 1, queue: 1, priority: 1, maxAttempts: 1, unique: 1, timeout: 1 });
+const knowsCall = knows<CallOptions>("this call", { tx: 1 });
+
 /** Jobs and messages of one database. It holds no connection of its own, except while it works or subscribes. */
 export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
   readonly #options: WeirOptions<Jobs>;
@@ -66,14 +74,17 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
   readonly #hub: Hub | undefined;
 
   constructor(options: WeirOptions<Jobs>) {
+    knowsClient(options);
     if (options.sql === undefined && options.hub === undefined) throw new TypeError("weir: pass sql, such as a Pool of pg, or the address of a hub");
     this.#options = options;
     this.#jobs = options.jobs ?? {};
+    for (const definition of Object.values(this.#jobs)) if ("schema" in definition) knowsDefinition(definition);
     this.#hub = options.hub === undefined ? undefined : new Hub(options.hub, options.token);
   }
 
   /** Enqueues a job. */
   async enqueue<Kind extends keyof Jobs & string>(kind: Kind, payload: Input<Jobs[Kind]>, options: EnqueueOptions & CallOptions = {}): Promise<Enqueued> {
+    knowsEnqueue(options);
     const job = await this.#request(kind, payload, options);
     if (options.tx === undefined && this.#options.sql === undefined) return (await this.#hub!.enqueue([job]))[0]!;
     const [row] = await this.#run(options.tx, ...enqueueStatement(job));
@@ -85,6 +96,8 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     jobs: readonly { [K in Kind]: { kind: K; payload: Input<Jobs[K]> } & EnqueueOptions }[Kind][],
     options: CallOptions = {},
   ): Promise<Enqueued[]> {
+    knowsCall(options);
+    jobs.forEach(knowsJob);
     const requests = await Promise.all(jobs.map(({ kind, payload, ...rest }) => this.#request(kind, payload, rest as EnqueueOptions)));
     if (requests.length === 0) return [];
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.enqueue(requests);
@@ -100,6 +113,7 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
 
   /** Cancels a job. Returns `cancelled`; `running`, if it runs, so that its handler is interrupted; or the state in which it has ended; undefined: there is none. */
   async cancel(id: string | number | bigint, options: CallOptions = {}): Promise<State | undefined> {
+    knowsCall(options);
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.cancel(id);
     const [row] = await this.#run(options.tx, "SELECT weir.cancel($1::text::bigint)::text AS state", [String(id)]);
     return row!.state === "requested" ? "running" : ((row!.state ?? undefined) as State | undefined);
@@ -107,17 +121,20 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
 
   /** Runs a finished job again. Needs SQL, and the role weir_operate. Returns its state; undefined: there is none. */
   async retry(id: string | number | bigint, options: CallOptions = {}): Promise<State | undefined> {
+    knowsCall(options);
     return ((await this.#run(options.tx, "SELECT weir.retry($1::text::bigint)::text AS state", [String(id)]))[0]!.state ?? undefined) as State | undefined;
   }
 
   /** Publishes a message. With `tx`, or over SQL, it is delivered after the commit. */
   async publish(channel: string, payload: string, options: CallOptions = {}): Promise<void> {
+    knowsCall(options);
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.publish(channel, payload);
     await this.#run(options.tx, "SELECT 'true' AS published FROM weir.publish($1::text, $2::text)", [channel, payload]);
   }
 
   /** Works: takes jobs and runs them, until the signal aborts and the jobs that ran have ended. Rejects if there is no point in going on. */
   async work(options: WorkOptions<Jobs>): Promise<void> {
+    knowsWork(options);
     const onError = options.onError ?? ((error: unknown) => console.error(error));
     const queues = new Map(Object.entries(options.queues));
     if (queues.size === 0) throw new TypeError("weir: work needs at least one queue: pass { queues: { mail: 8 } }");

@@ -1,6 +1,7 @@
 // What is enqueued, and how it is said to the database and to hubs.
 
 import { WeirError } from "./errors.js";
+import { knows } from "./options.js";
 
 /** Which jobs are duplicates of each other: docs/unique.md. `true`: those of the same kind with equal payloads. */
 export interface Unique {
@@ -39,6 +40,10 @@ export interface EnqueueOptions {
   once?: string;
 }
 
+/** The names of the options of jobs. */
+export const ENQUEUE = { queue: 1, priority: 1, runAt: 1, key: 1, unique: 1, maxAttempts: 1, meta: 1, flow: 1, once: 1 } as const satisfies Record<keyof EnqueueOptions, 1>;
+const knowsUnique = knows<Unique>("unique", { key: 1, fields: 1, until: 1, within: 1, replace: 1, wait: 1 });
+
 export interface Enqueued {
   id: string;
   /** An earlier job is there already; `id` is that one's. (With `replace`: this job replaces an earlier one.) */
@@ -60,6 +65,7 @@ export function request(kind: string, args: unknown, options: EnqueueOptions, qu
   if (meta !== undefined) job.meta = meta;
   if (flow !== undefined) job.flow = String(flow);
   if (once !== undefined) job.once = once;
+  if (unique && unique !== true) knowsUnique(unique);
   if (unique === true) job.unique = true;
   else if (unique) job.unique = unique.within === undefined ? unique : { ...unique, within: `${unique.within} seconds` };
   return job;

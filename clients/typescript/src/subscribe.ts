@@ -2,6 +2,7 @@ import { WeirError } from "./errors.js";
 import type { Token } from "./hub.js";
 import { Hub, lasting } from "./hub.js";
 import { events } from "./event-stream.js";
+import { knows } from "./options.js";
 import { Backoff, Bell, sleep } from "./time.js";
 import { connect, type WebSocketConstructor, type WebSocketLike } from "./web-socket.js";
 
@@ -97,10 +98,13 @@ const MAX_WAITING_SIZE = 4_000_000;
 const SILENCE = 60;
 const MAX_LAST = 1000;
 
+const knowsOptions = knows<SubscribeOptions>("subscribe", { after: 1, last: 1, onHistory: 1, presence: 1, signal: 1, slow: 1, token: 1, WebSocket: 1, onDisconnect: 1, onSubscribed: 1 });
+
 /** Subscribes to channels and patterns of a hub. It connects when the first event is asked for, and ends with the loop. */
 export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions & { presence: true }): Subscription<SubscriptionEvent | Presence>;
 export function subscribe(hub: string | URL, channels: string | readonly string[], options?: SubscribeOptions & { presence?: false }): Subscription;
 export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions = {}): Subscription<any> {
+  knowsOptions(options);
   const { last = 0, after } = options;
   if (!(Number.isInteger(last) && last >= 0 && last <= MAX_LAST)) throw new RangeError(`weir: last is ${last}: begin with 0 to ${MAX_LAST} messages of each channel`);
   if (last > 0 && after !== undefined) throw new TypeError("weir: a subscription has after, from where it goes on, or last, with which it begins, not both");

@@ -202,6 +202,20 @@ test("numbers out of range are refused with the range before anything is sent", 
   await assert.rejects(weir.enqueue("welcome", { account: 7 }, { maxAttempts: 1.5 }), { message: /maxAttempts is 1\.5: pass a whole number from 1 to 1000/ });
 });
 
+test("an option that there is not is refused with those that there are", async () => {
+  const any = weir as unknown as Record<"enqueue" | "enqueueMany" | "work" | "cancel" | "retry" | "publish", (...args: unknown[]) => Promise<unknown>>;
+  const wrong = (what: string, name: string, some: string) => ({ name: "TypeError", message: new RegExp(`^weir: ${what} has no option "${name}": it has .*${some}`) });
+  await assert.rejects(any.enqueue("welcome", { account: 7 }, { maxAttemps: 3 }), wrong("enqueue", "maxAttemps", "maxAttempts.*, tx"));
+  await assert.rejects(any.enqueue("welcome", { account: 7 }, { unique: { field: ["account"] } }), wrong("unique", "field", "fields"));
+  await assert.rejects(any.enqueueMany([{ kind: "welcome", payload: { account: 7 } }, { kind: "welcome", payload: { account: 7 }, tx: pool }]), wrong("a job", "tx", "kind, payload, queue"));
+  await assert.rejects(any.enqueueMany([], { tz: pool }), wrong("this call", "tz", "tx"));
+  for (const call of ["cancel", "retry", "publish"] as const) await assert.rejects(call === "publish" ? any[call]("a", "b", { tz: pool }) : any[call]("1", { tz: pool }), wrong("this call", "tz", "tx"));
+  await assert.rejects(any.work({ queues: { q: 1 }, handlers: { report: () => {} }, concurrency: 8 }), wrong("work", "concurrency", "queues, handlers"));
+  assert.throws(() => new Weir({ sql: pool, url: "" } as never), wrong("a client", "url", "sql, hub"));
+  assert.throws(() => new Weir({ sql: pool, jobs: { welcome: { schema: payload<object>(), retries: 3 } } as never }), wrong("a job's definition", "retries", "schema, queue"));
+  assert.throws(() => new Weir({ hub: "http://127.0.0.1:9" }).subscribe("a", { from: "1" } as never), wrong("subscribe", "from", "after"));
+});
+
 test("a connection that can't run SQL is refused by name", async () => {
   await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: {} as never }), /this can't run SQL/);
   assert.throws(() => new Weir({}), /pass sql/);
