@@ -25,6 +25,7 @@ func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
 		"worker":  {bouncer: true},
 		"kill":    {bouncer: true},
 		"hub":     {hub: true},
+		"lease":   {},
 		"webhook": {},
 	} {
 		t.Run(file, func(t *testing.T) {

@@ -91,7 +91,7 @@ export class HubLink extends AtHub implements Link {
         // A call that has nothing to renew waits for longer than a lease may be; and when its answer is read says nothing, if this process or the network stood still.
         const from = holds > 0 ? sentAt : jobs.length > 0 && waited !== undefined ? sentAt + waited * 1000 : Date.now();
         feed.renewed(from, lease);
-        if (Date.now() < from + lease * 1000) feed.give(jobs.map(given)); // else what is still this worker's is in the next answer
+        feed.give(jobs.map(given)); // what it declines, and is still this worker's, is in the next answer
         feed.interrupt(cancel ?? []);
         if (quiet) await sleep(backoff.next());
       } catch (error) {

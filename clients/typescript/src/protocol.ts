@@ -104,7 +104,7 @@ export interface Feed {
   wake(): void;
   /** Is called when `changed` resolves. */
   watch: (() => void) | undefined;
-  /** Starts attempts. Returns whether it has declined some, because it stops: they are not held. */
+  /** Starts attempts. Returns whether it has declined some, because it stops or its lease is over: they are not held. */
   give(attempts: readonly Given[]): boolean;
   interrupt(attempts: readonly Cancel[]): void;
   /** A call that was sent then has renewed the lease. */

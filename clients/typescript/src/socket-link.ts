@@ -17,7 +17,7 @@ export class SocketLink extends AtHub implements Link {
   readonly #opened = new Bell();
   readonly #answers = new Map<number, { resolve(answer: Answer): void; reject(error: unknown): void }>();
   #socket: WebSocketLike | undefined; // of an open session
-  #opening: WebSocketLike | undefined; // a connection whose session is not open yet
+  #leave: ((reason: string) => void) | undefined; // ends it, or a connection whose session is not open yet
   #last = 0;
   #over = false;
 
@@ -57,15 +57,17 @@ export class SocketLink extends AtHub implements Link {
     let opened = false;
     let lease = 30;
     let askedAt = Date.now();
+    let told = false; // that the worker is stopping
     const hello = new Bell();
     let refused: WeirError | undefined;
-    const { socket, closed } = connect(
+    const { socket, closed, leave } = connect(
       this.#WebSocket,
       new URL("/v1/work/ws", this.hub.url),
       "weir.work.v1",
       token,
       (socket) => {
         askedAt = Date.now();
+        told = feed.stopping;
         socket.send(JSON.stringify({ type: "open", ...this.opening(feed, Object.entries(slots(feed))) }));
       },
       (said: Answer) => {
@@ -107,25 +109,23 @@ export class SocketLink extends AtHub implements Link {
     let over = false;
     const end = closed.then((why) => {
       over = true;
-      if (this.#socket === socket) this.#socket = undefined;
+      this.#socket = this.#leave = undefined;
       const lost = new Error(`weir: ${why.reason}`);
       for (const { reject } of this.#answers.values()) reject(lost);
       hello.ring();
       feed.wake();
       return why;
     });
-    this.#opening = socket;
+    this.#leave = leave;
     await hello.wait(PATIENCE);
-    this.#opening = undefined;
     if (!opened) {
-      socket.close();
+      leave(`the hub did not answer within ${PATIENCE} seconds`);
       if (refused) throw refused;
       // Platforms don't say why a request was refused: a call does.
-      const { reason } = over ? await end : { reason: `the hub did not answer within ${PATIENCE} seconds` };
+      const { reason } = await end;
       await this.#whyNot(feed);
       throw new Error(`weir: ${reason}`);
     }
-    let told = feed.stopping;
     const ping = Math.min(PING, lease / 3) * 1000;
     let pingAt = Date.now() + ping;
     while (!over && !feed.over) {
@@ -139,13 +139,13 @@ export class SocketLink extends AtHub implements Link {
         const sentAt = Date.now();
         this.#ask({ type: "ping" }).then(
           () => feed.renewed(sentAt, lease),
-          () => socket.close(), // it is dead
+          () => leave("the hub does not answer"),
         );
       }
       await feed.changed(Math.min(1, lease / 6));
     }
     if (over) return end;
-    if (!feed.over) socket.close();
+    if (!feed.over) leave("the hub is stopping");
     return { code: 1012, reason: "the hub is stopping" };
   }
 
@@ -172,11 +172,9 @@ export class SocketLink extends AtHub implements Link {
     }
     const id = ++this.#last;
     const socket = this.#socket;
+    const leave = this.#leave!;
     const answer = new Promise<Answer>((resolve, reject) => this.#answers.set(id, { resolve, reject }));
-    const timer = setTimeout(() => {
-      this.#answers.get(id)?.reject(new Error(`weir: the hub did not answer within ${PATIENCE} seconds`));
-      socket.close();
-    }, PATIENCE * 1000);
+    const timer = setTimeout(() => leave(`the hub did not answer within ${PATIENCE} seconds`), PATIENCE * 1000);
     try {
       socket.send(JSON.stringify({ ...request, id }));
       return await answer;
@@ -188,8 +186,8 @@ export class SocketLink extends AtHub implements Link {
 
   /** What a session has named is renewed for as long as it is open, also one that is still being opened. */
   lapse(): void {
-    this.#opening?.close();
-    this.#socket?.close();
+    this.#leave?.("the lease is over");
+    this.#socket = this.#leave = undefined;
   }
 
   override async stop(): Promise<void> {

@@ -16,23 +16,36 @@ export interface Closed {
   reason: string;
 }
 
-/** Opens a socket at a hub. `heard` gets each frame; the promise resolves with the end, and never rejects. */
-export function connect(WebSocket: WebSocketConstructor, url: URL, protocol: string, token: string, opened: (socket: WebSocketLike) => void, heard: (said: any) => void): { socket: WebSocketLike; closed: Promise<Closed> } {
+/** A connection to a hub. */
+export interface Connection {
+  socket: WebSocketLike;
+  /** Resolves with the end, and never rejects. */
+  closed: Promise<Closed>;
+  /** Ends it at once, however long the other end takes to agree: what it still brings is not heard. */
+  leave(reason: string): void;
+}
+
+/** Opens a socket at a hub. `heard` gets each frame. */
+export function connect(WebSocket: WebSocketConstructor, url: URL, protocol: string, token: string, opened: (socket: WebSocketLike) => void, heard: (said: any) => void): Connection {
   const address = new URL(url);
   address.protocol = address.protocol.replace("http", "ws");
   const socket = new WebSocket(address.href, token ? [protocol, `bearer.${token}`] : [protocol]);
-  const closed = new Promise<Closed>((resolve) => {
-    socket.onopen = () => opened(socket);
-    socket.onmessage = ({ data }: { data: string }) => {
-      try {
-        heard(JSON.parse(data));
-      } catch (error) {
-        socket.close(4000, "a frame was not understood");
-        resolve({ code: 0, reason: `a frame of the hub was not understood: ${error}` });
-      }
-    };
-    socket.onclose = ({ code, reason }: Closed) => resolve({ code, reason: reason || (code ? `the connection ended (${code})` : "the connection failed") });
-    socket.onerror = ({ message }: { message?: string }) => resolve({ code: 0, reason: message ?? "the connection failed" }); // not every platform fires close after error
-  });
-  return { socket, closed };
+  let end = (_: Closed) => {};
+  const closed = new Promise<Closed>((resolve) => (end = resolve));
+  const leave = (reason: string) => {
+    socket.onmessage = null;
+    socket.close();
+    end({ code: 0, reason });
+  };
+  socket.onopen = () => opened(socket);
+  socket.onmessage = ({ data }: { data: string }) => {
+    try {
+      heard(JSON.parse(data));
+    } catch (error) {
+      leave(`a frame of the hub was not understood: ${error}`);
+    }
+  };
+  socket.onclose = ({ code, reason }: Closed) => end({ code, reason: reason || (code ? `the connection ended (${code})` : "the connection failed") });
+  socket.onerror = ({ message }: { message?: string }) => end({ code: 0, reason: message ?? "the connection failed" }); // not every platform fires close after error
+  return { socket, closed, leave };
 }

@@ -149,6 +149,10 @@ export class Worker implements Feed {
   }
 
   give(given: readonly Given[]): boolean {
+    if (this.#expired()) {
+      this.#expire(); // before the timer notices: this process, or its machine, stood still
+      return given.length > 0;
+    }
     let declined = false;
     for (const one of given) {
       if (this.#attempts.has(one.token)) continue; // in an answer that was thought lost
@@ -197,18 +201,29 @@ export class Worker implements Feed {
     if (!this.over) this.#watch();
   }
 
-  /** Waits for the end of the lease. */
+  /** When others may get the attempts. */
+  #end(): number {
+    return this.#lease === undefined ? 0 : Math.min(this.#lease.sentAt + this.#lease.seconds * 1000 * this.#link.patience(), this.#soon ?? Infinity);
+  }
+
+  #expired(): boolean {
+    return Date.now() >= this.#end();
+  }
+
+  /** Waits for the end of the lease, in steps, because timers don't run while a machine is suspended. */
   #watch(): void {
     clearTimeout(this.#lapse);
     if (this.#lease === undefined) return;
-    const end = this.#lease.sentAt + this.#lease.seconds * 1000 * this.#link.patience();
-    this.#lapse = setTimeout(() => {
-      this.#lease = this.#soon = undefined;
-      for (const attempt of this.#attempts.values()) {
-        if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
-      }
-      this.#link.lapse();
-    }, Math.min(end, this.#soon ?? Infinity) - Date.now());
+    this.#lapse = setTimeout(() => (this.#expired() ? this.#expire() : this.#watch()), Math.min(this.#end() - Date.now(), 1000));
+  }
+
+  #expire(): void {
+    clearTimeout(this.#lapse);
+    this.#lease = this.#soon = undefined;
+    for (const attempt of this.#attempts.values()) {
+      if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
+    }
+    this.#link.lapse();
   }
 
   fenced(): void {
