@@ -329,7 +329,7 @@ func (m *flowModel) step() {
 		did = "tidy or rebase"
 		if m.rng.IntN(8) > 0 {
 			m.exec(`SELECT weir._compact_flows(), setval('weir.active_arrival', pg_sequence_last_value('weir.active_arrival') % 3 + 1)`)
-			m.exec(`SELECT weir._retire_cancellations()`)
+			retireCancellations(m.t, m.conn)
 		} else if !slices.ContainsFunc(m.open, func(w *openWork) bool { return w.begun }) {
 			moveElsewhere(m.t, m.conn)
 			m.exec(`SELECT weir.rebase()`)

@@ -114,7 +114,7 @@ func TestAWiderCancellationCoversThatOfAKey(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	exec(t, conn, `SELECT weir.enqueue('q', 'k', key => k) FROM unnest(ARRAY['a', 'b']) k`)
 	left := func() []string {
-		for value[*string](t, conn, `SELECT weir._retire_cancellations()`) != nil { //nolint:revive // until there is nothing left to do
+		for retireCancellations(t, conn) != nil { //nolint:revive // until there is nothing left to do
 		}
 		return column[string](t, conn, `SELECT coalesce(key, 'all') FROM weir.cancellation_where ORDER BY no`)
 	}

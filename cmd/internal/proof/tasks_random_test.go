@@ -527,7 +527,7 @@ func (g *graphTest) step() string {
 	case n == 30:
 		if g.chance(80) || g.isOpen() {
 			g.exec(`SELECT weir._compact_flows(), setval('weir.active_arrival', pg_sequence_last_value('weir.active_arrival') % 3 + 1)`)
-			g.exec(`SELECT weir._retire_cancellations()`)
+			retireCancellations(g.t, g.conn)
 			return "tidy"
 		}
 		moveElsewhere(g.t, g.conn)
