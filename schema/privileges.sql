@@ -50,6 +50,6 @@ GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_o
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._rotate_messages TO weir_hub, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.revocations, weir.disconnect, weir.revoke, weir._publish_drafts, weir._beat, weir._fresh_queues, weir._logins, weir._login_secret TO weir_hub;
-GRANT EXECUTE ON FUNCTION weir._relay_reached, weir._relay_position, weir._first_tick_after TO weir_hub, weir_operate;
+GRANT EXECUTE ON FUNCTION weir._relay_reached, weir._relay_position, weir._first_tick_after, weir._shared_upto TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.relays TO weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.forget_relay TO weir_operate;

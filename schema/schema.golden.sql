@@ -1895,8 +1895,7 @@ BEGIN
   ELSIF _check_position.epoch IS NULL OR _check_position.tick = 0 OR weir._epoch_of(_check_position.tick) = _check_position.epoch THEN
     RETURN;
   END IF;
-  -- If its epoch is known here, both logs are the same up to the end of that epoch.
-  common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = _check_position.epoch));
+  common := coalesce(weir._shared_upto(_check_position.tick, _check_position.epoch), newest);
   RAISE EXCEPTION 'weir: tick % of epoch % does not belong to this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
     USING ERRCODE = 'WR006', DETAIL = weir._epoch_of(common) || '.' || common,
           HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';
@@ -9278,6 +9277,19 @@ BEGIN
   RETURN btrim(line);
 END
 $$;
+CREATE FUNCTION weir._shared_upto(tick bigint, epoch bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest bigint := coalesce((SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1), pg_sequence_last_value('weir.tick_floor'), 0);
+BEGIN
+  IF _shared_upto.tick = 0 OR _shared_upto.tick <= newest AND weir._epoch_of(_shared_upto.tick) = _shared_upto.epoch THEN
+    RETURN _shared_upto.tick;
+  END IF;
+  -- If its epoch is known here, both logs are the same up to the end of that epoch.
+  RETURN (SELECT least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch n WHERE n.from_tick > e.from_tick)) FROM weir.epoch e WHERE e.epoch = _shared_upto.epoch ORDER BY e.from_tick LIMIT 1);
+END
+$$;
 CREATE FUNCTION weir._silent() RETURNS SETOF integer LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
   SELECT u.id
@@ -13379,6 +13391,7 @@ COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues th
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._settle_sums(weir.fold[],weir.fold[],timestamp with time zone) IS 'What follows from the sums of some flows for themselves: which tasks start, and get a job, or never will; and which flows have ended. was is what was counted before. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._shape_of(text) IS 'The shape of an error: the line that contains its message, up to 300 characters, with <uuid>, <time>, <email>, <path>, <text>, <hex> and <n> for what differs from one job to the next; of an encrypted text, <encrypted>. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._shared_upto(bigint,bigint) IS 'The last tick that this log has in common with the one that a tick of an epoch belongs to: the tick itself, if it is of this log; NULL: nothing is known here of that epoch. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._silent() IS 'The workers that are silent past their lease and not fenced, see weir.workers. It reads the last words of those that have no session of their own.';
 COMMENT ON ROUTINE weir._skip_ended(integer,bigint,weir.cancellation_where[],boolean) IS 'Ends the jobs at the head of a lane that are cancelled by one of these filters or, with to_judge, are duplicates of others (see _judge), up to the first one that is not: up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more. The caller is a claim, and holds the lane''s lock, and to judge that of the queue''s unique jobs.';
 COMMENT ON ROUTINE weir._slots() IS 'What this database says about slots: a later row counts more than an earlier one. Errors: none. Locks: none. Isolation: any.';
@@ -13650,6 +13663,7 @@ GRANT EXECUTE ON ROUTINE weir._rotate_history() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;

@@ -21,7 +21,22 @@ type hold struct {
 	cancel context.CancelCauseFunc
 	ctx    context.Context
 	done   chan struct{} // closed when watch has ended
-	alive  atomic.Pointer[time.Time]
+	alive  atomic.Pointer[moment]
+}
+
+// moment is a time by both clocks: the monotonic one, which stands still while a machine is suspended, and that of the wall, which may be set.
+type moment struct{ steady, wall time.Time }
+
+func now() *moment {
+	at := time.Now()
+	return &moment{steady: at, wall: at.Round(0)}
+}
+
+// isWithin reports whether a moment was not longer ago than this, by both clocks.
+func (m *moment) isWithin(age time.Duration) bool {
+	at := now()
+	wall := at.wall.Sub(m.wall)
+	return at.steady.Sub(m.steady) <= age && wall >= 0 && wall <= age
 }
 
 // sureFor is for how long a hold is relied on after its session has answered.
@@ -66,13 +81,12 @@ func (h *hold) watch() {
 }
 
 func (h *hold) answered() {
-	now := time.Now()
-	h.alive.Store(&now)
+	h.alive.Store(now())
 }
 
-// sure waits until it is known that the hold is not lost, or ctx ends. After a process stood still, another one may have the relay.
+// sure waits until it is known that the hold is not lost, or ctx ends. After a process stood still, or its machine did, another one may have the relay.
 func (h *hold) sure(ctx context.Context) error {
-	for time.Since(*h.alive.Load()) > sureFor {
+	for !h.alive.Load().isWithin(sureFor) {
 		if !sleep.For(ctx, sleep.Jitter(retryFirst)) {
 			return ctx.Err()
 		}

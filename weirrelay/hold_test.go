@@ -7,7 +7,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestAProcessThatStoodStillAsksBeforeItSends: whether it still has the relay, and sends nothing if it has not.
+// TestAProcessThatStoodStillAsksBeforeItSends: whether it still has the relay, and sends nothing if it has not. Here its machine was suspended.
 func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
@@ -16,16 +16,32 @@ func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
 		t.Fatalf("%v, %v", h, err)
 	}
 	defer h.end()
-	long := time.Now().Add(-time.Hour) // as it is after the process stood still
-	h.alive.Store(&long)
-	if err := h.sure(h.ctx); err != nil || time.Since(*h.alive.Load()) > sureFor {
+	suspended := now()
+	suspended.wall = suspended.wall.Add(-time.Hour)
+	h.alive.Store(suspended)
+	if err := h.sure(h.ctx); err != nil || h.alive.Load() == suspended {
 		t.Errorf("%v: the session was not asked", err)
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, h.conn.Conn().PgConn().PID()); err != nil {
 		t.Fatal(err)
 	}
-	h.alive.Store(&long)
+	h.alive.Store(suspended)
 	if err := h.sure(h.ctx); err == nil {
 		t.Error("the relay may still be sent to, although its session has ended")
+	}
+}
+
+// TestBothClocksSayHowLongAgoItWas: one stands still while the machine is suspended, and the other may be set.
+func TestBothClocksSayHowLongAgoItWas(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		steady, wall time.Duration // ago
+		want         bool
+	}{{0, 0, true}, {time.Minute, time.Minute, false}, {0, time.Minute, false}, {time.Minute, 0, false}, {0, -time.Minute, false}} {
+		m := now()
+		m.steady, m.wall = m.steady.Add(-c.steady), m.wall.Add(-c.wall)
+		if got := m.isWithin(sureFor); got != c.want {
+			t.Errorf("%v ago by the one and %v by the other: %v", c.steady, c.wall, got)
+		}
 	}
 }

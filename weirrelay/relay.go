@@ -214,32 +214,47 @@ func (r *relay) isReached(at weir.Position) bool { return r.Until != "" && !befo
 
 // begin returns the position from which the relay is to go on, and records it: from then on messages are kept for it.
 func (r *relay) begin(ctx context.Context) (weir.Position, error) {
-	recorded, had, err := r.store.RelayPosition(ctx, r.Name)
+	text, had, err := r.store.RelayPosition(ctx, r.Name)
 	if err != nil {
 		return "", err
 	}
-	at, err := r.Target.Begin(ctx, weir.Position(recorded))
+	recorded := weir.Position(text)
+	own, err := r.Target.Begin(ctx, recorded)
 	if err != nil {
 		return "", fmt.Errorf("begin at the target: %w", err)
 	}
-	r.had = Later(weir.Position(had), r.had)
+	is, err := r.places(ctx, recorded, weir.Position(had), r.had, own, r.Until)
+	if err != nil {
+		return "", err
+	}
+	if r.Until != "" && !is[r.Until].here && is[r.Until].known {
+		r.Until = weir.Position(is[r.Until].String()) // what was to be passed on from there up to Until is lost
+	}
+	_, forgets := r.Target.(Forgetful)
+	at := is.later(recorded, own)
+	r.had = is.later(weir.Position(had), r.had)
 	switch {
-	case at == "" && recorded != "":
+	case own == "" && recorded != "":
 		if r.had != "" {
-			r.gap(weir.Gap{To: weir.Position(recorded), Reason: "the target does not know any more how far it has come: what it had may be gone"})
+			r.gap(weir.Gap{To: recorded, Reason: "the target does not know any more how far it has come: what it had may be gone"})
 		}
-		at = weir.Position(recorded)
-	case at != weir.Position(recorded) && before(at, r.had): // one that keeps no position returns what is recorded, which may be behind
-		r.Logger.Warn("weir: the target was set back, as by a restore: what came since is sent again, as far as it is kept", "target", at, "had", r.had)
-		r.had = at
-	case at != "":
-		at = Later(weir.Position(recorded), at)
-	default:
+	case own != "" && !is[own].known && is[recorded].known:
+		if own != weir.Position(had) && !forgets { // it was not said before
+			r.gap(weir.Gap{From: own, To: recorded, Reason: "the target's position is of another log, of which this database knows nothing: it was set back, and what the target had from then on may be sent again"})
+			r.had = own
+		}
+	case own != recorded && is.before(own, r.had) && !forgets: // one that keeps no position returns what is recorded, which may be behind
+		r.Logger.Warn("weir: the target was set back, as by a restore: what came since is sent again, as far as it is kept", "target", own, "had", r.had)
+		at, r.had = own, own
+	case at == "":
 		if at, err = r.first(ctx); err != nil {
 			return "", err
 		}
 	}
-	return at, r.record(ctx, at, r.had)
+	if is, err = r.places(ctx, at); err != nil {
+		return "", err
+	}
+	return at, r.recordFrom(ctx, at, is[at].Tick, r.had)
 }
 
 // first returns the position at which a new relay begins.
@@ -272,7 +287,7 @@ func (r *relay) gap(g weir.Gap) {
 	r.Observe(Progress{Active: true, Gap: &g})
 }
 
-// before reports whether a position lies before another one.
+// before reports whether a position lies before another one of the same log.
 func before(at, other weir.Position) bool {
 	a, err1 := hub.ParsePosition(string(at))
 	o, err2 := hub.ParsePosition(string(other))
@@ -283,11 +298,16 @@ func before(at, other weir.Position) bool {
 func (r *relay) record(ctx context.Context, at, had weir.Position) error {
 	p, err := hub.ParsePosition(string(at))
 	if err != nil {
-		return fmt.Errorf("the target's position: %w", err)
+		return err
 	}
+	return r.recordFrom(ctx, at, p.Tick, had)
+}
+
+// recordFrom records how far the relay has come, and from which tick on messages are kept for it.
+func (r *relay) recordFrom(ctx context.Context, at weir.Position, tick int64, had weir.Position) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return r.store.RelayReached(ctx, r.Name, string(at), &p.Tick, string(had))
+	return r.store.RelayReached(ctx, r.Name, string(at), &tick, string(had))
 }
 
 // backoff doubles from one failure to the next.

@@ -38,6 +38,9 @@ type Target interface {
 	Send(ctx context.Context, records []Record) error
 }
 
+// Forgetful is a target that may lose its own position, and nothing else: so an older one, or none, does not show that it was set back.
+type Forgetful interface{ Forgetful() }
+
 // ErrMoved is a target's error when another process has sent to it what this one does not know: the relay begins anew where the target is.
 var ErrMoved = errors.New("the target has moved")
 
@@ -60,13 +63,4 @@ func Behind(records []Record, at weir.Position) (rest []Record, passed int) {
 		}
 	}
 	return records, 0
-}
-
-// Later returns the later one of what is recorded of a relay and its target's own position. What is recorded is ahead if what came since was not for this relay; without it, a
-// relay with little to do would go back to messages that are not kept any more, and report a gap.
-func Later(recorded, target weir.Position) weir.Position {
-	if target == "" || before(target, recorded) {
-		return recorded
-	}
-	return target
 }

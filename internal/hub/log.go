@@ -74,7 +74,7 @@ func (l *Log) Newest(ctx context.Context) (Position, error) {
 	if err != nil {
 		return Position{}, fmt.Errorf("find the newest tick: %w", err)
 	}
-	return behind(newest), nil
+	return Behind(newest), nil
 }
 
 // newest returns the newest tick of this cluster's log.
@@ -143,7 +143,7 @@ func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store
 			return ticks, err
 		}
 	}
-	ticks, _, err := s.Ticks(ctx, after.reached(), store.Seen{}, once)
+	ticks, _, err := s.Ticks(ctx, after.Reached(), store.Seen{}, once)
 	if err == nil && after.Index > 0 && len(ticks) > 0 {
 		return nil, fmt.Errorf("tick %d arrived while it was read: try again", after.Tick)
 	}
@@ -307,10 +307,10 @@ func (l *Log) unread(err error) error {
 // explain converts the database's errors for truncated or foreign history into TruncatedError and SetBackError.
 func (l *Log) explain(what string, err error) error {
 	if last, ok := store.TruncatedUpTo(err); ok {
-		return &TruncatedError{From: behind(last)}
+		return &TruncatedError{From: Behind(last)}
 	}
 	if from, ok := store.NotOfThisLog(err); ok {
-		return &SetBackError{To: behind(from)}
+		return &SetBackError{To: Behind(from)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

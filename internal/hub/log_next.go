@@ -79,7 +79,7 @@ func (l *Log) poll(ctx context.Context, after Position) {
 			found.err = ctx.Err()
 		}
 		if found.err == nil {
-			found.ticks, found.seen, found.err = l.primary.Ticks(ctx, after.reached(), seen, poll)
+			found.ticks, found.seen, found.err = l.primary.Ticks(ctx, after.Reached(), seen, poll)
 		}
 		result <- found
 	}()
@@ -100,7 +100,7 @@ func (l *Log) take(ctx context.Context, after Position, found polled) ([]*Part, 
 	}
 	ticks, at := found.ticks, found.after
 	for len(ticks) > 0 && ticks[0].Seq < after.Tick {
-		at, ticks = behind(store.Place{Tick: ticks[0].Seq, Epoch: ticks[0].Epoch}), ticks[1:]
+		at, ticks = Behind(store.Place{Tick: ticks[0].Seq, Epoch: ticks[0].Epoch}), ticks[1:]
 	}
 	if len(ticks) > 0 && at != after || after.Before(at) {
 		return nil, nil // the poll was for another position, or another log

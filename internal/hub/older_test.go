@@ -36,7 +36,7 @@ func TestAHubThatStartsDeliversNothingOlder(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	// They are in the log for those who resume.
-	resumed := resume(t, h, behind(store.Place{Tick: before, Epoch: anyEpoch}), "a")
+	resumed := resume(t, h, Behind(store.Place{Tick: before, Epoch: anyEpoch}), "a")
 	if got := resumed.texts(t, 18003); got[0] != "a=first" || got[18000] != "a=old" || got[18001] != "a=late" {
 		t.Errorf("resumed: got %q first, then %q and %q, want first, old and late", got[0], got[18000], got[18001])
 	}

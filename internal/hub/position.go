@@ -51,11 +51,11 @@ func (p Position) Before(q Position) bool {
 	return p.Tick < q.Tick || p.Tick == q.Tick && p.Index < q.Index
 }
 
-// behind returns the position after a tick.
-func behind(p store.Place) Position { return Position{Epoch: p.Epoch, Tick: p.Tick + 1} }
+// Behind returns the position after a tick.
+func Behind(p store.Place) Position { return Position{Epoch: p.Epoch, Tick: p.Tick + 1} }
 
-// reached returns the last tick that lies, at least partly, before p.
-func (p Position) reached() store.Place {
+// Reached returns the last tick that lies, at least partly, before p.
+func (p Position) Reached() store.Place {
 	if p.Index > 0 {
 		return store.Place{Epoch: p.Epoch, Tick: p.Tick}
 	}

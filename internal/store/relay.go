@@ -11,6 +11,7 @@ const (
 	sqlRelayReached  = `SELECT weir._relay_reached($1, $2, $3, $4, $5)::text`
 	sqlRelayPosition = `SELECT coalesce(position, ''), coalesce(sent, '') FROM weir._relay_position($1)`
 	sqlFirstTick     = `SELECT tick, coalesce(epoch, 0), is_kept FROM weir._first_tick_after($1)`
+	sqlSharedUpto    = `SELECT coalesce(t.tick, -1), coalesce(weir._epoch_of(t.tick), 0) FROM weir._shared_upto($1, $2) t(tick)`
 	sqlRelays        = `SELECT relay, position, reached_at, tick, newest_tick, oldest_waiting FROM weir.relays()`
 	sqlForgetRelay   = `SELECT weir.forget_relay($1)`
 	sqlLockRelay     = `SELECT pg_try_advisory_lock(1464158565, hashtext($1))`
@@ -48,6 +49,12 @@ func (s *Store) FirstTickAfter(ctx context.Context, at time.Time) (before Place,
 	err = s.row(ctx, sqlFirstTick, []any{at}, &before.Tick, &before.Epoch, &kept)
 	before.Tick--
 	return before, kept, err
+}
+
+// SharedUpto returns the last tick that the log has in common with the one of a place: the place's own, if it is of this log; false: nothing is known of its epoch.
+func (s *Store) SharedUpto(ctx context.Context, at Place) (last Place, known bool, err error) {
+	err = s.row(ctx, sqlSharedUpto, []any{at.Tick, at.Epoch}, &last.Tick, &last.Epoch)
+	return last, last.Tick >= 0, err
 }
 
 // Relays lists the relays.

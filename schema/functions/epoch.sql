@@ -68,6 +68,27 @@ $$;
 COMMENT ON FUNCTION weir._draw_epoch IS
   'Starts an epoch with a tick, and deletes the epochs that are neither among the newest 1000 nor have a tick that can still be read. The caller holds advisory step 4. Errors: none of its own. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._shared_upto(tick bigint, epoch bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  newest bigint := coalesce((SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1), pg_sequence_last_value('weir.tick_floor'), 0);
+BEGIN
+  IF _shared_upto.tick = 0 OR _shared_upto.tick <= newest AND weir._epoch_of(_shared_upto.tick) = _shared_upto.epoch THEN
+    RETURN _shared_upto.tick;
+  END IF;
+  -- If its epoch is known here, both logs are the same up to the end of that epoch.
+  RETURN (SELECT least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch n WHERE n.from_tick > e.from_tick)) FROM weir.epoch e WHERE e.epoch = _shared_upto.epoch ORDER BY e.from_tick LIMIT 1);
+END
+$$;
+COMMENT ON FUNCTION weir._shared_upto IS
+  'The last tick that this log has in common with the one that a tick of an epoch belongs to: the tick itself, if it is of this log; NULL: nothing is known here of that epoch. Errors: none. Locks: none. Isolation: READ COMMITTED.';
+
 CREATE OR REPLACE FUNCTION weir._check_position(tick bigint, epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -87,8 +108,7 @@ BEGIN
   ELSIF _check_position.epoch IS NULL OR _check_position.tick = 0 OR weir._epoch_of(_check_position.tick) = _check_position.epoch THEN
     RETURN;
   END IF;
-  -- If its epoch is known here, both logs are the same up to the end of that epoch.
-  common := least(newest, (SELECT min(n.from_tick) - 1 FROM weir.epoch e JOIN weir.epoch n ON n.from_tick > e.from_tick WHERE e.epoch = _check_position.epoch));
+  common := coalesce(weir._shared_upto(_check_position.tick, _check_position.epoch), newest);
   RAISE EXCEPTION 'weir: tick % of epoch % does not belong to this log, which ends at %', _check_position.tick, coalesce(_check_position.epoch::text, 'null'), newest
     USING ERRCODE = 'WR006', DETAIL = weir._epoch_of(common) || '.' || common,
           HINT = 'It belongs to another database, or this database was set back to an earlier state and has continued from there.';

@@ -95,9 +95,14 @@ func (t *Target) Begin(ctx context.Context, recorded weir.Position) (weir.Positi
 	if err := t.open(ctx); err != nil {
 		return "", err
 	}
-	// Kafka forgets it if the topic is deleted of which it is an offset, or some days after the last record: an older one does not show that records are lost.
-	return weirrelay.Later(recorded, t.at), nil
+	if t.at == "" {
+		return recorded, nil
+	}
+	return t.at, nil
 }
+
+// Forgetful implements weirrelay.Forgetful: Kafka forgets the position if the topic is deleted of which it is an offset, or some days after the last record.
+func (t *Target) Forgetful() {}
 
 // open opens a client. From then on no other can write or commit anything for this relay, and nothing that another has written is undecided.
 func (t *Target) open(ctx context.Context) (err error) {

@@ -59,7 +59,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
-	relay := []string{"_relay_reached", "_relay_position", "_first_tick_after", "relays"}
+	relay := []string{"_relay_reached", "_relay_position", "_first_tick_after", "_shared_upto", "relays"}
 	hub := slices.Concat(publish, subscribe, cut, relay, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "revocations", "disconnect", "revoke", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, relay, []string{"forget_relay", "queues", "history", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "disconnect", "revoke", "revocations", "_jobs_after", "keys_in_use"})
 	operate = append(operate, "delete", "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow", "begin_operation", "stop_operation", "operations")
