@@ -29,7 +29,6 @@ func SlotOf(key string) int {
 var ErrMoving = errors.New("the key's slot is moving to another database: try again; if whoever moves it was killed, move the same slots to the same database again")
 
 const (
-	askSlots    = 10 * time.Second // a database may take to say which slots it owns
 	movesWithin = 30 * time.Second // a slot may take to arrive, before an enqueue gives up
 	moveFirst   = 5 * time.Millisecond
 	moveMost    = 250 * time.Millisecond
@@ -44,10 +43,11 @@ const (
 type Router struct {
 	databases []routed
 
-	asking sync.Mutex // held by who asks the databases
-	mu     sync.Mutex
-	known  slotTable
-	since  time.Time // when the databases were asked for it
+	mu      sync.Mutex
+	answers []answer      // of each database
+	changed chan struct{} // closed, and replaced, when one of them has answered
+	known   slotTable
+	isOld   bool // one has answered since known was made
 }
 
 // routed is a database of a router.
@@ -55,18 +55,6 @@ type routed struct {
 	id     string
 	client *Client
 }
-
-// slotTable says who owns each slot.
-type slotTable struct {
-	owners [Slots]int16 // the place of the database in Router.databases; or one of those below
-	unread []string     // ids of databases that could not be asked, and why
-}
-
-const (
-	slotUnowned  int16 = -1
-	slotMoving   int16 = -2
-	slotDisputed int16 = -3
-)
 
 // NewRouter returns a router for some databases, which it asks which slots they own. It needs none of them to answer as to slots, but each to say which database it is; two
 // clients of one database are refused.
@@ -77,7 +65,7 @@ func NewRouter(ctx context.Context, databases ...*Client) (*Router, error) {
 	if len(databases) > 10_000 {
 		return nil, fmt.Errorf("weir: a router has at most 10000 databases, got %d", len(databases))
 	}
-	r := &Router{}
+	r := &Router{changed: make(chan struct{}), answers: make([]answer, len(databases))}
 	for n, client := range databases {
 		if client == nil {
 			return nil, fmt.Errorf("weir: database %d of %d of a router is nil", n+1, len(databases))
@@ -91,104 +79,10 @@ func NewRouter(ctx context.Context, databases ...*Client) (*Router, error) {
 		}
 		r.databases = append(r.databases, routed{id, client})
 	}
-	if r.look(ctx); ctx.Err() != nil {
+	if r.look(ctx, everySlot); ctx.Err() != nil {
 		return nil, fmt.Errorf("weir: ask the databases which slots they own: %w", context.Cause(ctx))
 	}
 	return r, nil
-}
-
-// said returns what each database says about slots, or why it does not.
-func (r *Router) said(ctx context.Context) (said [][]store.SlotRange, errs []error) {
-	ctx, cancel := context.WithTimeout(ctx, askSlots)
-	defer cancel()
-	said, errs = make([][]store.SlotRange, len(r.databases)), make([]error, len(r.databases))
-	var all sync.WaitGroup
-	for n, d := range r.databases {
-		all.Go(func() { said[n], errs[n] = d.client.store.Slots(ctx) })
-	}
-	all.Wait()
-	return said, errs
-}
-
-// judge finds out who owns each slot: of those that say so, or that it moves from there, the one with the greatest epoch. That is the newest, also after one was set back.
-func (r *Router) judge(said [][]store.SlotRange, errs []error) (t slotTable) {
-	var epochs [Slots]int64
-	for slot := range t.owners {
-		t.owners[slot] = slotUnowned
-	}
-	for n, ranges := range said {
-		if errs[n] != nil {
-			t.unread = append(t.unread, fmt.Sprintf("%s (%v)", r.databases[n].id, explain(errs[n], "weir_enqueue")))
-			continue
-		}
-		for slot, s := range newest(ranges) {
-			if s == nil || s.State == store.SlotsLeft || s.Epoch < epochs[slot] {
-				continue
-			}
-			owned := s.State == store.SlotsOwned
-			switch at := &t.owners[slot]; {
-			case s.Epoch > epochs[slot], owned && *at == slotMoving:
-				if *at = slotMoving; owned {
-					*at = int16(n)
-				}
-			case owned: // another one says the same
-				*at = slotDisputed
-			}
-			epochs[slot] = s.Epoch
-		}
-	}
-	return t
-}
-
-// newest returns what a database says about each slot; nil: nothing.
-func newest(ranges []store.SlotRange) (slots [Slots]*store.SlotRange) {
-	for i, s := range ranges {
-		for slot := max(s.Low, 0); slot <= min(s.High, Slots-1); slot++ {
-			slots[slot] = &ranges[i]
-		}
-	}
-	return slots
-}
-
-// look asks the databases which slots they own, or waits for somebody else who has begun to ask them since.
-func (r *Router) look(ctx context.Context) {
-	began := time.Now()
-	r.asking.Lock()
-	defer r.asking.Unlock()
-	r.mu.Lock()
-	since := r.since
-	r.mu.Unlock()
-	if since.After(began) {
-		return
-	}
-	at := time.Now()
-	said, errs := r.said(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	known := r.judge(said, errs)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.known, r.since = known, at
-}
-
-// owner returns who owned a slot when the databases were asked last.
-func (r *Router) owner(slot int) (routed, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch at := r.known.owners[slot]; at {
-	case slotMoving:
-		return routed{}, ErrMoving
-	case slotDisputed:
-		return routed{}, fmt.Errorf("weir: several databases say that they own slot %d, with the same epoch, as copies of one do: leave out the copy", slot)
-	case slotUnowned:
-		if len(r.known.unread) > 0 {
-			return routed{}, fmt.Errorf("weir: no database says that it owns slot %d, and some could not be asked: %v", slot, r.known.unread)
-		}
-		return routed{}, fmt.Errorf("weir: no database of this router owns slot %d: pass all databases to NewRouter, or, if they are new, call Router.Assign", slot)
-	default:
-		return r.databases[at], nil
-	}
 }
 
 // Routed is the result of enqueueing a job by a router.
@@ -200,27 +94,79 @@ type Routed struct {
 // Enqueue enqueues a job in the database that owns its key, which Options.Key or the kind's options say, in a transaction of its own. While the key's slot moves, it waits,
 // up to 30 seconds; then the error is ErrMoving. Otherwise it is as [Client.Enqueue]. A flow is in one database: enqueue its members with the client of that one.
 func (r *Router) Enqueue(ctx context.Context, args Args, o *Options) (job Routed, err error) {
-	if args == nil {
-		return job, fmt.Errorf("weir: enqueue: %w", errNoArgs)
+	key, err := routedKey(NewJob{Args: args, Options: o})
+	if err != nil {
+		return job, fmt.Errorf("weir: enqueue: %w", err)
 	}
-	switch options := (NewJob{Args: args, Options: o}).options(); {
-	case options.Key == "":
-		return job, errors.New("weir: a router enqueues jobs that have a key: set Options.Key")
-	case options.Flow != 0:
-		return job, fmt.Errorf("weir: flow %d is in one database: enqueue its members with the client of that database", options.Flow)
-	default:
-		err = r.at(ctx, options.Key, func(client *Client) error {
-			return client.store.InSlot(ctx, SlotOf(options.Key), func(q store.Querier) error {
-				job.Client = client
-				job.Enqueued, err = client.EnqueueTx(ctx, q, args, o)
-				return err
-			})
+	err = r.at(ctx, key, func(client *Client) error {
+		return client.store.InSlots(ctx, []int{SlotOf(key)}, func(q store.Querier) error {
+			job.Client = client
+			job.Enqueued, err = client.EnqueueTx(ctx, q, args, o)
+			return err
 		})
-	}
+	})
 	if err != nil {
 		return Routed{}, err
 	}
 	return job, nil
+}
+
+// EnqueueMany enqueues jobs in the databases that own their keys: those of each database in one transaction, all of them or none, and one database after the other. There is
+// no transaction of all; and if slots have moved since the router looked, a database may get some of its jobs in another one. After an error, those that are enqueued have a Client in what it returns, and the others, which are to be enqueued again, have none. Otherwise it is as Enqueue of each.
+func (r *Router) EnqueueMany(ctx context.Context, jobs []NewJob) ([]Routed, error) {
+	done, left := make([]Routed, len(jobs)), make([]int, len(jobs))
+	keys := make([]string, len(jobs))
+	for i, j := range jobs {
+		var err error
+		if keys[i], err = routedKey(j); err != nil {
+			return done, fmt.Errorf("weir: enqueue job %d of %d: %w", i+1, len(jobs), err)
+		}
+		left[i] = i
+	}
+	for len(left) > 0 {
+		err := r.at(ctx, keys[left[0]], func(client *Client) error {
+			var these, others, slots []int
+			var some []NewJob
+			for n, i := range left {
+				if owner, err := r.owner(SlotOf(keys[i])); n > 0 && (err != nil || owner.client != client) {
+					others = append(others, i)
+					continue
+				}
+				these, slots, some = append(these, i), append(slots, SlotOf(keys[i])), append(some, jobs[i])
+			}
+			var enqueued []Enqueued
+			if err := client.store.InSlots(ctx, slots, func(q store.Querier) (err error) {
+				enqueued, err = client.EnqueueManyTx(ctx, q, some)
+				return err
+			}); err != nil {
+				return err
+			}
+			for n, i := range these {
+				done[i] = Routed{enqueued[n], client}
+			}
+			left = others
+			return nil
+		})
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// routedKey returns the key by which a router enqueues a job.
+func routedKey(j NewJob) (string, error) {
+	if j.Args == nil {
+		return "", errNoArgs
+	}
+	switch options := j.options(); {
+	case options.Key == "":
+		return "", errors.New("a router enqueues jobs that have a key: set Options.Key")
+	case options.Flow != 0:
+		return "", fmt.Errorf("flow %d is in one database: enqueue its members with the client of that database", options.Flow)
+	default:
+		return options.Key, nil
+	}
 }
 
 // at calls f with the database that owns a key, and again with another one, if it is refused because that does not own it any more.
@@ -243,7 +189,7 @@ func (r *Router) at(ctx context.Context, key string, f func(*Client) error) erro
 		if asked && !sleep.For(ctx, wait/2+rand.N(wait)) {
 			return context.Cause(ctx)
 		}
-		r.look(ctx)
+		r.look(ctx, slot)
 		asked = true
 	}
 }

@@ -11,35 +11,66 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// Assign gives all slots that no database owns to the router's databases, in equal parts: of a new set of databases, all. All databases must be reachable. Call it once, from one
-// place, such as what installs the schema; once more does nothing.
+// Assign gives all slots that no database owns to the router's databases, in equal parts: of a new set of databases, all. Slots that have moved to one which does not know of it any
+// more, because it was set back, are given to that one. All databases must be reachable. Call it once, from one place, such as what installs the schema; once more does nothing.
 func (r *Router) Assign(ctx context.Context) error {
 	said, errs := r.said(ctx)
 	if err := r.all(errs); err != nil {
 		return err
 	}
-	t := r.judge(said, errs)
-	order := slices.Clone(r.databases) // the same wherever it is called
-	slices.SortFunc(order, func(a, b routed) int { return strings.Compare(a.id, b.id) })
-	for n, d := range order {
-		first, last := n*Slots/len(order), (n+1)*Slots/len(order)-1
-		for low := first; low <= last; low++ {
-			high := low
-			for ; high <= last && t.owners[high] == slotUnowned; high++ {
-			}
-			if high == low {
-				continue
-			}
-			if assigned, err := d.client.store.AssignSlots(ctx, low, high-1); err != nil {
-				return wrap("assign slots", err, "weir_operate")
-			} else if !assigned {
-				return fmt.Errorf("weir: slots %d to %d were assigned or moved meanwhile: call Assign again", low, high-1)
-			}
-			low = high
+	for _, part := range r.unowned(said) {
+		if part.at.client == nil {
+			return fmt.Errorf("weir: slots %d to %d have moved to database %s, which is none of this router's: pass all databases to NewRouter", part.low, part.high, part.peer)
+		}
+		if assigned, err := part.at.client.store.AssignSlots(ctx, part.low, part.high, part.epoch); err != nil {
+			return wrap("assign slots", err, "weir_operate")
+		} else if !assigned {
+			return fmt.Errorf("weir: slots %d to %d were assigned or moved meanwhile: call Assign again", part.low, part.high)
 		}
 	}
-	r.look(ctx)
+	r.look(ctx, everySlot)
 	return nil
+}
+
+// unownedSlots are slots that follow one another, and which nobody owns.
+type unownedSlots struct {
+	low, high int
+	epoch     int64  // to own them with
+	at        routed // who is to own them; without a client: none of the router's databases
+	peer      string // to which they have moved; "": they were never owned
+}
+
+// unowned returns the slots that nobody owns, and who is to own them. Where one has left them, it is the database to which they have moved last.
+func (r *Router) unowned(said [][]store.SlotRange) (parts []unownedSlots) {
+	order := slices.Clone(r.databases) // the same wherever it is called
+	slices.SortFunc(order, func(a, b routed) int { return strings.Compare(a.id, b.id) })
+	var left [Slots]*store.SlotRange
+	for _, ranges := range said {
+		for slot, s := range newest(ranges) {
+			if s != nil && s.State == store.SlotsLeft && (left[slot] == nil || s.Epoch > left[slot].Epoch) {
+				left[slot] = s
+			}
+		}
+	}
+	for slot, c := range claims(said) {
+		if c.at != slotUnowned {
+			continue
+		}
+		// The first slot of part n is n*Slots/len(order).
+		this := unownedSlots{low: slot, high: slot, epoch: 1, at: order[((slot+1)*len(order)-1)/Slots]}
+		if s := left[slot]; s != nil {
+			n := slices.IndexFunc(order, func(d routed) bool { return d.id == s.Peer })
+			if this.epoch, this.peer, this.at = s.Epoch+1, s.Peer, (routed{}); n >= 0 {
+				this.at = order[n]
+			}
+		}
+		if n := len(parts) - 1; n >= 0 && parts[n].high == slot-1 && parts[n].at == this.at && parts[n].epoch == this.epoch && parts[n].peer == this.peer {
+			parts[n].high = slot
+		} else {
+			parts = append(parts, this)
+		}
+	}
+	return parts
 }
 
 // all returns an error that names the databases that could not be asked; nil: all were.
@@ -95,6 +126,9 @@ type MoveProgress struct {
 // A move that was interrupted, however hard, is gone on with by the same call, of any router; two at once do no harm. Until it has ended, the slots are paused. Progress, unless nil, is
 // called after each step.
 //
+// A move that has not ended is given up by moving the same slots to where they are: what has left the log there is logged again, and the database owns them as before. Whoever still moves
+// them gets an error. What has arrived in the other database stays there, and runs there; once all had left, that one is needed, too.
+//
 // What stays where it is: members of flows, and what was enqueued by other means than a router after the jobs had left; schedules; and jobs
 // that have finished, so that those can be found, retried, and counted as duplicates (Unique.Within) only there. Limits, weights and settings belong to a database: set them
 // in the other one before.
@@ -110,48 +144,124 @@ func (r *Router) Move(ctx context.Context, low, high int, to *Client, progress f
 	if progress != nil {
 		m.report = progress
 	}
-	var err error
-	if m.from, err = r.source(ctx, low, high, m.to); err == nil && m.from.client != nil {
-		err = m.run(ctx)
-	}
-	r.look(ctx)
+	err := r.move(ctx, m, at)
+	r.look(ctx, low)
 	return wrap(fmt.Sprintf("move slots %d to %d to database %s", low, high, m.to.id), err, "weir_operate")
 }
 
-// source returns the database from which slots move to another one; without a client: they are there already.
-func (r *Router) source(ctx context.Context, low, high int, to routed) (from routed, err error) {
-	said, errs := r.said(ctx)
-	if err := r.all(errs); err != nil {
-		return from, err // one that is not asked may own them
+// move makes one step after another, each of which follows from what the databases say, until the slots are in the database to which they are to move.
+func (r *Router) move(ctx context.Context, m *move, to int) error {
+	for {
+		said, errs := r.said(ctx)
+		if err := r.all(errs); err != nil {
+			return err // one that is not asked may own them
+		}
+		next, err := r.next(said, m, to)
+		if err != nil || next == nil {
+			return err
+		}
+		if err := next(ctx); err != nil {
+			return err
+		}
 	}
-	// A move that has begun, and whose source does not know yet that it has ended, is gone on with first.
+}
+
+// next returns what is to be done next; nil: nothing, the slots are there.
+func (r *Router) next(said [][]store.SlotRange, m *move, to int) (func(context.Context) error, error) {
+	all := claims(said)
+	owner, mixed := all[m.low], false
+	for _, c := range all[m.low : m.high+1] {
+		mixed = mixed || c.at != owner.at || c.from != owner.from
+	}
+	// What has begun comes first: a move to there, or one that is to be given up, or whose source does not know that another database has owned the slots since.
 	for n, ranges := range said {
-		s := newest(ranges)[low]
-		if s != nil && s.Low == low && s.High == high && s.Peer == to.id && (s.State == store.SlotsLeaving || s.State == store.SlotsCopying) {
-			return r.databases[n], nil
+		s := newest(ranges)[m.low]
+		if s == nil || s.Low != m.low || s.High != m.high || s.State != store.SlotsLeaving && s.State != store.SlotsCopying {
+			continue
+		}
+		switch {
+		case mixed:
+			return nil, fmt.Errorf("slots %d to %d leave database %s, and other databases own some of them: see Router.Owners, and move those to one database first", m.low, m.high, r.databases[n].id)
+		case s.Peer == m.to.id && (owner.from == n || int(owner.at) == to):
+			m.from, m.epoch = r.databases[n], m.above(said, n, to)
+			return m.run, nil
+		case n == to && (owner.from == n || owner.at >= 0), owner.from != n && owner.at >= 0 && r.databases[owner.at].id != s.Peer:
+			return func(ctx context.Context) error { return r.giveUp(ctx, said, n, s, owner) }, nil
 		}
 	}
-	t := r.judge(said, errs)
-	for slot := low; slot <= high; slot++ {
-		switch at := t.owners[slot]; {
+	for slot := m.low; slot <= m.high; slot++ {
+		switch at := all[slot].at; {
 		case at == slotMoving:
-			return from, fmt.Errorf("slot %d is moving already: let that move end first, by the same call with which it began", slot)
+			return nil, fmt.Errorf("slot %d is moving already: let that move end first, by the same call with which it began; or give it up: move the same slots to where they are", slot)
 		case at < 0:
-			return from, fmt.Errorf("slot %d is owned by none of the router's databases, or by several: see Router.Owners", slot)
-		case t.owners[low] != at:
-			return from, fmt.Errorf("slots %d and %d belong to different databases: move them one after the other", low, slot)
+			return nil, fmt.Errorf("slot %d is owned by none of the router's databases, or by several: see Router.Owners; if it was never owned, or its owner was set back, call Router.Assign", slot)
+		case owner.at != at:
+			return nil, fmt.Errorf("slots %d and %d belong to different databases: move them one after the other", m.low, slot)
 		}
 	}
-	if from = r.databases[t.owners[low]]; from.id == to.id {
-		return routed{}, nil
+	if int(owner.at) == to {
+		return nil, nil
 	}
-	return from, nil
+	m.from, m.epoch = r.databases[owner.at], m.above(said, int(owner.at), to)
+	return m.run, nil
+}
+
+// above returns an epoch that counts more than whatever the databases have said of the slots, apart from what the move itself has said where it comes from, and from what the other
+// database owns.
+func (m *move) above(said [][]store.SlotRange, from, to int) (epoch int64) {
+	for n, ranges := range said {
+		slots := newest(ranges)
+		for _, s := range slots[m.low : m.high+1] {
+			switch {
+			case s == nil:
+			case n == to && s.State == store.SlotsOwned, n == from && s.Peer == m.to.id && s.State != store.SlotsLeft:
+				epoch = max(epoch, s.Epoch)
+			default:
+				epoch = max(epoch, s.Epoch+1)
+			}
+		}
+	}
+	return epoch
+}
+
+// giveUp gives up the move that database n has begun: the slots stay there, unless another one owns them.
+func (r *Router) giveUp(ctx context.Context, said [][]store.SlotRange, n int, s *store.SlotRange, c claim) error {
+	from, peer, owner := r.databases[n].client.store, slices.IndexFunc(r.databases, func(d routed) bool { return d.id == s.Peer }), ""
+	if c.at >= 0 {
+		owner = r.databases[c.at].id
+	}
+	epoch := s.Epoch
+	for _, ranges := range said {
+		slots := newest(ranges)
+		for _, k := range slots[s.Low : s.High+1] {
+			if k != nil {
+				epoch = max(epoch, k.Epoch)
+			}
+		}
+	}
+	for copied, upto := "", ""; ; {
+		name, err := from.StaySlots(ctx, s.Low, s.High, s.Peer, epoch+1, owner, copied, upto)
+		if err != nil || name == "" {
+			return err
+		}
+		if peer < 0 {
+			return fmt.Errorf("slots %d to %d move to database %s, which may have some of their jobs, and is none of this router's: pass it to NewRouter, too", s.Low, s.High, s.Peer)
+		}
+		if upto, err = r.databases[peer].client.store.StopTaking(ctx, name); err != nil {
+			return err
+		}
+		if upto == store.MoveDone {
+			return from.ClearDeparted(ctx, s.Move)
+		}
+		copied = name
+	}
 }
 
 // move is a move of slots. See schema/functions/slot_move.sql for its steps.
 type move struct {
 	low, high int
 	from, to  routed
+	epoch     int64  // with which the slots are owned there, at least
 	copied    string // what it is called where jobs arrive
 	report    func(MoveProgress)
 	done      MoveProgress
@@ -163,7 +273,8 @@ func (m *move) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for m.copied == "" {
+	epoch = max(epoch, m.epoch)
+	for m.copied = ""; m.copied == ""; {
 		if !closed {
 			if err := m.depart(ctx, name); err != nil {
 				return err

@@ -1,8 +1,11 @@
 package weir_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/weir-pg/weir"
 )
@@ -129,4 +132,122 @@ func TestARouterNeedsAnAnswer(t *testing.T) {
 	if _, err := weir.NewRouter(t.Context(), from, nil); err == nil || err.Error() != "weir: database 2 of 2 of a router is nil" {
 		t.Errorf("a client that is nil: %v", err)
 	}
+}
+
+// TestSlotsMoveAlthoughADatabaseWasSetBack: it says that it owns them with an epoch that the other one has long passed.
+func TestSlotsMoveAlthoughADatabaseWasSetBack(t *testing.T) {
+	t.Parallel()
+	r, from, to, key := half(t)
+	for _, c := range []*weir.Client{to, from} {
+		if err := r.Move(t.Context(), 0, firstHalf, c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execute(t, from, `UPDATE weir.slot SET epoch = 1`) // as before the slots moved to and fro
+	execute(t, from, `SELECT weir.enqueue('q', 'k', key => $1)`, key)
+	if err := r.Move(t.Context(), 0, firstHalf, to, nil); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != to || len(unfinished(t, to, key)) != 2 {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
+
+// TestSlotsThatAllHaveLeftAreAssigned: to the database to which they have moved last, which was set back; and by a router that has it.
+func TestSlotsThatAllHaveLeftAreAssigned(t *testing.T) {
+	t.Parallel()
+	r, from, to, key := half(t)
+	for _, c := range []*weir.Client{to, from} {
+		if err := r.Move(t.Context(), 0, firstHalf, c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := owners(t, r)[1].Database
+	execute(t, from, `UPDATE weir.slot SET epoch = 2, state = 'left', peer = $1`, id) // as between the two moves
+	if err := r.Move(t.Context(), 0, firstHalf, to, nil); err == nil {
+		t.Error("slots have moved that nobody owns")
+	}
+	if err := routerOf(t, to).Assign(t.Context()); err == nil {
+		t.Error("slots are assigned by a router that lacks the database to which they have moved")
+	}
+	if err := r.Assign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != from {
+		t.Errorf("%+v, %v", job, err)
+	}
+	if err := r.Move(t.Context(), 0, firstHalf, to, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAStaleMoveTakesNothingFromTheOwner: a database that was set back to the middle of a move puts back what had left it, when the slots are moved next; the one that has owned them
+// since keeps them, or they move from there.
+func TestAStaleMoveTakesNothingFromTheOwner(t *testing.T) {
+	t.Parallel()
+	for name, aim := range map[string]int{"to the database that was set back": 0, "to where they were about to move": 1, "to their owner": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, clients := spread(t, 3)
+			slices.SortFunc(clients, byFirstSlot(t, r))
+			all := owners(t, r)
+			high, peer := all[0].High, all[1].Database
+			key := keyIn(0, high)
+			for _, c := range clients[1:] {
+				if err := r.Move(t.Context(), 0, high, c, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			execute(t, clients[0], `SELECT weir.enqueue('q', 'k', key => $1)`, key)
+			execute(t, clients[0], `UPDATE weir.slot SET state = 'leaving', peer = $1, copy = NULL WHERE state = 'left'`, peer)
+			execute(t, clients[0], `SELECT weir._depart(move) FROM weir.slot WHERE state = 'leaving'`)
+			if answer[int](t, clients[0], departed) != 1 {
+				t.Fatal("no job has left")
+			}
+			if err := r.Move(t.Context(), 0, high, clients[aim], nil); err != nil {
+				t.Fatal(err)
+			}
+			found := 0
+			for _, c := range clients {
+				found += len(unfinished(t, c, key)) + 100*answer[int](t, c, departed)
+			}
+			if found != 1 {
+				t.Errorf("there are %d jobs, want 1", found)
+			}
+			job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key})
+			if err != nil || job.Client != clients[aim] {
+				t.Errorf("%+v, %v", job, err)
+			}
+			if n := answer[int](t, clients[2], `SELECT count(*) FROM weir.slot s WHERE s.low = 0 AND s.state = 'owned'`); (n == 1) != (aim == 2) {
+				t.Error("two databases own the slots")
+			}
+		})
+	}
+}
+
+// TestJobsThatMoveAreCheckedAsThoseThatAreEnqueued: a priority that there is not would be another key's.
+func TestJobsThatMoveAreCheckedAsThoseThatAreEnqueued(t *testing.T) {
+	t.Parallel()
+	_, _, to, key := half(t)
+	const takeIn = `SELECT weir._take_in('6ba7b810-9dad-11d1-80b4-00c04fd430c8', $3, $4, jsonb_build_array(jsonb_build_object('queue', 'q', 'kind', 'k', 'args', '{}'::jsonb, 'priority', 2, 'max_attempts', 25, 'attempt', 1, 'put_off', 0, 'key', $1::text, 'enqueued_at', now(), 'is_back', false, 'is_unique', false) || $2::text::jsonb))`
+	for _, change := range []string{`{"priority": 9}`, `{"priority": null}`, `{"queue": ""}`, `{"kind": null}`, `{"args": []}`, `{"key": null}`, `{"key": ""}`, `{"attempt": 0}`, `{"put_off": -1}`, `{"meta": 1}`, `{"errors": {}}`, `{"max_attempts": 0}`} {
+		if _, err := to.Pool().Exec(t.Context(), takeIn, key, change, "", "8 1 1 1"); !isInvalid(err) {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+	if _, err := to.Pool().Exec(t.Context(), takeIn, key, "{}", nil, "8 1 1 1"); !isInvalid(err) {
+		t.Errorf("no place after which they come: %v", err)
+	}
+	if _, err := to.Pool().Exec(t.Context(), takeIn, key, "{}", "", "somewhere"); !isInvalid(err) {
+		t.Errorf("a place that is none: %v", err)
+	}
+	execute(t, to, takeIn, key, `{"meta": {"weir.flow": 1}}`, "", "8 1 1 1")
+	if got := unfinished(t, to, key); len(got) != 1 {
+		t.Errorf("the jobs are %v", got)
+	}
+}
+
+func isInvalid(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "22023"
 }

@@ -39,7 +39,7 @@ GRANT EXECUTE ON FUNCTION weir.queues, weir.history, weir.workers, weir.retry, w
 GRANT EXECUTE ON FUNCTION weir.set_schedule, weir.drop_schedule, weir.pause_schedule, weir.resume_schedule, weir.run_schedule, weir.schedules, weir.next_times TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.queues TO weir_hub;  -- hubs export its counts as metrics
 GRANT EXECUTE ON FUNCTION weir.storage TO weir_operate;
-GRANT EXECUTE ON FUNCTION weir._assign_slots, weir._leave_slots, weir._holders_of_slots, weir._depart, weir._close_slots, weir._departing, weir._taken_upto, weir._take_in, weir._own_slots, weir._clear_departed TO weir_operate;
+GRANT EXECUTE ON FUNCTION weir._assign_slots, weir._leave_slots, weir._holders_of_slots, weir._depart, weir._close_slots, weir._departing, weir._taken_upto, weir._take_in, weir._own_slots, weir._clear_departed, weir._stop_taking, weir._stay TO weir_operate;
 GRANT EXECUTE ON FUNCTION weir.delete, weir.cancel_where, weir.retry_where, weir.delete_where, weir.move_where, weir.begin_operation, weir.stop_operation, weir.operations TO weir_operate;
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 

@@ -1031,14 +1031,14 @@ BEGIN
                 SELECT generate_series(pg_snapshot_xmax(_as_committed.snapshot)::text::bigint, _as_committed.xid::text::bigint - 1)) p(x))::pg_snapshot;
 END
 $$;
-CREATE FUNCTION weir._assign_slots(low integer, high integer) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._assign_slots(low integer, high integer, epoch bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
   PERFORM weir._change_slots(_assign_slots.low, _assign_slots.high);
-  IF EXISTS (SELECT FROM weir._said_of_slots(_assign_slots.low, _assign_slots.high)) THEN
+  IF EXISTS (SELECT FROM weir._said_of_slots(_assign_slots.low, _assign_slots.high) s WHERE s.state <> 'left' OR s.epoch >= _assign_slots.epoch) THEN
     RETURN false;
   END IF;
-  PERFORM weir._note_slots(_assign_slots.low, _assign_slots.high, 'owned', 1, NULL, NULL);
+  PERFORM weir._note_slots(_assign_slots.low, _assign_slots.high, 'owned', _assign_slots.epoch, NULL, NULL);
   RETURN true;
 END
 $$;
@@ -1839,6 +1839,18 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._check_moved(key text, meta jsonb, errors jsonb, attempt integer, put_off integer) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+BEGIN
+  PERFORM weir._check_key(_check_moved.key);
+  IF _check_moved.key IS NULL OR jsonb_typeof(_check_moved.meta) NOT IN ('object', 'null') OR jsonb_typeof(_check_moved.errors) NOT IN ('array', 'null')
+     OR _check_moved.attempt IS NULL OR _check_moved.attempt < 1 OR _check_moved.put_off IS NULL OR _check_moved.put_off < 0 THEN
+    RAISE EXCEPTION 'weir: a job that moves has a key, an attempt from 1 and a number of times that it was put off, meta that is an object, and errors that are an array; got the key %, % and %, a % and a %',
+      coalesce(quote_literal(_check_moved.key), 'null'), coalesce(_check_moved.attempt::text, 'null'), coalesce(_check_moved.put_off::text, 'null'), coalesce(jsonb_typeof(_check_moved.meta), 'null'), coalesce(jsonb_typeof(_check_moved.errors), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+END
+$$;
 CREATE FUNCTION weir._check_new_queue(name text) RETURNS void LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 BEGIN
@@ -2567,7 +2579,7 @@ BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
   IF s.no IS NULL THEN
-    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: another one has followed, or it was set back', _close_slots.move
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, another one has followed, or the database was set back', _close_slots.move
       USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
   ELSIF s.state <> 'leaving' THEN
     RETURN s.copy;
@@ -3160,25 +3172,32 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._departing(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE(place text, job text) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._departed_after(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE(place text, job text) LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
   p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
   size bigint := 0;
 BEGIN
-  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
-    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
-  END IF;
   FOR place, job IN
     SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
-    WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
+    WHERE d.move = _departed_after.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departed_after.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
     ORDER BY d.move, d.lane, d.front, d.xid, d.id LIMIT max_rows
   LOOP
     RETURN NEXT;
     size := size + octet_length(job);
     EXIT WHEN size >= max_bytes;
   END LOOP;
+END
+$$;
+CREATE FUNCTION weir._departing(move uuid, after text) RETURNS TABLE(place text, job text) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, or the database was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  END IF;
+  RETURN QUERY SELECT d.place, d.job FROM weir._departed_after(_departing.move, after) d;
 END
 $$;
 CREATE FUNCTION weir._depart(move uuid, after text DEFAULT NULL::text, max_rows integer DEFAULT 500, OUT departed integer, OUT running integer, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=5s SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -5731,7 +5750,7 @@ BEGIN
     CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
          WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
          ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
-    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots.' ELSE 'Ask the databases again which of them owns these slots.' END;
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' ELSE 'Ask the databases again which of them owns these slots.' END;
 END
 $$;
 CREATE FUNCTION weir._limit_turns(lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamp with time zone, OUT kept weir.turn[], OUT allowed integer[], OUT shares boolean[], OUT tries timestamp with time zone[], OUT starts timestamp with time zone[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off
@@ -5867,6 +5886,44 @@ BEGIN
       SELECT DISTINCT l.lane FROM unnest(weir._cancelled_where_among(_lock_to_retry.job_ids)) i(id)
       CROSS JOIN LATERAL (
         SELECT j.lane FROM weir.job j WHERE j.id = i.id UNION SELECT l.lane FROM weir.later l WHERE l.id = i.id AND l.lane > 0) l));
+  END IF;
+END
+$$;
+CREATE FUNCTION weir._log_departed(jobs jsonb) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  this_xid xid8;
+  ids      bigint[];
+  names    text[];
+  queues   integer[];
+  report   smallint;
+BEGIN
+  names := ARRAY(SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k ORDER BY 1);
+  queues := ARRAY(SELECT weir._queue_id(u.name) FROM unnest(names) WITH ORDINALITY u(name, nr) ORDER BY u.nr);
+  PERFORM weir._mark_keys(u.name) FROM unnest(names) u(name);
+  INSERT INTO weir.keyed (queue) SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k
+  WHERE (k.value ->> 'is_unique')::boolean AND NOT EXISTS (SELECT FROM weir.keyed y WHERE y.queue = k.value ->> 'queue');
+  this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
+  ids := ARRAY(SELECT nextval('weir.job_id') FROM generate_series(1, jsonb_array_length(jobs)));
+  -- Those that were put back come first, and are in one lane with those behind them: whatever their order was, it is kept.
+  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.enqueued_at, x.ready_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + x.priority - 1, x.attempt, x.max_attempts, x.put_off, pg_sequence_last_value('weir.active_job'),
+         x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, enqueued_at timestamptz, ready_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NULL ORDER BY k.nr;
+  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
+  SELECT ids[k.nr], this_xid, x.run_at, x.enqueued_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + CASE WHEN x.is_back THEN 4 ELSE 0 END + x.priority - 1, x.attempt, x.max_attempts, x.put_off,
+         pg_sequence_last_value('weir.active_later'), x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
+  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, is_back boolean, enqueued_at timestamptz, attempt integer,
+    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
+  WHERE x.run_at IS NOT NULL ORDER BY k.nr;
+  IF EXISTS (SELECT FROM jsonb_array_elements(jobs) k WHERE coalesce(k.value -> 'checkpoint', 'null') <> 'null') THEN
+    report := weir._hold_report_segment();
+    INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, checkpoint)
+    SELECT ids[k.nr], 0, nextval('weir.report_no'), report, clock_timestamp(), (k.job ->> 'attempt')::integer, k.job -> 'checkpoint'
+    FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) WHERE coalesce(k.job -> 'checkpoint', 'null') <> 'null';
   END IF;
 END
 $$;
@@ -9490,6 +9547,41 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._stay(low integer, high integer, peer text, epoch bigint, owner text DEFAULT NULL::text, copy uuid DEFAULT NULL::uuid, upto text DEFAULT NULL::text) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  s       weir.slot;
+  reached text := '';
+  page    jsonb;
+BEGIN
+  PERFORM weir._change_slots(_stay.low, _stay.high), weir._check_cluster();
+  SELECT k.* INTO s FROM weir._said_of_slots(_stay.low, _stay.high) k
+  WHERE k.state IN ('leaving', 'copying') AND k.low = _stay.low AND k.high = _stay.high AND k.peer = _stay.peer AND (SELECT count(*) FROM weir._said_of_slots(_stay.low, _stay.high)) = 1;
+  IF s.no IS NULL THEN
+    RETURN NULL;  -- it has ended, or was given up
+  ELSIF s.state = 'copying' THEN
+    IF s.copy IS DISTINCT FROM _stay.copy THEN
+      RETURN s.copy;
+    ELSIF _stay.upto IS NULL THEN
+      RAISE EXCEPTION 'weir: how far the move % has come in database % is not given', s.copy, s.peer USING ERRCODE = '22023';
+    END IF;
+    reached := _stay.upto;
+  END IF;
+  LOOP
+    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, reached) WITH ORDINALITY d(place, job, nr);
+    EXIT WHEN page IS NULL;
+    PERFORM weir._log_departed(page);
+  END LOOP;
+  DELETE FROM weir.departed d WHERE d.move = s.move;
+  IF _stay.owner IS NULL THEN
+    PERFORM weir._note_slots(s.low, s.high, 'owned', greatest(_stay.epoch, s.epoch + 1), NULL, NULL);
+  ELSE
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, _stay.owner, s.copy);
+  END IF;
+  RETURN NULL;
+END
+$$;
 CREATE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=2s
 AS $$
 #variable_conflict use_column
@@ -9584,6 +9676,21 @@ BEGIN
     slept := pg_sleep(0.02 + random() / 20);
     turn := least(2 * turn, 1000);
   END LOOP;
+END
+$$;
+CREATE FUNCTION weir._stop_taking(move uuid) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+DECLARE
+  place text;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  place := coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _stop_taking.move ORDER BY a.no DESC LIMIT 1), '');
+  IF place LIKE 'stopped %' THEN
+    RETURN substr(place, 9);
+  ELSIF place <> 'done' THEN
+    PERFORM weir._note_taken(_stop_taking.move, 'stopped ' || place);
+  END IF;
+  RETURN place;
 END
 $$;
 CREATE FUNCTION weir._surveyed(max_rows integer DEFAULT 10000) RETURNS weir.survey LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
@@ -9718,46 +9825,23 @@ CREATE FUNCTION weir._take_in(move uuid, after text, upto text, jobs jsonb) RETU
 AS $$
 #variable_conflict use_column
 DECLARE
-  was      text;
-  this_xid xid8;
-  ids      bigint[];
-  names    text[];
-  queues   integer[];
-  report   smallint;
+  was text;
 BEGIN
   PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
   PERFORM weir._check_cluster();
+  IF move IS NULL OR after IS NULL OR upto IS NULL OR jsonb_typeof(jobs) IS DISTINCT FROM 'array' OR upto !~ '^[0-9]+ [01] [0-9]+ [0-9]+$' THEN
+    RAISE EXCEPTION 'weir: jobs of a move need its name, the places before and after them, and an array, got %, %, % and %', coalesce(move::text, 'null'), coalesce(quote_literal(left(after, 200)), 'null'), coalesce(quote_literal(left(upto, 200)), 'null'),
+      coalesce('a JSON ' || jsonb_typeof(jobs), 'null') USING ERRCODE = '22023';
+  END IF;
   PERFORM pg_advisory_xact_lock(1464158566, 0);
   was := weir._taken_upto(_take_in.move);
   IF was <> after THEN
     RETURN was;  -- somebody else was faster
   END IF;
-  names := ARRAY(SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k ORDER BY 1);
-  queues := ARRAY(SELECT weir._queue_id(u.name) FROM unnest(names) WITH ORDINALITY u(name, nr) ORDER BY u.nr);
-  PERFORM weir._mark_keys(u.name) FROM unnest(names) u(name);
-  INSERT INTO weir.keyed (queue) SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k
-  WHERE (k.value ->> 'is_unique')::boolean AND NOT EXISTS (SELECT FROM weir.keyed y WHERE y.queue = k.value ->> 'queue');
-  this_xid := pg_current_xact_id();  -- before the ids are drawn, as in enqueue
-  ids := ARRAY(SELECT nextval('weir.job_id') FROM generate_series(1, jsonb_array_length(jobs)));
-  -- Those that were put back come first, and are in one lane with those behind them: whatever their order was, it is kept.
-  INSERT INTO weir.job (id, xid, enqueued_at, ready_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
-  SELECT ids[k.nr], this_xid, x.enqueued_at, x.ready_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + x.priority - 1, x.attempt, x.max_attempts, x.put_off, pg_sequence_last_value('weir.active_job'),
-         x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
-  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, enqueued_at timestamptz, ready_at timestamptz, attempt integer,
-    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
-  WHERE x.run_at IS NULL ORDER BY k.nr;
-  INSERT INTO weir.later (id, xid, run_at, enqueued_at, lane, attempt, max_attempts, put_off, segment, kind, args, meta, errors, unique_key, unique_no, unique_until, key, flow)
-  SELECT ids[k.nr], this_xid, x.run_at, x.enqueued_at, (queues[array_position(names, x.queue)]::bigint << 39) + weir._key_bits(x.key) + CASE WHEN x.is_back THEN 4 ELSE 0 END + x.priority - 1, x.attempt, x.max_attempts, x.put_off,
-         pg_sequence_last_value('weir.active_later'), x.kind, x.args, x.meta, x.errors, x.unique_key, CASE WHEN x.is_unique THEN ids[k.nr] * 2 + x.replaces END, x.unique_until, x.key, NULL
-  FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) CROSS JOIN LATERAL jsonb_to_record(k.job) x(queue text, priority integer, run_at timestamptz, is_back boolean, enqueued_at timestamptz, attempt integer,
-    max_attempts integer, put_off integer, kind text, args jsonb, meta jsonb, errors jsonb, unique_key uuid, is_unique boolean, replaces integer, unique_until timestamptz, key text)
-  WHERE x.run_at IS NOT NULL ORDER BY k.nr;
-  IF EXISTS (SELECT FROM jsonb_array_elements(jobs) k WHERE coalesce(k.value -> 'checkpoint', 'null') <> 'null') THEN
-    report := weir._hold_report_segment();
-    INSERT INTO weir.report (job_id, claim, no, segment, at, attempt, checkpoint)
-    SELECT ids[k.nr], 0, nextval('weir.report_no'), report, clock_timestamp(), (k.job ->> 'attempt')::integer, k.job -> 'checkpoint'
-    FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) WHERE coalesce(k.job -> 'checkpoint', 'null') <> 'null';
-  END IF;
+  -- As they were checked when they were enqueued; Weir itself may have written into meta since, and added attempts.
+  PERFORM weir._check_job(x.queue, x.kind, x.args, x.priority, least(x.max_attempts, 1000), NULL), weir._check_moved(x.key, x.meta, x.errors, x.attempt, x.put_off)
+  FROM jsonb_array_elements(jobs) k CROSS JOIN LATERAL jsonb_to_record(k.value) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, key text, meta jsonb, errors jsonb, attempt integer, put_off integer);
+  PERFORM weir._log_departed(jobs);
   PERFORM weir._note_taken(_take_in.move, _take_in.upto);
   RETURN upto;
 END
@@ -10046,9 +10130,16 @@ BEGIN
   ORDER BY u.ordinality, n.nr;
 END
 $$;
-CREATE FUNCTION weir._taken_upto(move uuid) RETURNS text LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._taken_upto(move uuid) RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
-  SELECT coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '')
+DECLARE
+  place text := coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '');
+BEGIN
+  IF place LIKE 'stopped %' THEN
+    RAISE EXCEPTION 'weir: the move of slots % is given up', _taken_upto.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to this database again, if they are to move.';
+  END IF;
+  RETURN place;
+END
 $$;
 CREATE FUNCTION weir._task_of(flow bigint, name text) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -13084,13 +13175,13 @@ COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generat
 COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
 COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
 COMMENT ON COLUMN weir.slot.copy IS 'What the move is called in the other database (weir.taken_in), since all jobs have departed. If this database is set back, and they depart again, it has another name: what the other one knows of the name before says nothing about what departs then.';
-COMMENT ON COLUMN weir.slot.epoch IS 'Grows by 1 with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
+COMMENT ON COLUMN weir.slot.epoch IS 'Grows with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
 COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
 COMMENT ON COLUMN weir.slot.peer IS 'The id of the database to which they move, or have moved.';
 COMMENT ON COLUMN weir.slot.state IS 'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
-COMMENT ON COLUMN weir.taken_in.upto IS 'A place; or done: all jobs have arrived, and the slots have been owned here since.';
+COMMENT ON COLUMN weir.taken_in.upto IS 'A place; done: all jobs have arrived, and the slots have been owned here since; or stopped and a place: the move was given up when they had arrived up to there.';
 COMMENT ON COLUMN weir.tick.bytes IS 'The size of its payloads. A tick of more than 10000 messages, or of more than 8 MB, contains a single transaction.';
 COMMENT ON COLUMN weir.tick.last_id IS 'The last message id that had been assigned before the snapshot was taken.';
 COMMENT ON COLUMN weir.tick.segments IS 'A bit mask of the segments that contain its messages: bit (1 << segment).';
@@ -13109,7 +13200,7 @@ COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in,
 COMMENT ON ROUTINE weir._arrive(bigint,text,bigint,text,bigint,jsonb) IS 'Logs that n jobs of a flow were added (jobs), or have ended in a way, and what is added to its counters. Errors: WR003. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._arrive_ended(bigint[],text[]) IS 'Logs that a claim has ended members of flows itself: those without a reason (NULL or empty) are cancelled; the others are duplicates of members, and were none. Locks: ROW EXCLUSIVE on weir.arrival; none that others wait for.';
 COMMENT ON ROUTINE weir._as_committed(pg_snapshot,xid8) IS 'A transaction''s own snapshot, as if that transaction had committed, and no other since. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._assign_slots(integer,integer) IS 'Makes this database the owner of slots that nobody has owned yet; false: it has said something about some of them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._assign_slots(integer,integer,bigint) IS 'Makes this database the owner of slots that nobody owns, with an epoch; false: it has said something of some of them that counts more, or that it owns them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._attending() IS 'The workers whose attendance lock is held by a session.';
 COMMENT ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) IS 'Returns the ticks after a given one, up to 100; if there are none and cuts is true, cuts the next. The messages of a tick that it has cut are returned with it, if there are at most most_messages, of at most 256 kB. If epoch, the epoch of the given tick, is passed, a position that was lost when the log was set back is refused. It polls up to polls times, every pause seconds. ids and seen are ids_now and seen_now of an earlier call: while nothing has been published or committed since then, it reads only counters. From poll patience + 1 on, a commit without messages counts too. Errors: WR003 (see rebase_messages), WR004 (not in READ COMMITTED autocommit), WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (see _check_position; not checked again while nothing changes), 22023, 25006 (cuts on a standby), 55000 (the transaction is old: try again). Locks: advisory step 4 (tried). Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir._batch_of(bigint,integer,xid8,bigint) IS 'The batch that claimed a job of one segment, found by bisection from the newest on.';
@@ -13153,6 +13244,7 @@ COMMENT ON ROUTINE weir._check_job(text,text,jsonb,integer,integer,jsonb) IS 'Ra
 COMMENT ON ROUTINE weir._check_key(text) IS 'Checks the key of a job. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message(text,integer) IS 'Raises 22023 with the offending value if a message is not valid, and WR004 if its transaction has already cut a tick of its own. Up to 8000 bytes are always allowed, so small payloads don''t need a query for the setting message_bytes. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_message_cluster() IS 'Raises WR003 if the log of messages comes from another cluster. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._check_moved(text,jsonb,jsonb,integer,integer) IS 'Checks what a job that moves has apart from what one that is enqueued has. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_new_queue(text) IS 'Raises 22023 if a queue should not be created with this name, because it is easily taken for another. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_operation(text,jsonb,text,integer) IS 'Refuses an operation whose arguments are not valid, and returns its filter as it is stored: without nulls, and with times that mean the same whenever they are read. Errors: 22023; see _conditions. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_position(bigint,bigint) IS 'Refuses a tick that does not belong to this log: it is ahead of the log, or its number has another epoch here. A standby may lag behind, so it accepts ticks that are ahead. Errors: WR006 (the detail is epoch.tick of the last tick to continue from). Locks: none that others wait for. Isolation: READ COMMITTED.';
@@ -13181,7 +13273,8 @@ COMMENT ON ROUTINE weir._cron_after(text[],timestamp without time zone) IS 'The 
 COMMENT ON ROUTINE weir._cron_field(text,text,integer,integer,text) IS 'The values that a field of a cron expression allows, as a string of 0s and 1s from low on. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._cut(integer,integer,bigint,integer) IS 'Cuts the next tick from messages that were committed since the last one, and describes it; everything is NULL if there were none. whole is true if it contains everything that was committed before its snapshot. If it has at most most_messages messages of at most 256 kB together, they are returned with it. Messages that this transaction has published itself, own_count of own_size bytes in the segment own_segment, count as committed, because they commit with the tick; after that, the transaction can neither publish nor cut (WR004). The caller holds advisory step 4. Errors: WR003. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._depart(uuid,text,integer) IS 'One step of taking the unfinished jobs of slots that leave out of the log, from a place on: of those that wait, at most max_rows; and, at the end, of those that are scheduled. Members of flows stay. Returns how many have departed, how many of the slots'' jobs run, and the next place (NULL: this was the last). A run from the beginning to the end that finds none, neither waiting nor running, has found all. Errors: 55P03 (a lock was not available within 5 seconds: call again), WR003, WR004. Locks, to the end of the call: advisory: slots, promotion and the lanes (exclusive), claims (shared); SHARE on weir.cancellation_where. Isolation: READ COMMITTED, in autocommit. Commits synchronously.';
-COMMENT ON ROUTINE weir._departing(uuid,text,integer,bigint) IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: 55000 (it is not closed here: the database was set back). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._departed_after(uuid,text,integer,bigint) IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes.';
+COMMENT ON ROUTINE weir._departing(uuid,text) IS 'A page of the jobs that have departed, after a place (empty: from the first on), once all have. Errors: 55000 (it is not closed here: it was given up, or the database was set back). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._depths(bigint[]) IS 'How many jobs of each lane wait to be claimed, including cancelled ones, and since when the first of them have waited; lanes without waiting jobs are left out. Up to 10,000 jobs of a lane and about 20,000 of all lanes are counted; above that, the number is an estimate from a sample of pages. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_later() IS 'How many jobs of each lane are scheduled, including cancelled ones: if there are more than 10,000, an estimate from a sample of pages for lanes with 100 or more. Locks: ACCESS SHARE on the log, which the caller releases.';
 COMMENT ON ROUTINE weir._depths_of_keys() IS 'As _depths, for the lanes of keys. If jobs may wait in more than 2,000 lanes of a queue, their number is an estimate from a sample of pages, given for the lanes that it has met. Locks: ACCESS SHARE on the log, which the caller releases.';
@@ -13296,6 +13389,7 @@ COMMENT ON ROUTINE weir._lock_firings() IS 'Locks the firings of schedules again
 COMMENT ON ROUTINE weir._lock_lanes(bigint[]) IS 'Keeps claims from the lanes of jobs, to the end of the transaction; for a job with a key, from all keys of its queue. Locks: advisory: the lanes, and the rings of keys (exclusive).';
 COMMENT ON ROUTINE weir._lock_log() IS 'Locks the log against TRUNCATE, so that the next snapshot shows every job where it is; the caller releases the locks. Errors: 40001, if the transaction''s snapshot is older than the last TRUNCATE (REPEATABLE READ and SERIALIZABLE only). Locks: ACCESS SHARE on the log; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._lock_to_retry(bigint[]) IS 'Excludes other retries of some jobs, to the end of the transaction; and, of those that are cancelled by a filter or with their flow, claims from their lanes. Locks: advisory: the jobs and lanes (exclusive).';
+COMMENT ON ROUTINE weir._log_departed(jsonb) IS 'Logs jobs as _note_departed has kept them, in their order. The caller holds the lock of slots.';
 COMMENT ON ROUTINE weir._log_member(bigint,bigint,jsonb,jsonb) IS 'Logs a job that a flow brings with it, whose id was drawn after the transaction got its own, with what its meta says about that. Locks: see weir.enqueue.';
 COMMENT ON ROUTINE weir._log_time(text) IS 'The time of a line of a log, in the form of RFC 3339, also if it was given with a space in place of the T, as languages print it; NULL: it is no time with a time zone. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._login_secret() IS 'The secret from which hubs derive salts for users that do not exist, and the number of iterations that they show for them. They are the same at every hub, and like those of this server''s roles, so that nobody can find out which users exist. For the role weir_hub alone. Locks: none. Isolation: any.';
@@ -13334,7 +13428,7 @@ COMMENT ON ROUTINE weir._once_key(bigint,text,text) IS 'The key of jobs that are
 COMMENT ON ROUTINE weir._open_gate(text,integer) IS 'Writes a gate''s first row, which lists the batches of the queue that have unfinished attempts. It reads what all workers have claimed since they were last settled, once for each gate. The caller holds the gate''s lock. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._open_operations() IS 'The operations that have not ended, oldest first. The caller has locked weir.operation and weir.operation_step, so that its snapshot is not older than their last TRUNCATE. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._overdue(weir.promotion,integer) IS 'Rows up to a cursor''s point that its snapshot could not see, for those who show what is scheduled: their transactions were committed after their time, so the next promotion logs them. It reads up to most rows of transactions that have ended since, however many those are. Locks: ACCESS SHARE on weir.later, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) IS 'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) IS 'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move, or this one is given up), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._parse_schedule(text,text) IS 'Parses a schedule into the form that weir._due_after takes. A time without an offset, from which an interval is counted, is in time_zone. Errors: 22023 with the field and the value. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._pass_ended(integer,text,bigint,bigint,weir.cancellation_where[],boolean) IS 'If a claim from the keys of a queue has ended some of the jobs in its batch seq itself, gives back what their limits have counted for them, and ends the jobs that follow them in their lanes, up to the first one that may run; if it has ended all of them, also those of the keys that come next. Up to 9600 in one call, in batches that are ended as they are claimed. True: there may be more, or the limits allow more. The caller is the claim, and holds the lock of the ring, and of the queue''s unique jobs, if it has any (keyed).';
 COMMENT ON ROUTINE weir._pass_moved(bigint) IS 'Sets the position of a lane behind the rows that were moved from its head, by writing a batch without jobs and without a worker; all transactions in progress below it are pending. The caller holds the lane''s lock.';
@@ -13403,14 +13497,16 @@ COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zo
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
+COMMENT ON ROUTINE weir._stay(integer,integer,text,bigint,text,uuid,text) IS 'Gives up a move of slots to another database, peer: logs again what has departed, and makes this database their owner, with an epoch of at least this; or, with owner, notes that they are there. Once more does nothing. If some may have arrived there, nothing is changed, and what the move is called there is returned: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. NULL: it is given up, or there is none. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._step_operations(integer) IS 'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried), the beginning of operations (exclusive, tried, for a moment when some have ended); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
+COMMENT ON ROUTINE weir._stop_taking(uuid) IS 'Takes in no more jobs of a move, and owns no slots by it. Returns up to which place they have arrived (empty: none has), which stays so; done: it is over here, and nothing is changed. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._surveyed(integer) IS 'The newest survey, with the lanes that have received jobs since in waiting. If there is none, it is not valid any more, or more than max_rows rows would have to be read, an empty survey that has reached no queue.';
 COMMENT ON ROUTINE weir._take_along(weir.fold[],weir.fold[],bigint) IS 'Adds to the sums of a cut, and to what was counted before, what is within flows that were cancelled, or are no longer, at any depth: it is cancelled, too, unless it has ended; or no longer. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[],bigint) IS 'Takes back, in the sums of a cut, the ends of those that start over in it: from the flows that they are members of, and from the tasks that come after them; taken says of which it has done so. more: there were some, so others may start over because of that: settle the sums, and call it again. Errors: none. Locks: none.';
-COMMENT ON ROUTINE weir._take_in(uuid,text,text,jsonb) IS 'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._take_in(uuid,text,text,jsonb) IS 'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: 22023, 55000 (the move is given up), WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._taken_upto(uuid) IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._taken_upto(uuid) IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: 55000 (it is given up). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
@@ -13619,7 +13715,7 @@ COMMENT ON VIEW weir.failed_jobs IS 'All failed jobs, in the order of weir.jobs_
 COMMENT ON VIEW weir.running_jobs IS 'All running jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 COMMENT ON VIEW weir.scheduled_jobs IS 'All scheduled jobs, in the order of weir.jobs_page. It reads about 3,000 jobs a second, whatever the condition, and with LIMIT no more than about that many. Without a transaction in REPEATABLE READ, a job that leaves or enters the state meanwhile may be shown or not.';
 
-GRANT EXECUTE ON ROUTINE weir._assign_slots(integer,integer) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._assign_slots(integer,integer,bigint) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._await_tick(bigint,bigint,pg_snapshot,integer,double precision,integer,boolean,bigint,integer) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) TO weir_hub;
 GRANT EXECUTE ON ROUTINE weir._cancelled_among(bigint[]) TO weir_operate, weir_work;
@@ -13629,7 +13725,7 @@ GRANT EXECUTE ON ROUTINE weir._close_slots(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._count_minutes(timestamp with time zone) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._depart(uuid,text,integer) TO weir_operate;
-GRANT EXECUTE ON ROUTINE weir._departing(uuid,text,integer,bigint) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._departing(uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._enqueue_json(jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_many(text[],text[],jsonb[],integer[],timestamp with time zone[],integer[],jsonb[],text[],bigint[],text[]) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._enqueue_request(uuid,jsonb) TO weir_enqueue, weir_operate, weir_work;
@@ -13666,7 +13762,9 @@ GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._stay(integer,integer,text,bigint,text,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._stop_taking(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._take_in(uuid,text,text,jsonb) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._taken_upto(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;

@@ -8,8 +8,9 @@ import (
 
 const (
 	sqlHoldSlot       = `SELECT weir._hold_slot($1)`
+	sqlHoldSlots      = `SELECT count(weir._hold_slot(s.slot)) FROM (SELECT DISTINCT unnest($1::int[])) s(slot)`
 	sqlSlots          = `SELECT low, high, state, epoch, move, peer FROM weir._slots()`
-	sqlAssignSlots    = `SELECT weir._assign_slots($1, $2)`
+	sqlAssignSlots    = `SELECT weir._assign_slots($1, $2, $3)`
 	sqlLeaveSlots     = `SELECT move::text, epoch, is_closed FROM weir._leave_slots($1, $2, $3)`
 	sqlHoldersOfSlots = `SELECT weir._holders_of_slots($1)`
 	sqlDepart         = `SELECT departed, running, coalesce(next, '') FROM weir._depart($1::text::uuid, nullif($2, ''))`
@@ -18,6 +19,8 @@ const (
 	sqlTakenUpto      = `SELECT weir._taken_upto($1::text::uuid)`
 	sqlTakeIn         = `SELECT weir._take_in($1::text::uuid, $2, $3, $4::text::jsonb)`
 	sqlOwnSlots       = `SELECT weir._own_slots($1, $2, $3, $4::text::uuid, $5)`
+	sqlStopTaking     = `SELECT weir._stop_taking($1::text::uuid)`
+	sqlStay           = `SELECT coalesce(weir._stay($1, $2, $3, $4, nullif($5, ''), nullif($6, '')::uuid, $7)::text, '')`
 	sqlClearDeparted  = `SELECT weir._clear_departed($1::text::uuid)::text`
 )
 
@@ -43,11 +46,12 @@ func (s *Store) Slots(ctx context.Context) ([]SlotRange, error) {
 	return rows(ctx, s, sqlSlots, nil, pgx.RowToStructByPos[SlotRange])
 }
 
-// InSlot runs f in a transaction of its own, for whose length the database owns a slot: else the error is one for which IsNotOwner returns true.
-func (s *Store) InSlot(ctx context.Context, slot int, f func(q Querier) error) error {
+// InSlots runs f in a transaction of its own, for whose length the database owns these slots: else the error is one for which IsNotOwner returns true.
+func (s *Store) InSlots(ctx context.Context, slots []int, f func(q Querier) error) error {
 	return s.call(ctx, func(mode pgx.QueryExecMode) error {
 		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			if err := HoldSlot(ctx, moded{tx, mode}, slot); err != nil {
+			var held int
+			if err := (moded{tx, mode}).QueryRow(ctx, sqlHoldSlots, slots).Scan(&held); err != nil {
 				return err
 			}
 			return f(moded{tx, mode})
@@ -61,9 +65,9 @@ func HoldSlot(ctx context.Context, tx Querier, slot int) error {
 	return tx.QueryRow(ctx, sqlHoldSlot, slot).Scan(&epoch)
 }
 
-// AssignSlots makes the database the owner of slots; false: it has said something about some of them before.
-func (s *Store) AssignSlots(ctx context.Context, low, high int) (assigned bool, err error) {
-	err = s.row(ctx, sqlAssignSlots, []any{low, high}, &assigned)
+// AssignSlots makes the database the owner of slots that nobody owns; false: it says something else about some of them.
+func (s *Store) AssignSlots(ctx context.Context, low, high int, epoch int64) (assigned bool, err error) {
+	err = s.row(ctx, sqlAssignSlots, []any{low, high, epoch}, &assigned)
 	return assigned, err
 }
 
@@ -126,4 +130,17 @@ func (s *Store) OwnSlots(ctx context.Context, low, high int, epoch int64, move, 
 // ClearDeparted ends a move.
 func (s *Store) ClearDeparted(ctx context.Context, move string) error {
 	return s.exec(ctx, sqlClearDeparted, move)
+}
+
+// StopTaking takes in no more jobs of a move, and returns up to which place they have arrived; MoveDone: it is over, and the database owns the slots, or did.
+func (s *Store) StopTaking(ctx context.Context, move string) (place string, err error) {
+	err = s.row(ctx, sqlStopTaking, []any{move}, &place)
+	return place, err
+}
+
+// StaySlots gives up a move of slots to a peer: the database owns them again, with at least this epoch, or they are noted to be at another owner. If it returns the name of the
+// move at the peer, nothing has changed: first it is to be stopped there, and how far it had come is upto.
+func (s *Store) StaySlots(ctx context.Context, low, high int, peer string, epoch int64, owner, copied, upto string) (name string, err error) {
+	err = s.row(ctx, sqlStay, []any{low, high, peer, epoch, owner, copied, upto}, &name)
+	return name, err
 }

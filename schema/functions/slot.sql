@@ -81,22 +81,22 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._said_of_slots IS 'The rows that count for a range of slots.';
 
-CREATE OR REPLACE FUNCTION weir._assign_slots(low integer, high integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION weir._assign_slots(low integer, high integer, epoch bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
   PERFORM weir._change_slots(_assign_slots.low, _assign_slots.high);
-  IF EXISTS (SELECT FROM weir._said_of_slots(_assign_slots.low, _assign_slots.high)) THEN
+  IF EXISTS (SELECT FROM weir._said_of_slots(_assign_slots.low, _assign_slots.high) s WHERE s.state <> 'left' OR s.epoch >= _assign_slots.epoch) THEN
     RETURN false;
   END IF;
-  PERFORM weir._note_slots(_assign_slots.low, _assign_slots.high, 'owned', 1, NULL, NULL);
+  PERFORM weir._note_slots(_assign_slots.low, _assign_slots.high, 'owned', _assign_slots.epoch, NULL, NULL);
   RETURN true;
 END
 $$;
 COMMENT ON FUNCTION weir._assign_slots IS
-  'Makes this database the owner of slots that nobody has owned yet; false: it has said something about some of them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Makes this database the owner of slots that nobody owns, with an epoch; false: it has said something of some of them that counts more, or that it owns them, and nothing is changed. Errors: 22023, WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._own_slots(low integer, high integer, epoch bigint, move uuid, upto text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -124,4 +124,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._own_slots IS
-  'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Makes this database the owner of slots whose jobs have all arrived, up to the place that is given, and notes that the move is done here; false: they have not. Once more does nothing, whatever has become of the slots since; with the same epoch under another name, it owns them already. Errors: 22023, 55000 (it knows of a later move, or this one is given up), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';

@@ -7,6 +7,11 @@
 --   there  _own_slots       routers enqueue there from now on
 --   here   _clear_departed  they are forgotten
 --
+-- Until the other database owns the slots, a move can be given up:
+--
+--   there  _stop_taking     no more jobs are taken in, nor slots owned, whoever still tries (only if what is copied has a name)
+--   here   _stay            those that have not arrived there are logged here again, and the slots are owned here
+--
 -- What is next follows from what the databases say. So nobody owns a move: whoever wants it does the next step, whatever has become of the one who began it, and two at
 -- once get in nobody's way. A job is in the log here, or in weir.departed here until it is in the log there; and is logged there once, because how far that has come is
 -- committed with it.
@@ -44,7 +49,7 @@ BEGIN
     CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
          WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
          ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
-    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots.' ELSE 'Ask the databases again which of them owns these slots.' END;
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' ELSE 'Ask the databases again which of them owns these slots.' END;
 END
 $$;
 COMMENT ON FUNCTION weir._leave_slots IS
@@ -315,7 +320,7 @@ BEGIN
   PERFORM weir._change_slots(0, 0);
   SELECT k.* INTO s FROM weir.slot k WHERE k.move = _close_slots.move ORDER BY k.no DESC LIMIT 1;
   IF s.no IS NULL THEN
-    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: another one has followed, or it was set back', _close_slots.move
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, another one has followed, or the database was set back', _close_slots.move
       USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
   ELSIF s.state <> 'leaving' THEN
     RETURN s.copy;
@@ -331,8 +336,8 @@ $$;
 COMMENT ON FUNCTION weir._close_slots IS
   'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
-CREATE OR REPLACE FUNCTION weir._departing(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE (place text, job text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._departed_after(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE (place text, job text)
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -344,12 +349,9 @@ DECLARE
   p    text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
   size bigint := 0;
 BEGIN
-  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
-    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
-  END IF;
   FOR place, job IN
     SELECT concat_ws(' ', d.lane, d.front, d.xid, d.id), d.job::text FROM weir.departed d
-    WHERE d.move = _departing.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departing.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
+    WHERE d.move = _departed_after.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_departed_after.move, p[1]::bigint, p[2]::integer, p[3]::bigint, p[4]::bigint)
     ORDER BY d.move, d.lane, d.front, d.xid, d.id LIMIT max_rows
   LOOP
     RETURN NEXT;
@@ -358,16 +360,62 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION weir._departing IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes. Errors: 55000 (it is not closed here: the database was set back). Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._departed_after IS 'The next jobs that have departed, after a place (empty: from the first on): at most max_rows, and no more after max_bytes.';
 
-CREATE OR REPLACE FUNCTION weir._taken_upto(move uuid) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._departing(move uuid, after text) RETURNS TABLE (place text, job text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
-  SELECT coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '')
+#variable_conflict use_column
+BEGIN
+  IF NOT EXISTS (SELECT FROM weir.slot s WHERE s.move = _departing.move AND s.state IN ('copying', 'left')) THEN
+    RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, or the database was set back', _departing.move USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  END IF;
+  RETURN QUERY SELECT d.place, d.job FROM weir._departed_after(_departing.move, after) d;
+END
 $$;
-COMMENT ON FUNCTION weir._taken_upto IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._departing IS 'A page of the jobs that have departed, after a place (empty: from the first on), once all have. Errors: 55000 (it is not closed here: it was given up, or the database was set back). Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._taken_upto(move uuid) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  place text := coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _taken_upto.move ORDER BY a.no DESC LIMIT 1), '');
+BEGIN
+  IF place LIKE 'stopped %' THEN
+    RAISE EXCEPTION 'weir: the move of slots % is given up', _taken_upto.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to this database again, if they are to move.';
+  END IF;
+  RETURN place;
+END
+$$;
+COMMENT ON FUNCTION weir._taken_upto IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: 55000 (it is given up). Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._stop_taking(move uuid) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+DECLARE
+  place text;
+BEGIN
+  PERFORM weir._change_slots(0, 0);
+  place := coalesce((SELECT a.upto FROM weir.taken_in a WHERE a.move = _stop_taking.move ORDER BY a.no DESC LIMIT 1), '');
+  IF place LIKE 'stopped %' THEN
+    RETURN substr(place, 9);
+  ELSIF place <> 'done' THEN
+    PERFORM weir._note_taken(_stop_taking.move, 'stopped ' || place);
+  END IF;
+  RETURN place;
+END
+$$;
+COMMENT ON FUNCTION weir._stop_taking IS
+  'Takes in no more jobs of a move, and owns no slots by it. Returns up to which place they have arrived (empty: none has), which stays so; done: it is over here, and nothing is changed. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._note_taken(move uuid, upto text) RETURNS void
 LANGUAGE sql VOLATILE
@@ -380,28 +428,20 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._note_taken IS 'Notes how far a move has come here. The caller holds the lock of slots.';
 
-CREATE OR REPLACE FUNCTION weir._take_in(move uuid, after text, upto text, jobs jsonb) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION weir._log_departed(jobs jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_column
 DECLARE
-  was      text;
   this_xid xid8;
   ids      bigint[];
   names    text[];
   queues   integer[];
   report   smallint;
 BEGIN
-  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
-  PERFORM weir._check_cluster();
-  PERFORM pg_advisory_xact_lock(1464158566, 0);
-  was := weir._taken_upto(_take_in.move);
-  IF was <> after THEN
-    RETURN was;  -- somebody else was faster
-  END IF;
   names := ARRAY(SELECT DISTINCT k.value ->> 'queue' FROM jsonb_array_elements(jobs) k ORDER BY 1);
   queues := ARRAY(SELECT weir._queue_id(u.name) FROM unnest(names) WITH ORDINALITY u(name, nr) ORDER BY u.nr);
   PERFORM weir._mark_keys(u.name) FROM unnest(names) u(name);
@@ -428,12 +468,101 @@ BEGIN
     SELECT ids[k.nr], 0, nextval('weir.report_no'), report, clock_timestamp(), (k.job ->> 'attempt')::integer, k.job -> 'checkpoint'
     FROM jsonb_array_elements(jobs) WITH ORDINALITY k(job, nr) WHERE coalesce(k.job -> 'checkpoint', 'null') <> 'null';
   END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._log_departed IS 'Logs jobs as _note_departed has kept them, in their order. The caller holds the lock of slots.';
+
+CREATE OR REPLACE FUNCTION weir._take_in(move uuid, after text, upto text, jobs jsonb) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  was text;
+BEGIN
+  PERFORM weir._check_isolation('a move of slots'), weir._hold_briefly(), weir._commit_synchronously();
+  PERFORM weir._check_cluster();
+  IF move IS NULL OR after IS NULL OR upto IS NULL OR jsonb_typeof(jobs) IS DISTINCT FROM 'array' OR upto !~ '^[0-9]+ [01] [0-9]+ [0-9]+$' THEN
+    RAISE EXCEPTION 'weir: jobs of a move need its name, the places before and after them, and an array, got %, %, % and %', coalesce(move::text, 'null'), coalesce(quote_literal(left(after, 200)), 'null'), coalesce(quote_literal(left(upto, 200)), 'null'),
+      coalesce('a JSON ' || jsonb_typeof(jobs), 'null') USING ERRCODE = '22023';
+  END IF;
+  PERFORM pg_advisory_xact_lock(1464158566, 0);
+  was := weir._taken_upto(_take_in.move);
+  IF was <> after THEN
+    RETURN was;  -- somebody else was faster
+  END IF;
+  -- As they were checked when they were enqueued; Weir itself may have written into meta since, and added attempts.
+  PERFORM weir._check_job(x.queue, x.kind, x.args, x.priority, least(x.max_attempts, 1000), NULL), weir._check_moved(x.key, x.meta, x.errors, x.attempt, x.put_off)
+  FROM jsonb_array_elements(jobs) k CROSS JOIN LATERAL jsonb_to_record(k.value) x(queue text, kind text, args jsonb, priority integer, max_attempts integer, key text, meta jsonb, errors jsonb, attempt integer, put_off integer);
+  PERFORM weir._log_departed(jobs);
   PERFORM weir._note_taken(_take_in.move, _take_in.upto);
   RETURN upto;
 END
 $$;
 COMMENT ON FUNCTION weir._take_in IS
-  'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+  'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: 22023, 55000 (the move is given up), WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._check_moved(key text, meta jsonb, errors jsonb, attempt integer, put_off integer) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+BEGIN
+  PERFORM weir._check_key(_check_moved.key);
+  IF _check_moved.key IS NULL OR jsonb_typeof(_check_moved.meta) NOT IN ('object', 'null') OR jsonb_typeof(_check_moved.errors) NOT IN ('array', 'null')
+     OR _check_moved.attempt IS NULL OR _check_moved.attempt < 1 OR _check_moved.put_off IS NULL OR _check_moved.put_off < 0 THEN
+    RAISE EXCEPTION 'weir: a job that moves has a key, an attempt from 1 and a number of times that it was put off, meta that is an object, and errors that are an array; got the key %, % and %, a % and a %',
+      coalesce(quote_literal(_check_moved.key), 'null'), coalesce(_check_moved.attempt::text, 'null'), coalesce(_check_moved.put_off::text, 'null'), coalesce(jsonb_typeof(_check_moved.meta), 'null'), coalesce(jsonb_typeof(_check_moved.errors), 'null')
+      USING ERRCODE = '22023';
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION weir._check_moved IS 'Checks what a job that moves has apart from what one that is enqueued has. Errors: 22023. Locks: none. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._stay(low integer, high integer, peer text, epoch bigint, owner text DEFAULT NULL, copy uuid DEFAULT NULL, upto text DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+#variable_conflict use_column
+DECLARE
+  s       weir.slot;
+  reached text := '';
+  page    jsonb;
+BEGIN
+  PERFORM weir._change_slots(_stay.low, _stay.high), weir._check_cluster();
+  SELECT k.* INTO s FROM weir._said_of_slots(_stay.low, _stay.high) k
+  WHERE k.state IN ('leaving', 'copying') AND k.low = _stay.low AND k.high = _stay.high AND k.peer = _stay.peer AND (SELECT count(*) FROM weir._said_of_slots(_stay.low, _stay.high)) = 1;
+  IF s.no IS NULL THEN
+    RETURN NULL;  -- it has ended, or was given up
+  ELSIF s.state = 'copying' THEN
+    IF s.copy IS DISTINCT FROM _stay.copy THEN
+      RETURN s.copy;
+    ELSIF _stay.upto IS NULL THEN
+      RAISE EXCEPTION 'weir: how far the move % has come in database % is not given', s.copy, s.peer USING ERRCODE = '22023';
+    END IF;
+    reached := _stay.upto;
+  END IF;
+  LOOP
+    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, reached) WITH ORDINALITY d(place, job, nr);
+    EXIT WHEN page IS NULL;
+    PERFORM weir._log_departed(page);
+  END LOOP;
+  DELETE FROM weir.departed d WHERE d.move = s.move;
+  IF _stay.owner IS NULL THEN
+    PERFORM weir._note_slots(s.low, s.high, 'owned', greatest(_stay.epoch, s.epoch + 1), NULL, NULL);
+  ELSE
+    PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, _stay.owner, s.copy);
+  END IF;
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION weir._stay IS
+  'Gives up a move of slots to another database, peer: logs again what has departed, and makes this database their owner, with an epoch of at least this; or, with owner, notes that they are there. Once more does nothing. If some may have arrived there, nothing is changed, and what the move is called there is returned: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. NULL: it is given up, or there is none. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._clear_departed(move uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -20,7 +20,7 @@ COMMENT ON TABLE weir.slot IS
   'The slots, from low to high, that this database owns, or has owned. The newest row with a slot counts; rows are only added, and those that a newer one covers in whole are removed with it.';
 COMMENT ON COLUMN weir.slot.state IS
   'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
-COMMENT ON COLUMN weir.slot.epoch IS 'Grows by 1 with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
+COMMENT ON COLUMN weir.slot.epoch IS 'Grows with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
 COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
 COMMENT ON COLUMN weir.slot.copy IS
   'What the move is called in the other database (weir.taken_in), since all jobs have departed. If this database is set back, and they depart again, it has another name: what the other one knows of the name before says nothing about what departs then.';
@@ -47,7 +47,7 @@ CREATE TABLE weir.taken_in (
   PRIMARY KEY (move, no)
 );
 COMMENT ON TABLE weir.taken_in IS 'Up to which place of the other database''s weir.departed jobs have arrived here: of each move, the newest row counts, and the others are removed with it.';
-COMMENT ON COLUMN weir.taken_in.upto IS 'A place; or done: all jobs have arrived, and the slots have been owned here since.';
+COMMENT ON COLUMN weir.taken_in.upto IS 'A place; done: all jobs have arrived, and the slots have been owned here since; or stopped and a place: the move was given up when they had arrived up to there.';
 
 -- down --
 DROP TABLE weir.slot, weir.departed, weir.taken_in;

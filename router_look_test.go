@@ -1,0 +1,74 @@
+package weir_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestASilentDatabaseHoldsUpNoOther: a router that looks for slots that have moved goes on when their owner has answered; and knows what the silent one said before.
+func TestASilentDatabaseHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	r, clients := spread(t, 3)
+	slices.SortFunc(clients, byFirstSlot(t, r))
+	all := owners(t, r)
+	key, silent := keyIn(0, all[0].High), keyIn(all[2].Low, all[2].High)
+	stale := routerOf(t, clients...)
+	if err := r.Move(t.Context(), 0, all[0].High, clients[1], nil); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := clients[2].Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.slot IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	job, err := stale.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key})
+	if err != nil || job.Client != clients[1] {
+		t.Errorf("%+v, %v", job, err)
+	}
+	pgtest.Until(t, "the silent database is still being asked", func() bool {
+		return answer[int](t, clients[2], `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%_slots%'`) == 1
+	})
+	if owner, err := stale.Client(t.Context(), silent); err != nil || owner != clients[2] {
+		t.Errorf("what the silent database owns is forgotten: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := stale.Enqueue(t.Context(), step{silent, 1}, &weir.Options{Key: silent}); err != nil || job.Client != clients[2] {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
+
+// TestWhatASilentDatabaseOwnsIsNotTakenForUnowned: a router that looks, and whose look has failed there, knows what it said before.
+func TestWhatASilentDatabaseOwnsIsNotTakenForUnowned(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Installed(t, nil)
+	clients := []*weir.Client{weir.NewClient(pgtest.Pool(t, pgtest.Database(t))), weir.NewClient(pgtest.Pool(t, pgtest.Database(t))), weir.NewClient(pgtest.Pool(t, server.URL("postgres")))}
+	r := routerOf(t, clients...)
+	if err := r.Assign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	place := slices.IndexFunc(owners(t, r), func(o weir.SlotOwner) bool { return o.Client == clients[2] })
+	mine := owners(t, r)[place]
+	live := owners(t, r)[(place+1)%3]
+	other := owners(t, r)[(place+2)%3]
+	stale := routerOf(t, clients...)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := routerOf(t, live.Client, other.Client).Move(t.Context(), live.Low, live.High, other.Client, nil); err != nil {
+		t.Fatal(err)
+	}
+	key := keyIn(live.Low, live.High)
+	if job, err := stale.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != other.Client {
+		t.Errorf("%+v, %v", job, err)
+	}
+	if owner, err := stale.Client(t.Context(), keyIn(mine.Low, mine.High)); err != nil || owner != clients[2] {
+		t.Errorf("what the dead database owns is forgotten: %v", err)
+	}
+}
