@@ -48,6 +48,11 @@ type call struct {
 	uses   []used // by record
 }
 
+// mostArguments is how many keys and values a call has, about: Redis before version 7 takes a million.
+const mostArguments = 500_000
+
+func (c *call) isFull() bool { return len(c.keys)+len(c.values) >= mostArguments }
+
 // used are the numbers of the keys in which a record is stored.
 type used struct{ from, to int }
 
@@ -105,7 +110,7 @@ func (c *call) addTo(r *weirrelay.Record, name string, kind byte, values ...any)
 		once = c.key(c.target.key+":"+strconv.FormatInt(r.Job.ID, 10), anything)
 	}
 	k := c.key(name, kind)
-	c.values = append(append(c.values, k, once, len(values)), values...)
+	c.values = append(append(c.values, k, once, string(r.Position), len(values)), values...)
 	c.uses = append(c.uses, used{k, k})
 	return nil
 }

@@ -1,7 +1,8 @@
--- Adds records, in one of the forms of form.go, and moves the relay's position from one place to another: all of it, or nothing if the position is elsewhere.
+-- Adds records, in one of the forms of form.go, and moves the relay's position from one place to another: all of it, or nothing if the position is elsewhere. If Redis does not take a
+-- record, because of its ACL, say, those before it are added, and the position is behind them: a script that fails in its middle is not undone.
 -- KEYS: the position's; and those that records name by their numbers. ARGV: the place where the position must be; the next one, the same for jobs; the form; the
 -- length of streams (0: any); what each key must be, a letter each; the time in milliseconds; and for each record: the number of its key, that of its mark (0: none),
--- how many values follow, and these.
+-- its position, how many values follow, and these.
 -- Returns where the position is now.
 local at = redis.call('GET', KEYS[1]) or ''
 if at ~= ARGV[1] then
@@ -10,7 +11,7 @@ end
 local form, most, now = ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local first = 7
 
--- A script that fails in its middle is not undone. So what may fail is looked at first.
+-- What refuses a record for good is looked at first.
 local types = {l = 'list', s = 'stream', e = 'set', h = 'hash', z = 'zset'}
 for k = 1, #KEYS do
   local must = types[string.sub(ARGV[5], k, k)]
@@ -42,7 +43,7 @@ if form == 'bullmq' then
         events = string.format('%d', events and events >= 0 and events < 1e15 and events or 10000),
       }
     end
-    i = i + 3 + tonumber(ARGV[i + 2])
+    i = i + 4 + tonumber(ARGV[i + 3])
   end
 end
 
@@ -58,7 +59,8 @@ local function xadd(key, id, from, n)
   return redis.pcall(unpack(call))
 end
 
--- Each adds a record to the key with the number k: its n values begin at i. It returns an error, or nil.
+-- Each adds a record to the key with the number k: its n values begin at i. It returns an error, raises one, or returns nil. Once the record is where somebody takes it, nothing can fail
+-- any more; and what was done before may be done again.
 local add = {}
 
 function add.list(k, i)
@@ -67,22 +69,23 @@ end
 
 -- Values: the payload; the queue's name; the number of the key of the set of queues.
 function add.sidekiq(k, i)
-  redis.call('LPUSH', KEYS[k], ARGV[i])
   redis.call('SADD', KEYS[tonumber(ARGV[i + 2])], ARGV[i + 1])
+  redis.call('LPUSH', KEYS[k], ARGV[i])
 end
 
 -- Values: the number of the job's key; its id; its name; data; options.
 function add.bullmq(k, i)
   local job, id, name, queue = KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2], queues[k]
-  if redis.call('EXISTS', job) == 1 then
+  if redis.call('HMGET', job, 'timestamp')[1] then
     return -- BullMQ does nothing either if it has the id
   end
-  redis.call('HSET', job, 'name', name, 'data', ARGV[i + 3], 'opts', ARGV[i + 4], 'timestamp', now, 'delay', 0, 'priority', 0)
+  redis.call('HSET', job, 'name', name, 'data', ARGV[i + 3], 'opts', ARGV[i + 4], 'delay', 0, 'priority', 0)
   redis.call('XADD', KEYS[k + 4], '*', 'event', 'added', 'jobId', id, 'name', name)
-  redis.call('LPUSH', queue.list, id)
   if queue.wakes then
     redis.call('ZADD', KEYS[k + 5], 0, '0')
   end
+  redis.call('LPUSH', queue.list, id)
+  redis.call('HSET', job, 'timestamp', now)
   redis.call('XADD', KEYS[k + 4], 'MAXLEN', '~', queue.events, '*', 'event', 'waiting', 'jobId', id)
 end
 
@@ -100,21 +103,30 @@ function add.stream(k, i, n)
   return type(done) == 'table' and done.err or nil
 end
 
-local i = first
-while i <= #ARGV do
-  local k, mark, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-  if mark == 0 or redis.call('SET', KEYS[mark], 1, 'NX', 'EX', 86400) then
-    local failed = add[form](k, i + 3, n)
-    if failed then
-      if mark ~= 0 then
-        redis.call('DEL', KEYS[mark])
-      end
-      error(failed)
-    end
-  end
-  i = i + 3 + n
-end
-if ARGV[2] ~= at then
+-- The position is written first: then it is known that it may be.
+local moves = ARGV[2] ~= at
+if moves then
   redis.call('SET', KEYS[1], ARGV[2])
+end
+local i, before = first, at
+while i <= #ARGV do
+  local k, mark, position, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3])
+  local marked = false
+  local ok, failed = pcall(function()
+    if mark == 0 or redis.call('SET', KEYS[mark], 1, 'NX', 'EX', 86400) then
+      marked = mark ~= 0
+      return add[form](k, i + 4, n)
+    end
+  end)
+  if failed then
+    if marked then
+      redis.call('SET', KEYS[mark], 1, 'PX', 1) -- which is allowed, as DEL may not be
+    end
+    if moves then
+      redis.call('SET', KEYS[1], before)
+    end
+    return redis.error_reply(type(failed) == 'table' and failed.err or failed)
+  end
+  i, before = i + 4 + n, position
 end
 return ARGV[2]

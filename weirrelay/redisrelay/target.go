@@ -105,30 +105,43 @@ func (t *Target) Begin(ctx context.Context, _ weir.Position) (weir.Position, err
 // Send implements weirrelay.Target.
 func (t *Target) Send(ctx context.Context, records []weirrelay.Record) error {
 	records, passed := weirrelay.Behind(records, t.at)
-	if len(records) == 0 {
-		return nil
-	}
-	last := records[len(records)-1].Position
-	call := t.newCall()
-	for i := range records {
-		if err := call.add(&records[i]); err != nil {
-			return &weirrelay.Refused{Index: passed + i, Err: err}
+	for len(records) > 0 {
+		n, err := t.sendFirst(ctx, records)
+		if no := (*weirrelay.Refused)(nil); errors.As(err, &no) {
+			no.Index += passed
 		}
+		if err != nil {
+			return err
+		}
+		records, passed = records[n:], passed+n
 	}
+	return nil
+}
+
+// sendFirst sends the first records, as many as one script takes.
+func (t *Target) sendFirst(ctx context.Context, records []weirrelay.Record) (n int, err error) {
+	call := t.newCall()
+	for n < len(records) && !call.isFull() {
+		if err := call.add(&records[n]); err != nil {
+			return 0, &weirrelay.Refused{Index: n, Err: err}
+		}
+		n++
+	}
+	last := records[n-1].Position
 	args := append([]any{string(t.at), string(last), string(t.Form), t.MaxLength, string(call.kinds), time.Now().UnixMilli()}, call.values...)
 	at, err := send.Run(ctx, t.Client, call.keys, args...).Text()
 	if err != nil {
 		if i, why := call.refused(err); i >= 0 {
-			return &weirrelay.Refused{Index: passed + i, Err: why}
+			return 0, &weirrelay.Refused{Index: i, Err: why}
 		}
-		return call.explain(err)
+		return 0, call.explain(err)
 	}
 	if weir.Position(at) != last {
 		// An earlier try has arrived, although its answer did not; or another process has sent something.
-		return fmt.Errorf("%w: to %q", weirrelay.ErrMoved, at)
+		return 0, fmt.Errorf("%w: to %q", weirrelay.ErrMoved, at)
 	}
 	t.at = last
-	return nil
+	return n, nil
 }
 
 // refused returns which record an error of the script is about; -1: none.
