@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 import time
@@ -301,6 +302,39 @@ async def test_a_function_that_blocks_the_loop_does_not_cost_the_lease(app: weir
         await state(app, job.id, "completed")
     assert runs == 1
     assert any("make it a plain function" in r.message and "time.sleep(5)" in r.message for r in caplog.records)
+
+
+IMPORTS = """
+import asyncio, dataclasses, os, sys, weir
+app, queue, ended = weir.Weir(os.environ["DATABASE_URL"]), sys.argv[1], []
+
+@dataclasses.dataclass
+class Order:
+    id: int
+
+@app.task(queue=queue)
+async def run(order: Order, n: int) -> dict[str, list[Order]]:
+    return {"orders": [order] * n}
+
+async def main():
+    async with app:
+        given = await app.enqueue(app, app.new("run", {"order": {"id": 7}, "n": 2}, queue=queue))
+        worker = app.worker({queue: 1})
+        worker.on_end.append(lambda attempt: worker.stop())
+        task = asyncio.create_task(worker.run())
+        await worker.wait_started(task)
+        before = set(sys.modules)
+        await task
+        print(sorted(name for name in set(sys.modules) - before), (await app.job(given.id)).output)
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_that_has_started_imports_nothing_more(queue: str) -> None:
+    """Imports take long on a busy machine, and its lease would be over."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS, queue], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == '[] {"orders":[{"id":7},{"id":7}]}\n', done.stderr
 
 
 async def test_the_next_attempt_goes_on_from_the_checkpoint(app: weir.Weir, queue: str) -> None:

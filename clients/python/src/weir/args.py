@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import plain, text
@@ -123,6 +124,16 @@ class Args:
             return plain.from_json(value, self.hints.get(name, Any), f"{name} in args of the job")
         adapter = self._adapters.get(name)
         return value if adapter is None else adapter.validate_python(value)
+
+
+def load(given: Iterable[Args]) -> None:
+    """Has pydantic import and compile what these need: a worker's loop has no time for that once it has a lease."""
+    if pydantic is None:
+        return
+    result_to_json({})
+    for args in given:
+        with contextlib.suppress(Exception):  # what is wrong with annotations fails the jobs that need them
+            _ = args.whole, args._adapters
 
 
 def is_record(hint: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from . import args
 from .errors import Invalid, Unsupported, seconds
 from .runner import Runner
 
@@ -64,6 +65,7 @@ class Worker:
         kinds = self._app.kinds()
         if kinds == []:
             raise Invalid("the app has no tasks: import the modules that define them before the worker runs")
+        args.load(task.args for task in self._app.tasks.values())
         handlers = {kind: self._app.handler(kind) for kind in kinds} if kinds is not None else None
         runner = Runner(
             handlers.get if handlers is not None else self._app.handler,
