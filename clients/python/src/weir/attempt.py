@@ -70,7 +70,8 @@ class Attempt:
         """What it has said about itself."""
         if self._report is None:
             self._report = Report()
-            self.runner.reporting[self.token] = self
+            if self.runner.held.get(self.token) is self:  # else it was lost, and may have been given once more
+                self.runner.reporting[self.token] = self
         return self._report
 
     async def load_checkpoint(self) -> Any:

@@ -19,13 +19,13 @@ import selectors
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from . import clock
 from .line import options, with_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Guard:
         self._lease = lease
         self._lock = threading.Lock()
         self._worker = 0
-        self._sent = self._taken = time.monotonic()  # when the last call was sent that has renewed the lease; and the last one of the loop's
+        self._sent = self._taken = clock.now()  # when the last call was sent that has renewed the lease; and the last one of the loop's
         self._soon: float | None = None  # when the lease ends because the session that attended has ended; None: it has not
         self._is_over = False
         self._bell, self._button = socket.socketpair()  # what the thread waits for, beside its session
@@ -97,7 +97,7 @@ class Guard:
     def lapsed(self) -> bool:
         """Whether the lease may be over."""
         with self._lock:
-            now = time.monotonic()
+            now = clock.now()
             return bool(self._worker) and (now > self._sent + self._lease * SAFE or (self._soon is not None and now > self._soon))
 
     def _wake(self) -> None:
@@ -109,7 +109,7 @@ class Guard:
             while not self._is_over:
                 has_news = self._wait()
                 with self._lock:
-                    worker, is_due = self._worker, time.monotonic() > self._sent + self._lease / 3
+                    worker, is_due = self._worker, clock.now() > self._sent + self._lease / 3
                 if self._is_over or not worker:
                     continue
                 try:
@@ -121,7 +121,7 @@ class Guard:
                     for attempt in list(self._runner.running):
                         if attempt.task is None:
                             attempt.job.interrupted.set("lost")
-                    if self.on_lapse is not None and time.monotonic() > self._sent + self._lease * SAFE:
+                    if self.on_lapse is not None and clock.now() > self._sent + self._lease * SAFE:
                         self.on_lapse()
         finally:
             self._hang_up()
@@ -149,16 +149,16 @@ class Guard:
             self._may_attend = True
         if not self._stands_for and self._may_attend:
             self._attend(worker)
-        if has_news or is_due or (self._stands_for and time.monotonic() >= self._beat_at):
+        if has_news or is_due or (self._stands_for and clock.now() >= self._beat_at):
             self._beat(worker)
-        silent = time.monotonic() - self._taken
+        silent = clock.now() - self._taken
         if silent > self._lease / 3:
             self._say(silent)
 
     def _attend(self, worker: int) -> None:
         conn = self._connected()
         end = _own_end(conn)
-        sent = time.monotonic()
+        sent = clock.now()
         self._may_attend = end is not None and bool(_one(conn, ATTEND, [worker, conn.info.backend_pid, *end]))
         if not self._may_attend:
             self._hang_up()
@@ -170,7 +170,7 @@ class Guard:
                 self._soon, self._sent = None, max(self._sent, sent)
 
     def _beat(self, worker: int) -> None:
-        sent = time.monotonic()
+        sent = clock.now()
         if not _one(self._connected(), HEARTBEAT, [worker]):  # otherwise it is fenced, as the next take says
             self._renew(worker, sent)
         self._beat_at, self._failed = sent + self._lease / 4, False
@@ -188,7 +188,7 @@ class Guard:
         is_down = not stood and self._answers(error)
         with self._lock:
             if stood:
-                self._soon = time.monotonic() + HASTE
+                self._soon = clock.now() + HASTE
             elif is_down:
                 self._soon = None
         if not stood and not self._failed:  # a session that has ended is made again in a moment
@@ -213,7 +213,7 @@ class Guard:
             conn.close()
 
     def _say(self, silent: float) -> None:
-        if time.monotonic() < self._told + 30:
+        if clock.now() < self._told + 30:
             return
         answers = threading.Event()
         try:
@@ -222,7 +222,7 @@ class Guard:
             return
         if answers.wait(0.2):  # it is only late, on a busy machine
             return
-        self._told = time.monotonic()
+        self._told = clock.now()
         frame = sys._current_frames().get(self._loop_thread)
         where = "".join(traceback.format_stack(frame)[-8:]) if frame is not None else "unknown"
         log.warning(

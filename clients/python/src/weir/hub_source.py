@@ -7,10 +7,10 @@ import contextlib
 import json
 import logging
 import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from . import clock
 from .attempt import Attempt
 from .errors import HubError
 from .job import Job, Reason
@@ -27,7 +27,7 @@ log = logging.getLogger("weir")
 ENDS, ENDS_BYTES = 1000, 4 << 20  # in one frame
 REPORT = 1.0  # seconds between two frames of progress
 PATIENCE = 30.0  # seconds that an answer may take
-SAFE = 0.85  # of the lease, from when the hub was last heard: it counts from later
+SAFE = 0.85  # of the lease, from when the last ping was sent that was answered: the hub counts from later
 REPORT_BYTES = 4 << 20  # in one frame, of which the hub takes 8 MiB
 
 
@@ -44,7 +44,7 @@ class HubSource:
         self._worker: str | None = None
         self._calls = 0  # the hub takes the highest number for the latest call
         self._lease = 30.0
-        self._seen = time.monotonic()  # when the session was last known to be open
+        self._seen = clock.now()  # when the session was last known to be open
         self._number = 0
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._is_quiet = False
@@ -78,7 +78,7 @@ class HubSource:
                         continue
                 if runner.stopping or self._is_quiet:
                     await self._no_more_jobs()
-                if self._is_quiet and not runner.held and not runner.stopping:
+                if self._is_quiet and not runner.held and not runner.stopping and self._socket is not None:
                     await self._socket.close()  # the next session is at another hub
                 for task in loops:
                     if task.done():
@@ -100,19 +100,24 @@ class HubSource:
         roomy.cancel()
 
     def lapsed(self) -> bool:
-        # While there is a session, pings decide whether it is one: a process that was not run for a while has pongs to read.
-        return self._socket is None and bool(self._worker) and time.monotonic() > self._seen + self._lease * SAFE
+        return bool(self._worker) and clock.now() > self._seen + self._lease * SAFE
+
+    def lapse(self) -> None:
+        # The hub renews what a session has got for as long as it is open, and gives again what the next one does not name.
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.transport.abort()
 
     async def _ping_all(self) -> None:
-        """Notices a silent connection well within the lease, which counts from when the hub was last heard."""
+        """Notices a silent connection well within the lease, and renews that: what else is heard may have been sent long ago."""
         while True:
             await asyncio.sleep(self._lease / 10)
             socket = self._socket
             if socket is None:
                 continue
-            sent = time.monotonic()
+            sent = clock.now()
             try:
-                await asyncio.wait_for(await socket.ping(), self._lease / 5)
+                await asyncio.wait_for(_answered(socket), self._lease / 5)
                 if socket is self._socket:
                     self._seen = max(self._seen, sent)
             except asyncio.TimeoutError:
@@ -129,7 +134,7 @@ class HubSource:
 
     async def _open(self) -> None:
         runner = self._runner
-        began = time.monotonic()
+        began = clock.now()
         socket = await open_socket(self._url, self._token, "weir.work.v1", pings=False)
         try:
             self._calls += 1
@@ -182,13 +187,16 @@ class HubSource:
                 answer.set_exception(EOFError("the session has ended"))
         self._asked.clear()
         if isinstance(error, (HubError, EOFError)):  # the connection has not ended; what is wrong may come again and again
-            await socket.close()
+            if socket is not None:
+                await socket.close()
             await self._sleep(random.uniform(0.5, 1))
 
     async def _read_all(self) -> None:
+        socket = self._socket
         while True:
-            frame = read(await self._socket.recv())
-            self._seen = time.monotonic()
+            frame = read(await socket.recv())
+            if socket is not self._socket:
+                raise EOFError("the lease was over")
             heard: Callable[[dict[str, Any]], None] | None = {
                 "jobs": self._jobs,
                 "cancel": self._cancel,
@@ -235,7 +243,10 @@ class HubSource:
         error = HubError(0, frame.get("code", ""), frame.get("error", ""), frame.get("hint"))
         answer = self._asked.pop(frame.get("id", 0), None)
         if answer is None:
-            raise error
+            if "id" in frame or error.code != "unavailable":
+                raise error
+            log.warning("%s", error)  # the session stays, and gets jobs again once the hub can work them
+            return
         if not answer.done():
             answer.set_exception(error)
 
@@ -337,6 +348,11 @@ class HubSource:
                 for result in answer.get("results", []):
                     if result.get("refusal") == "invalid":
                         log.error("a report of the attempt %s can't be stored: %s", result.get("token"), result.get("detail"))
+
+
+async def _answered(socket: Any) -> None:
+    """Sends a ping, and waits for its answer."""
+    await (await socket.ping())
 
 
 def _is_closed(error: BaseException) -> bool:

@@ -50,6 +50,9 @@ class Source(Protocol):
     def lapsed(self) -> bool:
         """Whether the lease may be over, so that others may get the jobs."""
 
+    def lapse(self) -> None:
+        """What ran was given up, and nothing may keep it for this worker."""
+
 
 class Lane:
     """A queue's slots."""
@@ -164,6 +167,10 @@ class Runner:
             lane.ready.append(attempt)
 
     def _start(self, lane: Lane, attempt: Attempt) -> None:
+        if self.source.lapsed():  # before the sweep notices: this process, or its machine, did not run for a while
+            self.forget(attempt)
+            self._give_up()
+            return
         handler = attempt.handler = self._handler_of(attempt.job.kind)
         if handler is None:
             self._end(attempt, {"outcome": "released", "error": f"no handler for kind {attempt.job.kind}"})
@@ -324,7 +331,8 @@ class Runner:
         """The worker does not hold it any more."""
         if self.held.get(attempt.token) is attempt:
             del self.held[attempt.token]
-        self.reporting.pop(attempt.token, None)
+        if self.reporting.get(attempt.token) is attempt:  # and not one that a hub has given once more
+            del self.reporting[attempt.token]
         self.roomy.set()
 
     def lose_all(self) -> None:
@@ -344,6 +352,7 @@ class Runner:
         for attempt in list(self.running):
             attempt.interrupt("lost")
             self.forget(attempt)
+        self.source.lapse()
 
     def interrupt_all(self, reason: Reason) -> None:
         """Interrupts what runs."""
@@ -397,5 +406,8 @@ class Runner:
             if self.stopping and now > self._stop_at:
                 self.interrupt_all("stopping")
             if self.running and self.source.lapsed():
-                log.error("nothing was heard for so long that others may get the jobs: %d that run are interrupted", len(self.running))
-                self.interrupt_running()
+                self._give_up()
+
+    def _give_up(self) -> None:
+        log.error("nothing was heard for so long that others may get the jobs: %d that run are interrupted", len(self.running))
+        self.interrupt_running()

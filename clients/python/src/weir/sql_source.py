@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from . import operations
+from . import clock, operations
 from .attempt import Attempt
 from .errors import sqlstate
 from .guard import Guard
@@ -106,12 +106,15 @@ class SqlSource:
     def lapsed(self) -> bool:
         return self.guard.lapsed()
 
+    def lapse(self) -> None:
+        pass  # what is not named is taken for stranded
+
     # The worker begins and ends.
 
     async def _start(self) -> None:
         pause = 0.1
         while not self._runner.stopping:
-            sent = time.monotonic()
+            sent = clock.now()
             try:
                 rows = await self._taker.fetch(START, [self._name, list(self._runner.lanes), self._lease], 3600)
             except Unanswered as e:
@@ -208,7 +211,7 @@ class SqlSource:
     async def _take(self, room: dict[str, int], is_lost: bool, wait: float) -> int:
         runner, worker = self._runner, self.worker
         held = list(runner.held)
-        sent = time.monotonic()
+        sent = clock.now()
         limits = [min(n, MOST) for n in room.values()]
         rows = await self._taker.fetch(TAKE, [worker, list(room), limits, self._kinds, held, is_lost, wait], self._patience)
         self.guard.renewed(worker, sent)
