@@ -1,5 +1,5 @@
 import { encoded, refusal } from "./enqueue.js";
-import { describe, Final, Interrupted, Release, RetryIn, Snooze } from "./errors.js";
+import { checked, describe, Final, Interrupted, Release, RetryIn, Snooze } from "./errors.js";
 import { runner, type Sql } from "./executor.js";
 import type { End, Given, Job, Link, Report } from "./protocol.js";
 
@@ -34,6 +34,14 @@ export interface Context {
   snooze(seconds: number): never;
 }
 
+/** Where attempts say what is not their end. */
+export interface Reports {
+  /** Resolves when what attempts have reported is stored. */
+  stored(): Promise<void>;
+  /** Something is wrong that the program should hear of. */
+  failed(error: unknown): void;
+}
+
 /** One try at a job, from when it was given to the worker until its end is recorded. */
 export class Attempt {
   readonly given: Given;
@@ -43,17 +51,17 @@ export class Attempt {
   over = false;
   timer: ReturnType<typeof setTimeout> | undefined;
   readonly #link: Link;
-  readonly #sync: () => Promise<void>;
+  readonly #worker: Reports;
   #controller: AbortController | undefined;
   #completing = false;
   #checkpoint: { value: unknown } | undefined;
   #report: Report | undefined;
 
-  constructor(given: Given, timeout: number, link: Link, sync: () => Promise<void>) {
+  constructor(given: Given, timeout: number, link: Link, worker: Reports) {
     this.given = given;
     this.timeout = timeout;
     this.#link = link;
-    this.#sync = sync;
+    this.#worker = worker;
   }
 
   get token(): string {
@@ -86,13 +94,15 @@ export class Attempt {
   }
 
   /** The end of a handler that has thrown; undefined: it was interrupted, and others get the job. */
-  threw(error: unknown): End | undefined {
+  threw(thrown: unknown): End | undefined {
     const token = this.token;
+    const error = checked(thrown);
+    if (error !== thrown) this.#worker.failed(error);
     const interruption = this.interruption;
     if (interruption?.why === "lost" || interruption?.why === "stopping") return undefined;
     if (interruption?.why === "cancelled") return { token, outcome: "cancelled", error: interruption.message };
     if (interruption !== undefined) return this.failed(aborted(error, interruption) ? interruption.message : error);
-    if (error instanceof Snooze) return { token, outcome: "snoozed", delay: error.seconds };
+    if (error instanceof Snooze) return { token, outcome: "snoozed", delay: Math.max(0, error.seconds) };
     if (error instanceof Release) return { token, outcome: "released", error: error.message };
     return this.failed(error);
   }
@@ -100,7 +110,7 @@ export class Attempt {
   failed(error: unknown): End {
     const end: End = { token: this.token, outcome: "failed", error: cut(describe(error), MAX_ERROR) };
     if (error instanceof Final) end.final = true;
-    if (error instanceof RetryIn) end.delay = error.seconds;
+    if (error instanceof RetryIn) end.delay = Math.max(0, error.seconds); // until a moment that is over
     return end;
   }
 
@@ -169,7 +179,7 @@ export class Attempt {
         }
         attempt.#checkpoint = { value: JSON.parse(text) as unknown };
       },
-      sync: () => attempt.#sync(),
+      sync: () => attempt.#worker.stored(),
       snooze(seconds) {
         throw new Snooze(seconds);
       },

@@ -1,3 +1,5 @@
+import { shown } from "./options.js";
+
 /** A call that was refused, by the database or by a hub. `code` is a SQLSTATE, or a code of the hub's: both are listed in the documentation. */
 export class WeirError extends Error {
   override name = "WeirError";
@@ -27,7 +29,7 @@ export class Final extends Error {
   override name = "Final";
 }
 
-/** Thrown by a handler: the attempt failed, and the next one follows after this many seconds, whatever the queue's backoff is. */
+/** Thrown by a handler: the attempt failed, and the next one follows after this many seconds (less than 0: at once), whatever the queue's backoff is. */
 export class RetryIn extends Error {
   override name = "RetryIn";
   readonly seconds: number;
@@ -38,7 +40,7 @@ export class RetryIn extends Error {
   }
 }
 
-/** Thrown by a handler: the job runs again after this many seconds, without using up an attempt. */
+/** Thrown by a handler: the job runs again after this many seconds (less than 0: at once), without using up an attempt. */
 export class Snooze extends Error {
   override name = "Snooze";
   readonly seconds: number;
@@ -47,6 +49,15 @@ export class Snooze extends Error {
     super(`snoozed for ${seconds} seconds`);
     this.seconds = seconds;
   }
+}
+
+/** The longest delay, in seconds: ten years. */
+const MOST = 315_576_000;
+
+/** Returns what a handler has thrown, or what is wrong with the delay in it. */
+export function checked(error: unknown): unknown {
+  if (!(error instanceof RetryIn || error instanceof Snooze) || (Number.isFinite(error.seconds) && error.seconds <= MOST)) return error;
+  return new TypeError(`weir: ${error.name} got ${shown(error.seconds)}: pass a number of seconds, up to ${MOST} (ten years)`, { cause: error });
 }
 
 /** Thrown by a handler: this worker can't run the job now. It waits again, for any worker, without using up an attempt. */

@@ -1,4 +1,4 @@
-import { Attempt, type Context } from "./attempt.js";
+import { Attempt, type Context, type Reports } from "./attempt.js";
 import { Interrupted } from "./errors.js";
 import { type Cancel, type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
 import { Backoff, Bell, HASTE, sleep } from "./time.js";
@@ -32,7 +32,7 @@ const MAX_RECORD = 1_200_000;
  * Runs jobs that a link gives it, and records how they ended. Three loops run at once: the link's, which gives jobs and renews the lease;
  * one that records ends; one that stores reports. Handlers run beside them.
  */
-export class Worker implements Feed {
+export class Worker implements Feed, Reports {
   readonly #config: WorkerConfig;
   readonly #link: Link;
   readonly #attempts = new Map<string, Attempt>(); // given, and not yet recorded
@@ -161,7 +161,7 @@ export class Worker implements Feed {
         continue;
       }
       const handler = this.#config.handlers.get(one.job.kind);
-      const attempt = new Attempt(one, handler?.timeout ?? 0, this.#link, () => this.#report());
+      const attempt = new Attempt(one, handler?.timeout ?? 0, this.#link, this);
       this.#attempts.set(one.token, attempt);
       if (this.stopping) {
         attempt.over = true; // it is released when the worker has stopped
@@ -357,8 +357,9 @@ export class Worker implements Feed {
       const refusal = refused.get(end.token);
       if (refusal?.refusal === "busy" || refusal?.refusal === "unavailable") {
         this.#repeatLater(end);
-      } else if (refusal?.refusal === "invalid" && end.outcome !== "failed") {
-        this.#ends.push({ token: end.token, outcome: "failed", error: refusal.detail ?? "its end is invalid" });
+      } else if (refusal?.refusal === "invalid" && !bare(end)) {
+        this.failed(new Error(`weir: the end of an attempt was refused, so it has failed: ${refusal.detail}`));
+        this.#ends.push({ token: end.token, outcome: "failed", error: `its end was refused: ${refusal.detail}${end.error === undefined ? "" : `\n${end.error}`}` });
       } else {
         if (refusal?.refusal === "invalid") this.failed(new Error(`weir: the end of an attempt was refused: ${refusal.detail}`));
         this.#attempts.delete(end.token); // recorded; or ended before, or lost, which leaves nothing to do
@@ -380,12 +381,12 @@ export class Worker implements Feed {
   async #reportAgainAndAgain(): Promise<void> {
     for (let last = Date.now(); !this.over; last = Date.now()) {
       while (!this.over && Date.now() < last + 1000) await this.changed(1);
-      await this.#report().catch((error: unknown) => this.failed(error));
+      await this.stored().catch((error: unknown) => this.failed(error));
     }
   }
 
   /** Stores what all attempts have reported. */
-  #report(): Promise<void> {
+  stored(): Promise<void> {
     return this.#storeReports([...this.#attempts.values()].filter((attempt) => !attempt.over));
   }
 
@@ -413,4 +414,9 @@ export class Worker implements Feed {
     this.#reporting = stored.catch(() => {});
     return stored;
   }
+}
+
+/** Reports whether an end says no more than that an attempt has failed. */
+function bare({ outcome, final, delay }: End): boolean {
+  return outcome === "failed" && final === undefined && delay === undefined;
 }

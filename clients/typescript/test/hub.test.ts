@@ -254,35 +254,67 @@ test("a hub that can't be reached is named, with the reason", async () => {
   await assert.rejects(weir.publish("a", "b"), (error) => error instanceof WeirError && error.code === "unavailable" && /http:\/\/127\.0\.0\.1:9\/v1\/publish: .+/.test(error.message) && !/fetch failed/.test(error.message));
 });
 
-test("a job whose lease is over when its answer is read is not started from it", async () => {
-  const held: string[][] = []; // by the calls after the one whose answer was late
-  let late = false;
+/** A hub before which something answers requests in its own way, if it does. */
+async function behind(answers: (path: string, body: string, pass: () => Promise<string>) => Promise<string>): Promise<{ weir: Weir<typeof jobs>; close: () => void }> {
   const proxy = createServer(async (request, response) => {
     const parts: Buffer[] = [];
     for await (const part of request) parts.push(part as Buffer);
     const body = Buffer.concat(parts).toString();
-    const answer = await fetch(hubUrl() + request.url!, { method: request.method!, ...(body ? { body } : {}) });
-    let text = await answer.text();
-    if (request.url === "/v1/work/take") {
-      const said = JSON.parse(text) as { jobs: unknown[] };
-      if (late) held.push((JSON.parse(body) as { held: string[] }).held);
-      if (!late && said.jobs.length > 0) {
-        late = true;
-        await sleep(1500);
-      }
-      text = JSON.stringify({ ...said, lease: 1 });
-    }
-    response.writeHead(answer.status, { "content-type": "application/json" }).end(text);
+    let status = 200;
+    const text = await answers(request.url!, body, async () => {
+      const answer = await fetch(hubUrl() + request.url!, { method: request.method!, ...(body ? { body } : {}) });
+      status = answer.status;
+      return answer.text();
+    });
+    response.writeHead(status, { "content-type": "application/json" }).end(text);
   });
   await new Promise<void>((listens) => proxy.listen(0, "127.0.0.1", listens));
-  const weir = new Weir({ hub: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, jobs, WebSocket: false });
+  const close = () => {
+    proxy.closeAllConnections();
+    proxy.close();
+  };
+  return { weir: new Weir({ hub: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, jobs, WebSocket: false }), close };
+}
+
+test("a job whose lease is over when its answer is read is not started from it", async () => {
+  const held: string[][] = []; // by the calls after the one whose answer was late
+  let late = false;
+  const { weir, close } = await behind(async (path, body, pass) => {
+    const text = await pass();
+    if (path !== "/v1/work/take") return text;
+    const said = JSON.parse(text) as { jobs: unknown[] };
+    if (late) held.push((JSON.parse(body) as { held: string[] }).held);
+    if (!late && said.jobs.length > 0) {
+      late = true;
+      await sleep(1500);
+    }
+    return JSON.stringify({ ...said, lease: 1 });
+  });
   const stop = new AbortController();
   const done = weir.work({ queues: { late: 1 }, handlers: { job: () => "done" }, signal: stop.signal, onError: (error) => console.error(error) });
   const { id } = await direct.enqueue("job", {}, { queue: "late" });
   await ended(id, "completed");
   stop.abort();
   await done;
-  proxy.closeAllConnections();
-  proxy.close();
+  close();
   assert.deepEqual(held[0], []);
+});
+
+test("an end that is refused becomes one that nothing can be wrong with", async () => {
+  const heard: string[] = [];
+  const { weir, close } = await behind(async (path, body, pass) => {
+    const { ends } = JSON.parse(body || "{}") as { ends: { token: string; delay?: number }[] };
+    return path === "/v1/work/record" && ends[0]!.delay !== undefined ? JSON.stringify({ results: ends.map(({ token }) => ({ token, refusal: "invalid", detail: "no delays today" })) }) : pass();
+  });
+  const stop = new AbortController();
+  const handler = () => {
+    throw new RetryIn(60, "too many requests");
+  };
+  const done = weir.work({ queues: { refused: 1 }, handlers: { job: handler }, signal: stop.signal, onError: (error) => heard.push(String(error)) });
+  const { id } = await direct.enqueue("job", {}, { queue: "refused", maxAttempts: 1 });
+  assert.match((await ended(id, "failed")).error!, /no delays today\n.*too many requests/);
+  stop.abort();
+  await done;
+  close();
+  assert.deepEqual(heard, ["Error: weir: the end of an attempt was refused, so it has failed: no delays today"]);
 });

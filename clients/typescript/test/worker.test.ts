@@ -82,6 +82,32 @@ test("what handlers throw decides what becomes of the job", () =>
     },
   ));
 
+test("a delay that is over is none, and a delay that is no number fails the attempt, which onError hears", async () => {
+  const wrong = [NaN, Infinity, -Infinity, "60", undefined, 315_576_001];
+  const thrown = [...[-1, ...wrong].map((seconds) => new RetryIn(seconds as number, "try again")), ...[-1, ...wrong].map((seconds) => new Snooze(seconds as number))];
+  const heard: string[] = [];
+  const ran = new Set<string>();
+  const handler: Handler = ({ n }, { job }) => {
+    if (ran.has(job.id)) return "again";
+    ran.add(job.id);
+    throw thrown[n!];
+  };
+  await using(worker(handler, { onError: (error) => heard.push(String(error)) }), async ({ queue }) => {
+    const ids = await enqueueMany(thrown.map(({ seconds }, n) => ({ kind: "job" as const, payload: { n }, queue, maxAttempts: seconds === -1 ? 2 : 1 })));
+    for (const [n, { name, seconds }] of thrown.entries()) {
+      if (seconds === -1) {
+        assert.equal((await ended(ids[n]!, "completed")).attempt, name === "RetryIn" ? 2 : 1);
+        continue;
+      }
+      const said = `weir: ${name} got ${typeof seconds === "string" ? '"60"' : seconds}: pass a number of seconds`;
+      const { error, attempt } = await ended(ids[n]!, "failed");
+      assert.ok(error!.includes(said) && attempt === 1 && (name === "Snooze" || error!.includes("try again")), error!);
+      assert.equal(heard.filter((text) => text.includes(said)).length, 1, said);
+    }
+  });
+  assert.equal(heard.length, wrong.length * 2);
+});
+
 test("handlers get what their schema makes of the payload, and an invalid one fails the attempt", async () => {
   const queue = `queue ${++queues}`;
   const stop = new AbortController();
