@@ -11,10 +11,10 @@ import (
 // bulkEndpoints are the actions on all jobs that the filter of the list of jobs selects, on all of its pages. Each begins an operation.
 func bulkEndpoints() []endpoint {
 	return []endpoint{
-		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)).asks(askBulk(weir.OperationRetry, "Retry all {state} jobs", "")),
-		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)).asks(askBulk(weir.OperationCancel, "Cancel all available, scheduled and running jobs", "")),
-		action(Operator, "jobs/all/move", bulk(weir.OperationMove)).asks(askBulk(weir.OperationMove, "Move all available and scheduled jobs", "")),
-		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)).asks(askBulk(weir.OperationDelete, "Delete all failed jobs", " They can't be retried afterwards.")),
+		action(Operator, "jobs/all/retry", bulk(weir.OperationRetry)).asks(askBulk(weir.OperationRetry, "Retry all {state} jobs", "")).takes(filterFields...),
+		action(Operator, "jobs/all/cancel", bulk(weir.OperationCancel)).asks(askBulk(weir.OperationCancel, "Cancel all available, scheduled and running jobs", "")).takes(filterFields...),
+		action(Operator, "jobs/all/move", bulk(weir.OperationMove)).asks(askBulk(weir.OperationMove, "Move all available and scheduled jobs", "")).takes(append([]string{"to_queue", "to_priority"}, filterFields...)...),
+		action(Admin, "jobs/all/delete", bulk(weir.OperationDelete)).asks(askBulk(weir.OperationDelete, "Delete all failed jobs", " They can't be retried afterwards.")).takes(filterFields...),
 	}
 }
 

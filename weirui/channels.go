@@ -11,19 +11,19 @@ import (
 
 func channelEndpoints() []endpoint {
 	return []endpoint{
-		page("channels", listChannels),
-		page("channels/tail", showTail),
-		{method: "GET", path: "channels/tail/events", role: Viewer, stream: streamTail},
-		action(Operator, "channels/publish", publish),
+		page("channels", listChannels).takes("after"),
+		page("channels/tail", showTail).takes("channel"),
+		{method: "GET", path: "channels/tail/events", role: Viewer, stream: streamTail, fields: []string{"channel"}},
+		action(Operator, "channels/publish", publish).takes("channel", "payload", "as"),
 		action(Admin, "channels/disconnect", disconnect).asks(func(v *visit) (string, error) {
 			return "Disconnect client " + cut(v.PostForm.Get("id"), 100) + "?", nil
-		}),
+		}).takes("id"),
 		action(Admin, "channels/disconnect-user", disconnectUser).asks(func(v *visit) (string, error) {
 			return "Disconnect " + cut(v.PostForm.Get("user"), 100) + " from all hubs?", nil
-		}),
+		}).takes("user"),
 		action(Admin, "channels/revoke", revokeUser).asks(func(v *visit) (string, error) {
 			return "Revoke all tokens that were issued to " + cut(v.PostForm.Get("user"), 100) + " until now, and disconnect this user from all hubs?", nil
-		}),
+		}).takes("user"),
 	}
 }
 

@@ -52,6 +52,11 @@ func TestSeveralDatabasesAreKeptApart(t *testing.T) {
 			t.Errorf("GET %q: %s: %s", path, answer.Status, text)
 		}
 	}
+	for path, hint := range map[string]bool{"nopage": true, "db/shop/nopage": false} {
+		if answer, text := r.ask("GET", path, ""); answer.StatusCode != http.StatusNotFound || strings.Contains(text, "below db/NAME/") != hint {
+			t.Errorf("GET %q: %s: %s", path, answer.Status, text)
+		}
+	}
 	if answer, _ := r.ask("POST", "db/none/queues/mail/pause", ""); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("an action in an unknown database: %s", answer.Status)
 	}

@@ -14,9 +14,9 @@ import (
 
 func failureEndpoints() []endpoint {
 	return []endpoint{
-		page("failures", listFailures),
-		action(Operator, "failures/retry", onFailures(weir.OperationRetry)).asks(askFailures("Retry", "")),
-		action(Admin, "failures/delete", onFailures(weir.OperationDelete)).asks(askFailures("Delete", " They can't be retried afterwards.")),
+		page("failures", listFailures).takes("queue", "kind", "hours", "before"),
+		action(Operator, "failures/retry", onFailures(weir.OperationRetry)).asks(askFailures("Retry", "")).takes("queue", "kind", "hours", "before", "shape", "all"),
+		action(Admin, "failures/delete", onFailures(weir.OperationDelete)).asks(askFailures("Delete", " They can't be retried afterwards.")).takes("queue", "kind", "hours", "before", "shape", "all"),
 	}
 }
 

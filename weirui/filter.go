@@ -32,6 +32,9 @@ type filter struct {
 	EndedUntil time.Time `json:"ended_until,omitzero"` // ended before
 }
 
+// filterFields are the fields of a query or a form that filterOf reads.
+var filterFields = []string{"state", "queue", "kind", "key", "meta", "flow", "worker", "text", "from", "until", "shape", "ended_from", "ended_until"}
+
 // filterOf reads a filter from a query or a form.
 func (u *UI) filterOf(q url.Values) (filter, error) {
 	text := func(name string) string { return strings.TrimSpace(q.Get(name)) }

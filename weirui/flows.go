@@ -13,8 +13,8 @@ import (
 
 func flowEndpoints() []endpoint {
 	return []endpoint{
-		page("flows", listFlows),
-		page("flows/{id}", showFlow),
+		page("flows", listFlows).takes("after"),
+		page("flows/{id}", showFlow).takes("tasks", "within"),
 		action(Operator, "flows/{id}/cancel", cancelFlow).asks(askID("Cancel flow %s, with its unfinished members and all that is within them?", "id")),
 		action(Operator, "flows/{id}/retry", retryFlow).asks(askID("Retry the failed and cancelled members of flow %s?", "id")),
 	}

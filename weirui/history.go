@@ -15,7 +15,7 @@ import (
 const historyFresh = 15 * time.Second
 
 func historyEndpoints() []endpoint {
-	return []endpoint{page("history", showHistory)}
+	return []endpoint{page("history", showHistory).takes("queue", "hours")}
 }
 
 // history is what happened in a queue, or in all, for charts.

@@ -18,12 +18,12 @@ const jobsOnPage = 50
 
 func jobEndpoints() []endpoint {
 	return []endpoint{
-		page("jobs", listJobs),
-		page("jobs/new", newJob),
-		{method: http.MethodGet, path: "jobs/go", role: Viewer, stream: goToJob},
+		page("jobs", listJobs).takes(append([]string{"after"}, filterFields...)...),
+		page("jobs/new", newJob).takes("queue", "copy"),
+		{method: http.MethodGet, path: "jobs/go", role: Viewer, stream: goToJob, fields: []string{"id"}},
 		page("jobs/{id}", showJob),
-		action(Operator, "jobs", enqueueJob),
-		action(Operator, "jobs/{id}/retry", retryJob).asks(askCompleted),
+		action(Operator, "jobs", enqueueJob).takes("queue", "kind", "key", "args", "meta", "priority", "max_attempts", "delay", "copied"),
+		action(Operator, "jobs/{id}/retry", retryJob).asks(askCompleted).takes("completed"),
 		action(Operator, "jobs/{id}/cancel", cancelJob).asks(askID("Cancel job %s?", "id")),
 		action(Admin, "jobs/{id}/delete", deleteJob).asks(askID("Delete failed job %s? It can't be retried afterwards.", "id")),
 	}

@@ -17,7 +17,7 @@ const operationsOnPage = 50
 
 func operationEndpoints() []endpoint {
 	return []endpoint{
-		page("operations", listOperations),
+		page("operations", listOperations).takes("before"),
 		page("operations/{id}", showOperation),
 		action(Operator, "operations/{id}/stop", stopOperation).asks(askID("Stop operation %s? What it has done stays done.", "id")),
 	}

@@ -15,11 +15,11 @@ import (
 
 func queueEndpoints() []endpoint {
 	return []endpoint{
-		page("queues", listQueues),
-		page("queues/{name}", showQueue),
+		page("queues", listQueues).takes("name", "after"),
+		page("queues/{name}", showQueue).takes("hours"),
 		action(Operator, "queues/{name}/pause", pauseQueue),
 		action(Operator, "queues/{name}/resume", resumeQueue),
-		action(Admin, "queues/{name}/limit", limitQueue),
+		action(Admin, "queues/{name}/limit", limitQueue).takes("running", "starts", "per"),
 	}
 }
 

@@ -8,19 +8,20 @@ import (
 
 // endpoint is a page or an action, with the role that it requires.
 type endpoint struct {
-	method, path string // below a database
+	method, path string // below a database; no method: there is no such page
 	role         Role
 	page         func(*visit) (*view, error)             // for GET
 	action       func(*visit) (said string, err error)   // for POST; it returns what was done, in a sentence
 	all          bool                                    // of all databases together, in no one's
 	ask          ask                                     // for an action; nil: it does not ask
 	stream       func(*visit, http.ResponseWriter) error // for GET, instead of a page; an error: nothing has been sent
+	fields       []string                                // that it reads from the address, or an action from its form
 }
 
 // endpoints are all pages and actions: those of each part of the UI are beside it.
 func (u *UI) endpoints() []endpoint {
 	return slices.Concat(
-		[]endpoint{page("{$}", overview)},
+		[]endpoint{page("{$}", overview).takes("hours")},
 		jobEndpoints(),
 		bulkEndpoints(),
 		failureEndpoints(),
@@ -54,7 +55,7 @@ func (u *UI) routes() {
 	if u.several {
 		prefix += databasePath
 		u.mux.HandleFunc("GET "+strings.TrimSuffix(prefix, "/"), below)
-		all := endpoint{role: Viewer, page: showDatabases, all: true}
+		all := endpoint{method: "GET", role: Viewer, page: showDatabases, all: true, fields: []string{"name"}}
 		u.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, all) })
 	}
 	for _, e := range u.endpoints() {
@@ -63,7 +64,11 @@ func (u *UI) routes() {
 		}
 		u.mux.HandleFunc(e.method+" "+prefix+e.path, func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, e) })
 	}
-	u.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, endpoint{role: Viewer, page: notHere}) })
+	missing := func(w http.ResponseWriter, r *http.Request) { u.serve(w, r, endpoint{role: Viewer, page: notHere}) }
+	u.mux.HandleFunc("/", missing)
+	if u.several {
+		u.mux.HandleFunc(prefix, missing) // below a database
+	}
 }
 
 // ServeHTTP implements http.Handler.

@@ -12,7 +12,7 @@ import (
 
 func scheduleEndpoints() []endpoint {
 	return []endpoint{
-		page("schedules", listSchedules),
+		page("schedules", listSchedules).takes("after"),
 		page("schedules/{name}", showSchedule),
 		action(Operator, "schedules/{name}/pause", pauseSchedule),
 		action(Operator, "schedules/{name}/resume", resumeSchedule),

@@ -65,22 +65,19 @@ func (u *UI) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 		v.show(w, v.failed(&problem{http.StatusForbidden, "This request comes from another site.", "Open the page here, and try again."}))
 		return
 	}
+	unknown := e.unknownField(r.URL.Query())
 	switch {
 	case user.Role < e.role && u.config.ReadOnly && user.Role == Viewer:
 		v.show(w, v.failed(&problem{http.StatusForbidden, "This UI is read-only.", ""}))
 	case user.Role < e.role:
 		hint := "Ask whoever operates this server for the role " + e.role.String() + "."
 		v.show(w, v.failed(&problem{http.StatusForbidden, fmt.Sprintf("Your role is %s, and this needs the role %s.", user.Role, e.role), hint}))
-	case e.all:
-		view, err := e.page(v)
-		if err != nil {
-			view = v.failed(err)
-		}
-		v.show(w, view)
-	case v.db == nil && r.PathValue("database") == "":
+	case !e.all && v.db == nil && r.PathValue("database") == "":
 		v.show(w, v.failed(&problem{http.StatusNotFound, "There is no such page.", "This UI shows several databases: their pages are below db/NAME/."}))
-	case v.db == nil:
+	case !e.all && v.db == nil:
 		v.show(w, v.failed(&problem{http.StatusNotFound, fmt.Sprintf("There is no database %q here.", r.PathValue("database")), ""}))
+	case e.method == http.MethodGet && unknown != nil:
+		v.show(w, v.failed(unknown))
 	case e.stream != nil:
 		if err := e.stream(v, w); err != nil {
 			v.show(w, v.failed(err))
@@ -109,6 +106,10 @@ func (v *visit) act(w http.ResponseWriter, e endpoint) {
 	}
 	if err := v.ParseForm(); err != nil {
 		v.show(w, v.failed(&problem{http.StatusBadRequest, "The form can't be read: " + err.Error() + ".", ""}))
+		return
+	}
+	if err := e.unknownField(v.PostForm); err != nil {
+		v.show(w, v.failed(err))
 		return
 	}
 	if !v.isSure(e) {

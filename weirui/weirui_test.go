@@ -249,6 +249,9 @@ func TestAQueueIsPausedResumedAndLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.do("queues/mail/pause", nil)
+	if answer, text := r.ask("POST", "queues/mial/pause", "", "Accept", "application/json"); answer.StatusCode != http.StatusNotFound || !strings.Contains(text, `There is no queue \"mial\".`) {
+		t.Errorf("a queue that is not there: %s: %s", answer.Status, text)
+	}
 	if text := r.page("queues"); !strings.Contains(text, "paused") || !strings.Contains(text, "Resume") {
 		t.Errorf("the page is %s", text)
 	}

@@ -6,7 +6,9 @@ import (
 	"github.com/weir-pg/weir"
 )
 
-func workerEndpoints() []endpoint { return []endpoint{page("workers", listWorkers)} }
+func workerEndpoints() []endpoint {
+	return []endpoint{page("workers", listWorkers).takes("ended", "after")}
+}
 
 const (
 	workersOnPage = 100
