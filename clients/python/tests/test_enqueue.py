@@ -207,8 +207,8 @@ def test_what_the_database_cannot_store_is_refused_before_it_is_sent(app: weir.W
         remind.enqueue(object(), 1)  # type: ignore[call-overload]
     escaped = remind.enqueue(db, 1, text="\\u0000 is a text")
     assert db.execute("SELECT args ->> 'text' FROM weir.job_info(%s)", [escaped.id]).fetchone() == ("\\u0000 is a text",)
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="queue"):
-        remind.using(queue="q" * 300).enqueue(db, 1)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="blank"):
+        remind.using(queue=" " + queue).enqueue(db, 1)
 
 
 def test_a_time_replaces_the_delay_of_a_task(app: weir.Weir, queue: str) -> None:
@@ -230,8 +230,95 @@ def test_numbers_out_of_range_are_refused_with_the_range(app: weir.Weir, queue: 
     ):
         with pytest.raises(weir.Invalid, match="priority is 9: pass 1 to 4"):
             makes()
-    with pytest.raises(weir.Invalid, match="max_attempts is 0: a job has 1 to 1000"):
+    with pytest.raises(weir.Invalid, match="retry is 0: a job has 1 to 1000"):
         app.task(retry=0)(len)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"queue": ""}, "queue is '': pass a text of 1 to 128 characters"),
+        ({"queue": "q" * 129}, "queue has 129 characters, at most 128"),
+        ({"queue": 7}, "queue is 7: pass a text"),
+        ({"priority": "1"}, "priority is '1': pass 1 to 4"),
+        ({"priority": True}, "priority is True: pass 1 to 4"),
+        ({"max_attempts": "5"}, "max_attempts is '5': a job has 1 to 1000 attempts"),
+        ({"delay": -1}, "delay is -1: pass a number of seconds, from 0 to ten years, or a timedelta"),
+        ({"delay": "soon"}, "delay is 'soon': pass a number"),
+        ({"run_at": "tomorrow"}, "run_at is 'tomorrow': pass a datetime"),
+        ({"key": 7}, "key is 7: pass a text of 1 to 200"),
+        ({"meta": [1]}, r"meta is \[1\]: pass a dict"),
+        ({"unique": "x"}, "unique is 'x': pass True, or a weir.Unique"),
+        ({"flow": "f"}, "flow is 'f': pass the number"),
+        ({"once": ""}, "once is '': pass a text"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_where_it_is_given(app: weir.Weir, queue: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(weir.Invalid, match=said):
+        tasks(app, queue).using(**given)
+    with pytest.raises(weir.Invalid, match=said):
+        app.new("k", **given)
+
+
+@pytest.mark.parametrize(
+    ("makes", "said"),
+    [
+        (lambda: weir.Retry(give_up=("KeyError",)), r"Retry.give_up is \('KeyError',\): pass a tuple of classes of errors, such as \(KeyError,\)"),  # type: ignore[arg-type]
+        (lambda: weir.Retry(give_up=[KeyError]), "Retry.give_up is "),  # type: ignore[arg-type]
+        (lambda: weir.Retry(attempts="3"), "Retry.attempts is '3'"),  # type: ignore[arg-type]
+        (lambda: weir.Retry(delay=-4), "Retry.delay is -4: pass a number of seconds"),
+        (lambda: weir.Retry(delay="x"), "Retry.delay is 'x'"),  # type: ignore[arg-type]
+        (lambda: weir.Retry(factor=0), "Retry.factor is 0: pass a number above 0"),
+        (lambda: weir.Retry(limit="1h"), "Retry.limit is '1h'"),  # type: ignore[arg-type]
+        (lambda: weir.Unique(fields="account"), "Unique.fields is 'account': pass a list"),
+        (lambda: weir.Unique(key="k", fields=["a"]), "leave one out"),
+        (lambda: weir.Unique(until="begun"), "Unique.until is 'begun': pass 'finished' or 'started'"),  # type: ignore[arg-type]
+        (lambda: weir.Unique(until="started", within=5), "leave one out"),
+        (lambda: weir.Unique(within=0), "Unique.within is 0: pass more than 0 seconds"),
+        (lambda: weir.Unique(within=5, replace=True), "replace"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_where_it_is_made(makes: Any, said: str) -> None:
+    with pytest.raises(weir.Invalid, match=said):
+        makes()
+
+
+def test_a_task_is_declared_with_what_can_be(app: weir.Weir) -> None:
+    assert weir.Retry(give_up=(KeyError, (OSError, ValueError)), delay=timedelta(seconds=1), limit=5).after(1, KeyError()) is not None
+    for given, said in (
+        ({"timeout": "60"}, "timeout of task f is '60': pass a number of seconds"),
+        ({"timeout": -1}, "timeout of task f is -1"),
+        ({"retry": "3"}, "retry is '3': pass a number of attempts, or a weir.Retry"),
+        ({"unique": "x"}, "unique is 'x'"),
+        ({"queue": ""}, "queue is ''"),
+        ({"kind": ""}, "kind is ''"),
+        ({"kind": "k" * 129}, "kind has 129 characters, at most 128"),
+    ):
+
+        def f() -> None: ...
+
+        with pytest.raises(weir.Invalid, match=said):
+            app.task(**given)(f)  # type: ignore[call-overload]
+
+
+def test_an_argument_that_cannot_be_written_is_named(app: weir.Weir) -> None:
+    class Point: ...
+
+    def draw(n: int = 1, at: Any = None) -> None: ...
+
+    task = app.task(draw)
+    for value, said in (
+        (Point(), "at of task draw: .*Point"),
+        (float("nan"), "at of task draw can't be written as JSON"),
+        ("a\x00", "at of task draw has"),
+    ):
+        with pytest.raises(weir.Invalid, match=said):
+            task.new(1, value)
+    draw.__annotations__["at"] = Point
+    with pytest.raises(weir.Invalid, match=r"at of task other: .*Point"):
+        app.task(kind="other")(draw).new(1, Point())
+    with pytest.raises(weir.Invalid, match="args of resize can't be written as JSON"):
+        app.new("resize", {"at": Point()})
 
 
 def test_a_text_that_names_no_database_of_django_is_refused() -> None:

@@ -26,7 +26,7 @@ import weir.testing
 from weir.text import message_of
 
 
-async def test_what_a_function_returns_or_raises_is_how_its_job_ends(app: weir.Weir, queue: str) -> None:
+async def test_what_a_function_returns_or_raises_is_how_its_job_ends(app: weir.Weir, queue: str, caplog: Any) -> None:
     @app.task(queue=queue)
     async def texts() -> str:
         return "a\x00b\ud800✓"
@@ -88,12 +88,82 @@ async def test_what_a_function_returns_or_raises_is_how_its_job_ends(app: weir.W
         assert (waiting.state, waiting.attempt) == ("scheduled", 2)
         assert exited.state == "failed"
         assert (large.state, len(large.output or "")) == ("completed", 1_048_576)  # cut
+        assert f"the output of job {large.id} (huge) has 1048577 bytes, and is cut to 1048576" in caplog.text
         assert odd.state == "failed"
         assert number.result() == {"n": 10**30, "thread": True}
         assert (again.state, again.attempt) == ("scheduled", 2)
         assert again.run_at is not None
         assert 700 < (again.run_at - again.enqueued_at).total_seconds() < 1300  # type: ignore[operator]
         assert final.state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"queues": "mail"}, r"queues are 'mail': pass a dict of how many jobs of each run at once, such as \{'mail': 8\}"),
+        ({"queues": {"mail": "8"}}, "the number of slots of queue 'mail' is '8': 1 to 10,000"),
+        ({"queues": {"mail": 0}}, "the number of slots of queue 'mail' is 0"),
+        ({"queues": {"": 1}}, "the name of a queue is ''"),
+        ({"queues": {"mail": 1}, "lease": "x"}, "lease is 'x': pass a number of seconds"),
+        ({"queues": {"mail": 1}, "lease": 400}, "lease is 400 s: a worker's lease is 1 second to 5 minutes"),
+        ({"queues": {"mail": 1}, "timeout": "60"}, "timeout is '60': pass a number of seconds"),
+        ({"queues": {"mail": 1}, "stop_timeout": None}, "stop_timeout is None: pass a number of seconds"),
+    ],
+)
+async def test_a_worker_that_cannot_be_is_refused(app: weir.Weir, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(weir.Invalid, match=said):
+        app.worker(**given)
+    with pytest.raises(weir.Invalid, match=said):
+        async with app.working(**given):
+            pass
+    if len(given) == 1:
+        with pytest.raises(weir.Invalid, match=said):
+            await weir.testing.drain(app, **given)
+
+
+class Odd(Exception):
+    """An error that can't be compared, shown or told from others."""
+
+    def __str__(self) -> str:
+        raise OSError
+
+
+class Odder(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise LookupError("no comparison")
+
+
+async def test_an_attempt_whose_end_cannot_be_told_fails_alone(app: weir.Weir, queue: str, caplog: Any) -> None:
+    class Never(metaclass=Odder): ...
+
+    retry = weir.Retry(attempts=1, give_up=(Never,))  # type: ignore[arg-type]
+    together = threading.Barrier(4)
+
+    @app.task(queue=queue, retry=retry)
+    async def fails() -> None:
+        raise Odd
+
+    @app.task(queue=queue, retry=retry)
+    def fails_in_a_thread() -> None:
+        together.wait(60)
+        raise Odd
+
+    @app.task(queue=queue)
+    def good() -> str:
+        together.wait(60)
+        return "good"
+
+    async with app:
+        jobs = [(await t.enqueue(app)).id for t in (fails, fails_in_a_thread, good, good, good)]
+        worker = app.worker({queue: 5})
+        task = asyncio.create_task(worker.run())
+        found = [await state(app, id, s) for id, s in zip(jobs, ("failed", "failed", "completed", "completed", "completed"), strict=True)]
+        worker.stop()
+        await asyncio.wait_for(task, 60)
+    assert all("LookupError: no comparison" in (j.error or "") for j in found[:2])
+    assert [j.attempt for j in found] == [1] * 5
+    said = [r.message for r in caplog.records if "how its attempt goes on can't be told" in r.message]
+    assert len(said) == 2
 
 
 async def test_a_cancelled_job_is_interrupted(app: weir.Weir, queue: str) -> None:

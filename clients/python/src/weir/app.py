@@ -15,7 +15,7 @@ from .calls import Call, execute, is_async
 from .errors import Invalid, Unsupported
 from .job import Job
 from .operations import Enqueued, JobInfo, NewJob
-from .options import JobOptions, Retry, Unique
+from .options import NAME, JobOptions, Retry, Unique, number
 from .sync import Sync
 from .task import Handler, Task, kind_of
 
@@ -109,11 +109,14 @@ class Weir:
         attempt, an hour by default; 0: none. The others are defaults for its jobs.
         """
         if isinstance(retry, int):
+            number(retry, "retry", "a job has 1 to 1000 attempts", 1, 1000)
             retry = Retry(attempts=retry)
+        elif retry is not None and not isinstance(retry, Retry):
+            raise Invalid(f"retry is {retry!r}: pass a number of attempts, or a weir.Retry")
         options = JobOptions(queue=queue, priority=priority, unique=unique, meta=meta, max_attempts=retry.attempts if retry else None)
 
         def make(f: Callable[..., Any]) -> Task[Any, Any]:
-            found: Task[Any, Any] = Task(self, f, text.checked(kind or kind_of(f), "kind"), options, retry, timeout)
+            found: Task[Any, Any] = Task(self, f, text.named(kind_of(f) if kind is None else kind, "kind", NAME), options, retry, timeout)
             if found.kind in self.tasks:
                 raise Invalid(f"there are two tasks of kind {found.kind}: {self.tasks[found.kind].fn!r} and {f!r}; pass another kind to one")
             self.tasks[found.kind] = found
@@ -162,7 +165,11 @@ class Weir:
         if args is not None and not isinstance(args, Mapping):
             raise Invalid(f"args of {kind} are {args!r}: want a dict")
         options = JobOptions(queue, priority, run_at, delay, key, unique, max_attempts, meta, flow, once)
-        return NewJob(kind, text.dumps(result_to_json(dict(args or {})), f"args of {kind}"), options)
+        what = f"args of {text.named(kind, 'kind', NAME)}"
+        try:
+            return NewJob(kind, text.dumps(result_to_json(dict(args or {})), what), options)
+        except ValueError as e:  # also pydantic's
+            raise e if isinstance(e, Invalid) and what in str(e) else Invalid(f"{what} can't be written as JSON: {e}") from e
 
     @overload
     def enqueue(self, place: AsyncPlace, job: NewJob) -> Awaitable[Enqueued]: ...

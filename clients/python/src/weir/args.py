@@ -67,7 +67,13 @@ class Args:
     @functools.cached_property
     def _adapters(self) -> dict[str, Any]:
         found = {p.name: self.hints.get(p.name, Any) for p in self.params}
-        return {n: pydantic.TypeAdapter(t) for n, t in found.items() if t is not Any}
+        return {n: self._adapter(n, t) for n, t in found.items() if t is not Any}
+
+    def _adapter(self, name: str, hint: Any) -> Any:
+        try:
+            return pydantic.TypeAdapter(hint)
+        except pydantic.errors.PydanticUserError as e:
+            raise Invalid(f"{name} of task {self.kind}: {str(e).splitlines()[0]}") from e
 
     def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON of a call's arguments."""
@@ -84,21 +90,31 @@ class Args:
                 found[name] = self._write(name, value)
         if self.whole is not None:
             found = found.get(self.whole.name, {})
-        return text.dumps(found, f"args of task {self.kind}")
+        try:
+            return text.dumps(found, f"args of task {self.kind}")
+        except Invalid:
+            for name, value in found.items():
+                text.dumps(value, f"{name} of task {self.kind}")  # which one it is
+            raise
 
     def _write(self, name: str, value: Any) -> Any:
+        where = f"{name} of task {self.kind}"
         if pydantic is None:
-            hint = self.hints.get(name, Any)
-            written = plain.to_json(value)
-            plain.from_json(written, hint, f"{name} of task {self.kind}")
-            return written
-        adapter = self._adapters.get(name)
-        if adapter is None:
-            return pydantic_core.to_jsonable_python(value)
-        try:
-            return adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
-        except pydantic.ValidationError as e:
-            raise Invalid(f"task {self.kind}, {name}: {e}") from e
+            try:
+                written = plain.to_json(value)
+            except Invalid as e:
+                raise Invalid(f"{where}: {e}") from e
+            plain.from_json(written, self.hints.get(name, Any), where)
+        else:
+            adapter = self._adapters.get(name)
+            try:
+                if adapter is None:
+                    written = pydantic_core.to_jsonable_python(value)
+                else:
+                    written = adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+            except ValueError as e:
+                raise Invalid(f"{where}: {e}") from e
+        return written
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the function from a job's args."""

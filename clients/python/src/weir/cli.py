@@ -43,6 +43,8 @@ def queues_of(given: list[str]) -> dict[str, int] | None:
             name, slots = each, "10"
         if not slots.isdigit():
             raise Invalid(f"-q {each}: want a queue and how many of its jobs run at once, such as mail=8")
+        if name in queues:
+            raise Invalid(f"-q {each}: queue {name!r} was given before, with {queues[name]}: name each queue once")
         queues[name] = int(slots)
     return queues or None
 
@@ -165,7 +167,7 @@ def enqueue(given: argparse.Namespace) -> int:
     job = app.new(
         given.kind,
         args,
-        queue=given.queue or (task.options.queue if task else None),
+        queue=given.queue if given.queue is not None or task is None else task.options.queue,
         delay=given.delay,
         priority=given.priority,
         max_attempts=task.options.max_attempts if task else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -56,10 +57,13 @@ class RetryAfter(WeirError):
 
 
 def seconds(delay: float | timedelta, of: str) -> float:
-    """A delay in seconds, checked."""
-    n = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    """A time in seconds, checked."""
+    n = delay.total_seconds() if isinstance(delay, timedelta) else -1.0
+    if not isinstance(delay, (timedelta, str, bytes, bool)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            n = float(delay)
     if not 0 <= n <= 315576000:
-        raise Invalid(f"{of} got a delay of {delay!r}: pass 0 seconds to ten years")
+        raise Invalid(f"{of} is {delay!r}: pass a number of seconds, from 0 to ten years, or a timedelta")
     return n
 
 

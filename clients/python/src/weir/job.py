@@ -185,7 +185,7 @@ class Job:
 
         Commit it, then return from the function. If it turns out not to be committed, the attempt counts as failed.
         """
-        kept = text.output_text(result_to_json(output))
+        kept = text.output_text(result_to_json(output), self)
         if self._attempt is not None:
             self._attempt.completes = True
         return self._in(tx, lambda worker, token: operations.complete(worker, token, kept))

@@ -11,7 +11,7 @@ from typing import Any
 from . import text
 from .calls import Call, Request, array, given, one
 from .errors import Invalid
-from .options import JobOptions
+from .options import NAME, JobOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class NewJob:
         if by_clock and o.after is not None:
             run_at = (datetime.now(timezone.utc) + timedelta(seconds=o.after)).isoformat()
         found: dict[str, Any] = {
-            "queue": text.checked(self.queue, "queue"),
-            "kind": text.checked(self.kind, "kind"),
+            "queue": text.named(self.queue, "queue", NAME),
+            "kind": text.named(self.kind, "kind", NAME),
             "args": json.loads(self.args),
             "priority": o.priority,
             "run_at": run_at,
@@ -61,8 +61,8 @@ def enqueue(job: NewJob) -> Call[Enqueued]:
     """Enqueues one job."""
     o, u = job.options, job.options.uniqueness
     named: dict[str, tuple[object, str]] = {
-        "queue": (text.checked(job.queue, "queue"), "text"),
-        "kind": (text.checked(job.kind, "kind"), "text"),
+        "queue": (text.named(job.queue, "queue", NAME), "text"),
+        "kind": (text.named(job.kind, "kind", NAME), "text"),
         "args": (job.args, "jsonb"),
         "priority": (o.priority, "integer"),
         "max_attempts": (o.max_attempts, "integer"),

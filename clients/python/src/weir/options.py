@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from . import text
 from .errors import Invalid, seconds
+
+NAME = 128  # characters of a queue's name, and of a kind, as weir._check_job allows them
+YEAR = 366 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,22 @@ class Unique:
     within: timedelta | float | None = None
     replace: bool = False
     wait: bool = False
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            text.named(self.key, "Unique.key", 1000)
+        if self.fields is not None and (isinstance(self.fields, str) or not all(isinstance(f, str) for f in self.fields)):
+            raise Invalid(f"Unique.fields is {self.fields!r}: pass a list of names of args, such as ['account']")
+        if self.key is not None and self.fields is not None:
+            raise Invalid("Unique has a key, which alone decides, and fields: leave one out")
+        if self.until not in (None, "finished", "started"):
+            raise Invalid(f"Unique.until is {self.until!r}: pass 'finished' or 'started'")
+        if self.within is not None and not 0 < seconds(self.within, "Unique.within") <= YEAR:
+            raise Invalid(f"Unique.within is {self.within!r}: pass more than 0 seconds, and at most a year")
+        if self.until is not None and self.within is not None:
+            raise Invalid("Unique has until and within: leave one out")
+        if self.replace and (self.within is not None or self.until == "finished"):
+            raise Invalid("Unique has replace, which goes with until='started' alone: a job is replaced as long as it has not started")
 
     def to_json(self) -> dict[str, Any]:
         """As weir.enqueue_many and hubs take it."""
@@ -57,6 +79,17 @@ class Retry:
     limit: float | timedelta = 3600.0
     give_up: tuple[type[BaseException], ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.attempts is not None:
+            number(self.attempts, "Retry.attempts", "a job has 1 to 1000 attempts", 1, 1000)
+        if self.delay is not None and not callable(self.delay):
+            seconds(self.delay, "Retry.delay")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, numbers.Real) or not 0 < self.factor < math.inf:
+            raise Invalid(f"Retry.factor is {self.factor!r}: pass a number above 0, such as 2")
+        seconds(self.limit, "Retry.limit")
+        if not all(isinstance(c, type) for c in _flat(self.give_up)):
+            raise Invalid(f"Retry.give_up is {self.give_up!r}: pass a tuple of classes of errors, such as (KeyError,)")
+
     def after(self, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt; None: as the database says."""
         if self.delay is None:
@@ -86,10 +119,21 @@ class JobOptions:
     once: str | None = None
 
     def __post_init__(self) -> None:
-        if self.priority is not None and self.priority not in (1, 2, 3, 4):
-            raise Invalid(f"priority is {self.priority!r}: pass 1 to 4")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= 1000:
-            raise Invalid(f"max_attempts is {self.max_attempts!r}: a job has 1 to 1000 attempts")
+        for value, what, most in ((self.queue, "queue", NAME), (self.key, "key", 200), (self.once, "once", 1000)):
+            if value is not None:
+                text.named(value, what, most)
+        if self.priority is not None:
+            number(self.priority, "priority", "pass 1 to 4", 1, 4)
+        if self.max_attempts is not None:
+            number(self.max_attempts, "max_attempts", "a job has 1 to 1000 attempts", 1, 1000)
+        if self.flow is not None:
+            number(self.flow, "flow", "pass the number that app.flow has returned", 1, 1 << 63)
+        if self.meta is not None and not isinstance(self.meta, Mapping):
+            raise Invalid(f"meta is {self.meta!r}: pass a dict")
+        if self.unique is not None and not isinstance(self.unique, (bool, Unique)):
+            raise Invalid(f"unique is {self.unique!r}: pass True, or a weir.Unique")
+        if self.run_at is not None and not isinstance(self.run_at, datetime):
+            raise Invalid(f"run_at is {self.run_at!r}: pass a datetime that has a time zone")
         if self.run_at is not None and self.delay is not None:
             raise Invalid("a job has a run_at or a delay, not both")
         if self.run_at is not None and self.run_at.utcoffset() is None:
@@ -123,3 +167,18 @@ class JobOptions:
     def after(self) -> float | None:
         """The delay in seconds."""
         return None if self.delay is None else seconds(self.delay, "delay")
+
+
+def number(value: object, what: str, wanted: str, least: int, most: int) -> None:
+    """Refuses what is no whole number from least to most."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= int(value) <= most:
+        raise Invalid(f"{what} is {value!r}: {wanted}")
+
+
+def _flat(given: object) -> Iterator[object]:
+    """What isinstance takes: a class, or a tuple of such."""
+    if isinstance(given, tuple):
+        for each in given:
+            yield from _flat(each)
+    else:
+        yield given

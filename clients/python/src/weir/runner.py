@@ -171,9 +171,15 @@ class Runner:
             self.forget(attempt)
             self._give_up()
             return
-        handler = attempt.handler = self._handler_of(attempt.job.kind)
+        kind = attempt.job.kind
+        try:
+            handler = attempt.handler = self._handler_of(kind)
+        except Exception as e:  # of Django: the import of the task's module
+            failures.warning("job %s (%s) failed: its task can't be loaded: %r", attempt.job.id, kind, e)
+            self._end(attempt, {"outcome": "failed", "error": described(e)})
+            return
         if handler is None:
-            self._end(attempt, {"outcome": "released", "error": f"no handler for kind {attempt.job.kind}"})
+            self._end(attempt, {"outcome": "released", "error": f"no handler for kind {kind}"})
             return
         lane.running += 1
         attempt.started = time.monotonic()
@@ -252,27 +258,11 @@ class Runner:
         lane.running -= 1
         self.running.discard(attempt)
         lane.ended += 1
-        end: dict[str, Any] | None
-        if error is None and attempt.completes:
-            end = {"outcome": "failed", "error": NOT_COMMITTED}  # refused if it was committed, and asked again as long as it is open
-        else:
-            if error is None and output is not None:
-                try:
-                    output = output_text(result_to_json(output))
-                except Exception as e:
-                    error = e
-            end = {"output": output} if error is None else end_of(attempt, error, self._timeout_of(attempt))
-            if error is not None and end is not None and end["outcome"] == "failed":
-                job = attempt.job
-                is_last = bool(end.get("final")) or job.attempt >= job.max_attempts  # unless a retry rule of the database says otherwise
-                failures.log(
-                    logging.WARNING if is_last else logging.INFO,
-                    "job %s (%s) failed%s: %s",
-                    job.id,
-                    job.kind,
-                    " for good" if is_last else "",
-                    message_of(described(error)),
-                )
+        try:
+            end = self._judged(attempt, output, error)
+        except BaseException as e:  # of what the application has given, such as an error whose class compares in its own way
+            log.exception("job %s (%s): how its attempt goes on can't be told, so it has failed", attempt.job.id, attempt.job.kind)
+            end = {"outcome": "failed", "error": described(e)}
         if end is None:
             self.forget(attempt)
         else:
@@ -280,6 +270,31 @@ class Runner:
         while lane.ready and lane.running < lane.slots:
             self._start(lane, lane.ready.popleft())
         self.roomy.set()
+
+    def _judged(self, attempt: Attempt, output: Any, error: BaseException | None) -> dict[str, Any] | None:
+        """How an attempt has ended; None: it is released when the worker stops."""
+        job = attempt.job
+        if error is None and attempt.completes:
+            return {"outcome": "failed", "error": NOT_COMMITTED}  # refused if it was committed, and asked again as long as it is open
+        if error is None and output is not None:
+            try:
+                output = output_text(result_to_json(output), f"job {job.id} ({job.kind})")
+            except Exception as e:
+                error = e
+        if error is None:
+            return {"output": output}
+        end = end_of(attempt, error, self._timeout_of(attempt))
+        if end is not None and end["outcome"] == "failed":
+            is_last = bool(end.get("final")) or job.attempt >= job.max_attempts  # unless a retry rule of the database says otherwise
+            failures.log(
+                logging.WARNING if is_last else logging.INFO,
+                "job %s (%s) failed%s: %s",
+                job.id,
+                job.kind,
+                " for good" if is_last else "",
+                message_of(described(error)),
+            )
+        return end
 
     def _end(self, attempt: Attempt, end: dict[str, Any]) -> None:
         if attempt.reason == "lost":

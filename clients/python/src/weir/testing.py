@@ -55,12 +55,12 @@ async def drain(app: Weir, queues: Mapping[str, int] | None = None, *, timeout: 
         end = attempt.ended or {}
         found.append(Ended(attempt.job, end.get("outcome", "completed"), end.get("output"), end.get("error")))
 
+    worker = app.worker(queues, chores=False)
     from .line import Line
 
     line = Line(app.database, 30)
     await line.fetch("CALL weir.chores()", [], 60)  # what is due becomes available
     await line.close()
-    worker = app.worker(queues, chores=False)
     worker.drain = True
     worker.on_end.append(told)
     await asyncio.wait_for(worker.run(), timeout)

@@ -27,6 +27,15 @@ def checked(text: str, what: str) -> str:
     return text
 
 
+def named(value: object, what: str, most: int) -> str:
+    """The text, if it is a name that the database takes."""
+    if not isinstance(value, str) or not value:
+        raise Invalid(f"{what} is {value!r}: pass a text of 1 to {most} characters")
+    if len(value) > most:
+        raise Invalid(f"{what} has {len(value)} characters, at most {most} are allowed: {value[:40]!r}…")
+    return checked(value, what)
+
+
 def message_of(traceback: str) -> str:
     """The line of a traceback that says what went wrong: the first after the last frame, whose lines are indented. Drivers add more below it."""
     lines = traceback.rstrip().splitlines() or [""]
@@ -80,14 +89,14 @@ def compact(value: Any) -> str:
 MAX_OUTPUT = 1 << 20  # bytes
 
 
-def output_text(value: Any) -> str | None:
-    """What is kept of a task's result: a text as it is, anything else as JSON, and nothing of None; cut if it is too long."""
+def output_text(value: Any, of: object) -> str | None:
+    """What is kept of the result of a job: a text as it is, anything else as JSON, and nothing of None; cut if it is too long."""
     if value is None:
         return None
     found = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if len(found) * 4 > MAX_OUTPUT:
         raw = found.encode("utf-8", "replace")
         if len(raw) > MAX_OUTPUT:
-            log.warning("an output of %d bytes is cut to %d", len(raw), MAX_OUTPUT)
+            log.warning("the output of %s has %d bytes, and is cut to %d", of, len(raw), MAX_OUTPUT)
             found = raw[:MAX_OUTPUT].decode("utf-8", "ignore")
     return found

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from . import args
+from . import args, text
 from .errors import Invalid, Unsupported, seconds
+from .options import NAME, number
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -37,18 +38,21 @@ class Worker:
         chores: bool,
     ) -> None:
         self._app = app
+        if queues is not None and not isinstance(queues, Mapping):
+            raise Invalid(f"queues are {queues!r}: pass a dict of how many jobs of each run at once, such as {{'mail': 8}}")
         self.queues = dict(queues) if queues else {t.options.queue or "default": SLOTS for t in app.tasks.values()}
         if not self.queues:
             raise Invalid("a worker needs a queue, such as {'mail': 8}: the app has no tasks either")
         for queue, slots in self.queues.items():
-            if not queue or not 1 <= slots <= 10_000:
-                raise Invalid(f"queue {queue!r} has {slots} slots: 1 to 10,000 of its jobs may run at once")
+            text.named(queue, "the name of a queue", NAME)
+            number(slots, f"the number of slots of queue {queue!r}", "1 to 10,000 of its jobs may run at once", 1, 10_000)
+        lease = seconds(lease, "lease")
         if not 1 <= lease <= 300:
             raise Invalid(f"lease is {lease:g} s: a worker's lease is 1 second to 5 minutes")
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.lease = lease
         self.timeout = seconds(timeout, "timeout")
-        self.stop_timeout = stop_timeout
+        self.stop_timeout = seconds(stop_timeout, "stop_timeout")
         self.chores = chores
         self.drain = False
         self.on_end: list[Callable[[Attempt], None]] = []
