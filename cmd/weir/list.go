@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const maxList = 16 << 20 // bytes of a list of databases
@@ -29,7 +30,7 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database)
 	if err != nil {
 		return err
 	}
-	failed := 0
+	failed, hints := 0, saidHints{}
 	for i, url := range urls {
 		name, err := nameOf(url)
 		if err == nil {
@@ -45,7 +46,7 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database)
 		}
 		if err != nil {
 			failed++
-			fmt.Fprintf(s.err, "weir: database %d of %d, %s: %s\n", i+1, len(urls), name, err)
+			fmt.Fprintf(s.err, "weir: database %d of %d, %s: %s\n", i+1, len(urls), name, hints.line(err))
 		}
 		if errors.Is(err, errStop) {
 			return fmt.Errorf("stopped at database %d of %d, %s, which failed: mend what is in the way, and run it again: those that are done stay so", i+1, len(urls), name)
@@ -55,6 +56,23 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database)
 		return fmt.Errorf("%d of %d databases failed: mend what is in the way, and run it again for them", failed, len(urls))
 	}
 	return nil
+}
+
+// saidHints are the hints of the server that were said: what mends one database of a list, such as roles that a server lacks, often mends the others.
+type saidHints map[string]bool
+
+// line is an error in one line, with the server's hint unless that was said.
+func (h saidHints) line(err error) string {
+	line := strings.TrimPrefix(oneLine(err), "weir: ")
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || refused.Hint == "" {
+		return line
+	}
+	if h[refused.Hint] {
+		return strings.Replace(line, ": "+refused.Hint, "", 1)
+	}
+	h[refused.Hint] = true
+	return line
 }
 
 // readList reads connection strings, one in each line.
