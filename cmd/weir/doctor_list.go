@@ -118,8 +118,10 @@ func namedOnList(d doctor.DatabaseReport) string {
 	return name
 }
 
-// mostWell limits the names of parts without findings.
-const mostWell = 20
+const (
+	mostWell  = 20 // parts without findings that are named, and things that were not checked of them
+	mostNamed = 3  // parts that are named beside one of those
+)
 
 // printListReport prints a section for each part with findings, or of which too little could be seen, and one line for all others.
 func printListReport(w io.Writer, r doctor.ListReport) error {
@@ -129,10 +131,17 @@ func printListReport(w io.Writer, r doctor.ListReport) error {
 		databases += len(s.Databases)
 	}
 	p.line("%s at %s", plural(databases, "database"), plural(len(r.Servers), "running server"))
-	var well []string
+	var well, unseen []string
+	where := map[string][]string{} // parts without findings, by what could not be seen of them
 	for _, part := range partsOf(r) {
 		if part.report != nil && len(part.report.Findings) == 0 && !part.report.Incomplete {
 			well = append(well, part.name)
+			for _, text := range part.report.Unseen {
+				if where[text] == nil {
+					unseen = append(unseen, text)
+				}
+				where[text] = append(where[text], part.name)
+			}
 			continue
 		}
 		p.line("\n=== %s", part.name)
@@ -143,21 +152,38 @@ func printListReport(w io.Writer, r doctor.ListReport) error {
 		for _, f := range part.report.Findings {
 			p.finding(f)
 		}
-		if part.report.Incomplete {
+		switch {
+		case part.report.Incomplete:
 			p.line("\nNot all could be examined:")
-			for _, text := range part.report.Unseen {
-				p.line("  %s", text)
-			}
+		case len(part.report.Unseen) > 0:
+			p.line("\nNot checked:")
+		}
+		for _, text := range part.report.Unseen {
+			p.line("  %s", text)
 		}
 	}
 	if len(well) > 0 {
-		more := ""
-		if n := len(well) - mostWell; n > 0 {
-			more = fmt.Sprintf("; and %d more", n)
-		}
-		p.line("\nNo problems found: %s%s", strings.Join(well[:min(len(well), mostWell)], "; "), more)
+		p.line("\nNo problems found: %s", someOf(well, mostWell))
+	}
+	if len(unseen) > 0 {
+		p.line("\nNot checked of these:")
+	}
+	for _, text := range unseen[:min(len(unseen), mostWell)] {
+		p.line("  %s (%s)", text, someOf(where[text], mostNamed))
+	}
+	if n := len(unseen) - mostWell; n > 0 {
+		p.line("  and %d more", n)
 	}
 	return p.err
+}
+
+// someOf names so many at most.
+func someOf(names []string, most int) string {
+	more := ""
+	if n := len(names) - most; n > 0 {
+		more = fmt.Sprintf("; and %d more", n)
+	}
+	return strings.Join(names[:min(len(names), most)], "; ") + more
 }
 
 // listVerdict returns an error with the exit code of the worst part. A database that can't be examined is as bad as can be.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -69,5 +70,42 @@ func TestAnIncompleteExaminationOfAListIsNoHealth(t *testing.T) {
 		if err := listVerdict(report(c.of)); !errors.As(err, &f) || f.code != c.code {
 			t.Errorf("%+v: %v, want %d", c.of, err, c.code)
 		}
+	}
+}
+
+// TestAListSaysWhatWasNotCheckedAsOneDatabaseDoes: even if nobody else has a session, of which it would see too little.
+func TestAListSaysWhatWasNotCheckedAsOneDatabaseDoes(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, nil)
+	admin := pgtest.Pool(t, server.URL("postgres"))
+	if _, err := admin.Exec(t.Context(), `CREATE ROLE app LOGIN PASSWORD 'secret'`); err != nil {
+		t.Fatal(err)
+	}
+	admin.Close()
+	as := func(name string) string {
+		u, err := url.Parse(server.URL(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword("app", "secret")
+		return u.String()
+	}
+	var one, list, errs bytes.Buffer
+	oneErr := (&doctorCmd{For: time.Second}).Run(t.Context(), &streams{out: &one, err: &errs}, &database{url: as("postgres"), err: &errs})
+	listErr := (&doctorCmd{For: time.Second, List: "-"}).Run(t.Context(), &streams{in: strings.NewReader(as("postgres") + "\n" + as("template1")), out: &list, err: &errs}, nil)
+	if exitCode(t.Context(), oneErr) != exitCode(t.Context(), listErr) {
+		t.Errorf("one database ends with %v, a list with %v", oneErr, listErr)
+	}
+	_, unseen, found := strings.Cut(one.String(), "\nNot checked:\n")
+	if !found || !strings.Contains(unseen, `GRANT pg_monitor TO "app"`) {
+		t.Fatalf("one database:\n%s", one.String())
+	}
+	for line := range strings.Lines(unseen) {
+		if !strings.Contains(list.String(), strings.TrimSuffix(line, "\n")) {
+			t.Errorf("the list does not say %q:\n%s", line, list.String())
+		}
+	}
+	if strings.Count(list.String(), "GRANT pg_monitor") != 1 {
+		t.Errorf("it says the same more than once:\n%s", list.String())
 	}
 }
