@@ -383,7 +383,11 @@ func (m *Maintainer) done(ctx context.Context, step, did string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	m.outage.Chore(step, err, !store.IsRefused(err))
+	passing := !store.IsRefused(err)
+	if store.IsNotInstalled(err) {
+		err = store.Explain(err, "") // a newer build on an older schema begins like this
+	}
+	m.outage.Chore(step, err, passing)
 	if did != "" {
 		m.log.Debug("weir: maintenance", "step", step, "did", did)
 	}

@@ -236,6 +236,22 @@ func TestAMaintainerDoesWhatAnotherHasLeft(t *testing.T) {
 	pgtest.Receive(t, ended, "the maintainer has stopped")
 }
 
+// TestAChoreOfAnotherVersionSaysToMigrate: the schema may be older than the build.
+func TestAChoreOfAnotherVersionSaysToMigrate(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	if err := exec(t, pool, `DROP FUNCTION weir._promote`); err != nil {
+		t.Fatal(err)
+	}
+	var log pgtest.Log
+	m := New(store.New(pool, 1), log.Logger(), outage.New(log.Logger()))
+	_, _, err := m.promoteDue(t.Context())
+	m.done(t.Context(), "promote", "", err)
+	if said := log.String(); !strings.Contains(said, "_promote") || !strings.Contains(said, "run `weir migrate up`") {
+		t.Errorf("the log says %q", said)
+	}
+}
+
 // TestJobsBecomeDueInTimeWhereChoresAreRare: a maintainer of a database in which nothing happens does its chores less often, but attends whenever a job is due.
 func TestJobsBecomeDueInTimeWhereChoresAreRare(t *testing.T) {
 	t.Parallel()
