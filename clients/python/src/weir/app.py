@@ -268,16 +268,25 @@ class Weir:
 
     @asynccontextmanager
     async def working(self, queues: Mapping[str, int] | None = None, **options: Any) -> AsyncIterator[Worker]:
-        """Works while its block runs, and then stops gracefully. `options` are those of `worker`."""
+        """Works while its block runs, and then stops gracefully. `options` are those of `worker`.
+
+        If the database or the hub can't be reached for five seconds, the block begins all the same, and the worker goes
+        on trying; what they refuse, such as a wrong password, is raised. If the worker ends early, the log says why.
+        """
+        from .worker import START
+
         worker = self.worker(queues, **options)
         task = asyncio.create_task(worker.run(), name="weir worker")
         try:
-            await worker.wait_started(task)
+            await worker.wait_started(task, START)
+            task.add_done_callback(worker.told_end)
             yield worker
         finally:
             worker.stop()
-            await task
-            await self.close()
+            try:
+                await task
+            finally:
+                await self.close()
 
     def lifespan(self, queues: Mapping[str, int] | None = None, **options: Any) -> Callable[[Any], AbstractContextManager[Any]]:
         """A lifespan for FastAPI, Starlette and other ASGI frameworks: `FastAPI(lifespan=app.lifespan({"mail": 8}))`."""

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from .app import Weir, loads
-from .errors import Invalid, WeirError, hint, sqlstate
+from .errors import Invalid, is_refusal, line_of
 
 
 def find(path: str) -> Weir:
@@ -106,24 +106,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"weir-py: {e}", file=sys.stderr)
         return 2
     except Exception as e:
-        state = sqlstate(e)
-        if not isinstance(e, (WeirError, OSError)) and state is None and not is_connection_error(e):
+        if not is_refusal(e):
             raise
-        what = str(e) if state is None else str(e).splitlines()[0]  # what follows shows where in Weir's own statement
-        advice = hint(e)
-        if state == INSUFFICIENT_PRIVILEGE:
-            advice = f"grant this user the role {'weir_work' if given.command == 'work' else 'weir_enqueue'}"
-        print(f"weir-py: {what}{f': {advice}' if advice else ''}", file=sys.stderr)
+        print(f"weir-py: {line_of(e, 'weir_work' if given.command == 'work' else 'weir_enqueue')}", file=sys.stderr)
         return 1
-
-
-INSUFFICIENT_PRIVILEGE = "42501"
-
-
-def is_connection_error(error: Exception) -> bool:
-    """Whether it is psycopg's for a connection that was not made: such errors have no SQLSTATE. The package may be missing."""
-    psycopg = sys.modules.get("psycopg")
-    return psycopg is not None and isinstance(error, psycopg.OperationalError)
 
 
 def work(given: argparse.Namespace) -> int:

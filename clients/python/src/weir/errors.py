@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
 LOST = ("WR001", "WR002")  # the worker is unknown or fenced; the attempt is not its, or has ended
+INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class WeirError(Exception):
@@ -91,7 +93,7 @@ def sqlstate(error: BaseException) -> str | None:
 def hint(error: BaseException) -> str | None:
     """What to do about an error for which PostgreSQL has no hint: a privilege or the schema is missing."""
     state = sqlstate(error)
-    if state == "42501":
+    if state == INSUFFICIENT_PRIVILEGE:
         denied = re.search(r"permission denied for (?:function|procedure|schema) (\w+)", str(error))
         if denied is None:
             return None
@@ -102,6 +104,25 @@ def hint(error: BaseException) -> str | None:
     if state in ("3F000", "42883", "42P01") and re.search(r"\bweir\b", str(error)):
         return "Weir is not installed in this database, or an older version of it: run weir migrate up"
     return None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a line says enough of an error: it is the package's own, or one of the database, the network or the operating system."""
+    psycopg = sys.modules.get("psycopg")  # it may be missing; its errors for connections that were not made have no SQLSTATE
+    return (
+        isinstance(error, (WeirError, OSError))
+        or sqlstate(error) is not None
+        or (psycopg is not None and isinstance(error, psycopg.OperationalError))
+    )
+
+
+def line_of(error: BaseException, role: str = "weir_work") -> str:
+    """An error in a line, and what to do about it. `role` is the one that allows what was tried."""
+    state = sqlstate(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    what = "; ".join(lines) if state is None else lines[0]  # what follows shows where in Weir's own statement
+    advice = f"grant this user the role {role}" if state == INSUFFICIENT_PRIVILEGE else hint(error)
+    return f"{what}: {advice}" if advice else what
 
 
 class Explained:

@@ -104,6 +104,7 @@ class Runner:
         self.ended = asyncio.Event()  # there are ends
         self.roomy = asyncio.Event()  # a slot is free, or the worker is to stop
         self.stopping = False
+        self.told_to_stop = asyncio.Event()
         self._stop_at = 0.0
         self.on_end: list[Callable[[Attempt], None]] = []
         self.loop: asyncio.AbstractEventLoop
@@ -133,6 +134,7 @@ class Runner:
         now = time.monotonic()
         self._stop_at = now if self.stopping else now + self.stop_timeout
         self.stopping = True
+        self.told_to_stop.set()
         for lane in self.lanes.values():
             while lane.ready:
                 self._end(lane.ready.popleft(), {"outcome": "released", "delay": 0, "error": "the worker was stopped"})

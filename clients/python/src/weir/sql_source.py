@@ -12,8 +12,9 @@ import json
 import logging
 import random
 import time
+from collections.abc import Coroutine
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -26,6 +27,7 @@ from .line import Line, Unanswered
 from .runner import Runner
 
 log = logging.getLogger("weir")
+T = TypeVar("T")
 
 START = "SELECT weir.start(%s, %s, make_interval(secs => %s))"
 TAKE = """SELECT event, token, id, queue, priority, kind, args::text, meta::text, attempt, max_attempts,
@@ -116,7 +118,7 @@ class SqlSource:
         while not self._runner.stopping:
             sent = clock.now()
             try:
-                rows = await self._taker.fetch(START, [self._name, list(self._runner.lanes), self._lease], 3600)
+                rows = await self._unless_stopped(self._taker.fetch(START, [self._name, list(self._runner.lanes), self._lease], 3600))
             except Unanswered as e:
                 log.warning("can't start a worker yet: %s", e)
             except psycopg.Error as e:
@@ -124,6 +126,8 @@ class SqlSource:
                     raise
                 log.warning("can't start a worker yet: %s", e)
             else:
+                if rows is None:
+                    return
                 self.worker = rows[0][0]
                 self.guard.renewed(self.worker, sent)
                 self._started.set()
@@ -134,8 +138,20 @@ class SqlSource:
                     ", ".join(f"{q} ({lane.slots})" for q, lane in self._runner.lanes.items()),
                 )
                 return
-            await asyncio.sleep(pause)
+            await self._unless_stopped(asyncio.sleep(pause))
             pause = min(pause * 2, 2)
+
+    async def _unless_stopped(self, what: Coroutine[Any, Any, T]) -> T | None:
+        """Its result; None: the worker was told to stop meanwhile."""
+        done = asyncio.create_task(what)
+        stop = asyncio.create_task(self._runner.told_to_stop.wait())
+        try:
+            await asyncio.wait({done, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return done.result() if done.done() else None
+        finally:
+            done.cancel()
+            stop.cancel()
+            await asyncio.gather(done, stop, return_exceptions=True)
 
     async def _stop(self) -> None:
         """Records what has ended, and releases the rest; if the database can't be reached, others get it after the lease."""

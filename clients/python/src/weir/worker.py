@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from . import args, text
-from .errors import Invalid, Unsupported, seconds
+from .errors import Invalid, Unsupported, line_of, seconds
 from .options import NAME, number
 from .runner import Runner
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from .app import Weir
     from .attempt import Attempt
 
+log = logging.getLogger("weir")
+
 SLOTS = 10  # of a queue, if no number is given
+START = 5.0  # seconds that a program waits for its worker
 
 
 class Worker:
@@ -124,13 +128,20 @@ class Worker:
         if self._runner is not None:
             self._runner.stop()
 
-    async def wait_started(self, task: asyncio.Task[Any] | None = None) -> None:
-        """Waits until the worker is registered, or its task has ended."""
+    async def wait_started(self, task: asyncio.Task[Any] | None = None, timeout: float | None = None) -> None:
+        """Waits until the worker is registered, its task has ended, which raises what that has raised, or the timeout is over."""
         registered = asyncio.ensure_future(self._registered.wait())
-        await asyncio.wait({w for w in (registered, task) if w is not None}, return_when=asyncio.FIRST_COMPLETED)
-        registered.cancel()
+        try:
+            await asyncio.wait({w for w in (registered, task) if w is not None}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            registered.cancel()
         if task is not None and task.done():
             task.result()
+
+    def told_end(self, task: asyncio.Task[None]) -> None:
+        """Logs that the worker could not go on."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("worker %s has ended, and runs no further jobs: %s", self.name, line_of(error))
 
     async def run_until_signalled(self) -> None:
         """Works until the process gets SIGTERM or SIGINT; a second one does not wait for running jobs."""
