@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/share"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -93,7 +94,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 func openDatabase(ctx context.Context, database string) (*Client, error) {
 	config, err := pgxpool.ParseConfig(database)
 	if err != nil {
-		return nil, err
+		return nil, connstring.Invalid(err)
 	}
 	if !strings.Contains(database, "pool_max_conns") {
 		config.MaxConns = 4
@@ -142,24 +143,26 @@ func (m *MultiWorker) refresh(ctx context.Context, all *sync.WaitGroup, list []s
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	added, removed := 0, 0
-	listed := make(map[string]bool, len(list))
-	for _, name := range list {
-		listed[name] = true
+	listed := make(map[string]int, len(list)) // where
+	for i, name := range list {
+		if listed[name] == 0 {
+			listed[name] = i + 1
+		}
 	}
 	for name, one := range m.members {
-		if !listed[name] && !one.stops {
+		if listed[name] == 0 && !one.stops {
 			removed++
 			one.stops = true
 			one.stop() // it removes itself when it has ended
 		}
 	}
-	for name := range listed {
+	for name, number := range listed {
 		if before := m.members[name]; before != nil {
 			continue // also one that is stopping: it begins again at the next refresh
 		}
 		added++
 		life, stop := context.WithCancel(ctx)
-		one := &workedDatabase{m: m, name: name, stop: stop, state: DatabaseStarting}
+		one := &workedDatabase{m: m, name: name, number: number, stop: stop, state: DatabaseStarting}
 		m.members[name] = one
 		all.Go(func() {
 			defer stop()

@@ -37,10 +37,11 @@ const (
 
 // workedDatabase is a database of a MultiWorker, for as long as it is listed.
 type workedDatabase struct {
-	m     *MultiWorker
-	name  string
-	stop  context.CancelFunc
-	again bool // its worker has run before; its own
+	m      *MultiWorker
+	name   string
+	number int // of its first place on the list when it came
+	stop   context.CancelFunc
+	again  bool // its worker has run before; its own
 
 	// MultiWorker.mu guards these.
 	stops  bool // it is listed no more
@@ -92,14 +93,14 @@ func (d *workedDatabase) live(ctx context.Context) {
 
 var errDuplicate = errors.New("weir: the database is worked already, under another name")
 
-// work opens the database and works it, until ctx ends or it fails. It returns log with the database's name, as far as that is known.
+// work opens the database and works it, until ctx ends or it fails. It returns log with the database's name; if that is not known, with its place on the list, where it may have a password.
 func (d *workedDatabase) work(ctx context.Context, log *slog.Logger) (*slog.Logger, error) {
 	client, err := d.open(ctx)
 	if err != nil {
-		return log, fmt.Errorf("weir: open the database: %w", err)
+		return log.With("database", fmt.Sprintf("number %d of the list", d.number)), fmt.Errorf("weir: open the database: %w", err)
 	}
 	at := client.Pool().Config().ConnConfig
-	log = log.With("database", at.Database, "host", at.Host)
+	log = log.With("database", at.Database, "host", at.Host, "port", at.Port)
 	defer d.close(client.Pool(), log)
 	return log, d.workAt(ctx, client, log)
 }

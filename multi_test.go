@@ -271,7 +271,7 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 	server := pgtest.Server(t, nil)
 	e.urls = append(e.urls, empty, server.URL("postgres"))
 	e.clients = append(e.clients, weir.NewClient(pgtest.Pool(t, empty)), weir.NewClient(pgtest.Pool(t, server.URL("postgres"))))
-	e.list(e.urls...)
+	e.list(append(slices.Clone(e.urls), "postgress://app:se:cret@db/shop")...)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -283,8 +283,14 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	if config, err := pgx.ParseConfig(empty); err != nil || !strings.Contains(e.log.String(), "database="+config.Database+" ") {
+	if config, err := pgx.ParseConfig(empty); err != nil || !strings.Contains(e.log.String(), fmt.Sprintf("database=%s host=%s port=%d ", config.Database, config.Host, config.Port)) {
 		t.Errorf("the log does not name the database without the schema, %s (%v):\n%s", empty, err, e.log)
+	}
+	pgtest.Until(t, "the log says which string can't be read, and why", func() bool {
+		return strings.Contains(e.log.String(), `database="number 4 of the list"`) && strings.Contains(e.log.String(), "must begin with postgres:// or postgresql://")
+	})
+	if strings.Contains(e.log.String(), "cret") {
+		t.Errorf("the log has a part of the password:\n%s", e.log)
 	}
 	e.enqueue(0, 20)
 	pgtest.Until(t, "the jobs of the one that works run", func() bool { return ran.Load() == 20 })

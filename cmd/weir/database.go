@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/connstring"
 )
 
 // devURLPath is the file in which a running `weir dev` stores its connection string.
@@ -83,36 +83,7 @@ func (d *database) poolOf(ctx context.Context, connections int) (*pgxpool.Pool, 
 }
 
 // notValid returns the error for a connection string that can't be parsed.
-func notValid(err error) error {
-	return usagef("the connection string is not valid: %s: write it as postgres://user:password@host:port/database", misread(err))
-}
-
-// misread says what is wrong with a connection string, without repeating it: it may contain a password.
-func misread(err error) string {
-	var bad *pgconn.ParseConfigError
-	if errors.As(err, &bad) {
-		scheme, _, url := strings.Cut(bad.ConnString, "://")
-		url = url && isScheme(scheme)
-		switch {
-		case url && scheme != "postgres" && scheme != "postgresql":
-			return fmt.Sprintf("it begins with %q", scheme+"://")
-		case !url && !strings.Contains(bad.ConnString, "="):
-			return "it is neither a URL nor a list of keyword=value"
-		}
-		text := bad.Error()
-		detail := text[strings.LastIndex(text, "`: ")+len("`: "):]
-		switch {
-		case strings.Contains(detail, `missing "=" after`): // it repeats what follows a space, which may be a part of a password
-			return "a value that contains spaces must be in single quotes"
-		case !strings.Contains(detail, "://"): // parsers of URLs repeat theirs
-			return detail
-		}
-	}
-	return reason(err)
-}
-
-// isScheme reports whether a text can be the scheme of a URL, rather than some of what else connection strings contain.
-var isScheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*$`).MatchString
+func notValid(err error) error { return &failure{exitUsage, connstring.Invalid(err)} }
 
 // client returns a client of the database; close ends its connections.
 func (d *database) client(ctx context.Context) (client *weir.Client, close func(), err error) {

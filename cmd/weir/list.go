@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weir-pg/weir/internal/connstring"
 )
 
 const maxList = 16 << 20 // bytes of a list of databases
@@ -111,7 +113,7 @@ func readList(in io.Reader, path string) (urls []string, err error) {
 func nameOf(url string) (string, error) {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
-		return "which can't be read", err // pgx leaves out the password
+		return "which can't be read", connstring.Invalid(err)
 	}
 	return fmt.Sprintf("%s at %s", c.Database, net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))), nil
 }

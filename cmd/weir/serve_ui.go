@@ -15,6 +15,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/oidc"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/ui"
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/weirui"
 )
 
@@ -73,7 +74,7 @@ func (f uiFlags) config(ctx context.Context, database string, client func(*http.
 			return nil, usagef("--ui-database: there are two with the name %s", name)
 		}
 		if _, err := pgxpool.ParseConfig(url); err != nil {
-			return nil, usagef("--ui-database %s: %s", name, misread(err))
+			return nil, usagef("--ui-database %s: %s", name, connstring.Misread(err))
 		}
 		c.Others[name] = url
 	}

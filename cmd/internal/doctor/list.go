@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/connstring"
 )
 
 const (
@@ -120,7 +122,7 @@ func look(ctx context.Context, url string) listed {
 	l := listed{url: url}
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		l.name.Error = fmt.Sprintf("the connection string is not valid: %v", err) // pgx leaves out the password
+		l.name.Error = connstring.Invalid(err).Error()
 		return l
 	}
 	l.name.Database, l.name.Address = config.Database, net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))

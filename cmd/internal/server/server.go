@@ -31,6 +31,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/wake"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/cmd/internal/work"
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -272,7 +273,7 @@ func (s *Server) pool(ctx context.Context, url string, connections int, name str
 func (s *Server) poolWith(ctx context.Context, url string, connections int, name string, settings map[string]string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, err
+		return nil, connstring.Invalid(err)
 	}
 	maps.Copy(config.ConnConfig.RuntimeParams, settings)
 	config.MaxConns, config.MinConns, config.MinIdleConns = int32(connections), 0, 0

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/weirui"
 )
 
@@ -148,7 +149,7 @@ var (
 func nameOf(url string) (string, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return "", fmt.Errorf("read the connection string of the database: %w", err)
+		return "", connstring.Invalid(err)
 	}
 	name := other.ReplaceAllString(cmp.Or(config.ConnConfig.Database, config.ConnConfig.User), "-")
 	if name == "" || name == "." || name == ".." {
