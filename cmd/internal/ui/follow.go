@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/weirui"
@@ -41,6 +42,8 @@ type follower struct {
 type followed struct {
 	shown weirui.Database
 	id    string // of the database on its running server; "": it was not reached yet
+	err   error  // why not
+	twice bool   // it was said that another line is shown instead
 	store *store.Store
 }
 
@@ -97,14 +100,14 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 		}
 	}
 	maps.DeleteFunc(f.bad, func(url string, _ bool) bool { return !wanted[url] })
-	for _, url := range urls {
+	for i, url := range urls {
 		if f.added[url] != nil || f.bad[url] {
 			continue
 		}
 		d, err := open(ctx, url)
 		if err != nil {
 			f.bad[url] = true
-			f.log.Error("weir: a database of the web UI's list can't be used", "error", err)
+			f.log.Error("weir: a database of the web UI's list can't be used", "number", i+1, "error", err)
 			continue
 		}
 		f.added[url] = d
@@ -118,7 +121,8 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 		turns <- struct{}{}
 		looks.Go(func() {
 			defer func() { <-turns }()
-			if id, err := identify(ctx, d.store); err == nil {
+			var id string
+			if id, d.err = identify(ctx, d.store); d.err == nil {
 				d.id = id
 			}
 		})
@@ -127,16 +131,30 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 	return gone
 }
 
-// show shows each database once, in the order of the list: one that has two names there, or is shown anyway, has one page.
+// show shows each database once, in the order of the list: one that has two names there, or is shown anyway, has one page. Of two lines that lead to the same
+// place, as different users, one by which the database was reached is shown.
 func (f *follower) show(urls []string, known map[string]bool) {
 	all := slices.Clone(f.fixed)
 	names, ids := map[string]bool{}, map[string]bool{}
 	for _, d := range all {
 		names[d.Name] = true
 	}
-	for _, url := range urls {
+	reached := maps.Clone(names)
+	for _, d := range f.added {
+		if d.id != "" {
+			reached[d.shown.Name] = true
+		}
+	}
+	for i, url := range urls {
 		d := f.added[url]
-		if d == nil || names[d.shown.Name] || d.id != "" && (known[d.id] || ids[d.id]) {
+		switch {
+		case d == nil || d.id != "" && (known[d.id] || ids[d.id]):
+			continue
+		case names[d.shown.Name] || d.id == "" && reached[d.shown.Name]:
+			if !d.twice {
+				d.twice = true
+				f.log.Warn("weir: a line of the web UI's list is left out: another one leads to the same place", "number", i+1, "database", d.shown.Name, "user", d.shown.Pool.Config().ConnConfig.User, "error", d.err)
+			}
 			continue
 		}
 		names[d.shown.Name], ids[d.id] = true, true
@@ -151,7 +169,7 @@ func (f *follower) show(urls []string, known map[string]bool) {
 func open(ctx context.Context, url string) (*followed, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, err // without the password
+		return nil, connstring.Invalid(err)
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	config.MaxConnIdleTime = time.Minute // there may be many

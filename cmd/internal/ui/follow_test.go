@@ -58,7 +58,12 @@ func TestTheUIFollowsAList(t *testing.T) {
 		return strings.Join(shown, " ")
 	}
 	pgtest.Until(t, "the databases of the list are shown once each", func() bool { return names() == "gone hub one" })
-	set(two, one)
+	stranger, err := url.Parse(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger.User = url.UserPassword("nobody", "secret")
+	set(stranger.String(), two, one)
 	pgtest.Until(t, "another has come, and one has gone", func() bool { return names() == "hub one two" })
 	set(two)
 	pgtest.Until(t, "a second has gone", func() bool { return names() == "hub two" })
@@ -69,7 +74,7 @@ func TestTheUIFollowsAList(t *testing.T) {
 	if answer, text := ask(t, "GET", s.UIURL()+"db/"+name+"/queues"); answer.StatusCode != http.StatusOK {
 		t.Errorf("the hub's own: %s: %s", answer.Status, text)
 	}
-	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
+	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "another one leads to the same place") != 1 || !strings.Contains(text, "number=1 ") || !strings.Contains(text, "user=nobody") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
 		t.Errorf("the log: %s", text)
 	}
 }
