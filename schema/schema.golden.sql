@@ -1630,13 +1630,25 @@ $$;
 CREATE FUNCTION weir._channel_for(template text, fields jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  channel text := template;
+  most    CONSTANT integer := 255;  -- bytes
+  hash    CONSTANT integer := 35;   -- bytes of %23 and an MD5
+  channel text;
   field   text;
+  part    text;
+  longest integer;                  -- what is longer is written as a hash
 BEGIN
-  FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
-    channel := replace(channel, '{' || field || '}', weir._channel_part(fields ->> field));
+  FOREACH longest IN ARRAY ARRAY[most, hash] LOOP
+    channel := template;
+    FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
+      part := weir._channel_part(fields ->> field);
+      channel := replace(channel, '{' || field || '}', CASE WHEN octet_length(part) > longest THEN '%23' || md5(fields ->> field) ELSE part END);
+    END LOOP;
+    IF octet_length(channel) <= most THEN
+      RETURN channel;
+    END IF;
   END LOOP;
-  RETURN channel;
+  RETURN (SELECT string_agg(s.c, '' ORDER BY s.nr) FROM (SELECT k.c, k.nr, sum(octet_length(k.c)) OVER (ORDER BY k.nr) AS size FROM regexp_split_to_table(channel, '') WITH ORDINALITY k(c, nr)) s WHERE s.size <= most - hash)
+         || '%23' || md5(channel);
 END
 $$;
 CREATE FUNCTION weir._channel_part(value text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7318,11 +7330,14 @@ CREATE FUNCTION weir._publish_changes(table_name text, op text, template text, k
 AS $$
 #variable_conflict use_variable
 DECLARE
-  most      CONSTANT integer := 1000;   -- changes in a message
-  most_size CONSTANT integer := 65536;  -- and their bytes
+  most      CONSTANT integer := 1000;  -- changes in a message
+  -- And the bytes of all of it: what is too large would fail the application's statement.
+  most_size integer := (SELECT least(65536, s.value::integer) FROM weir.setting s WHERE s.name = 'message_bytes');
+  frame     jsonb   := jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"));
   channels  text[];
   payloads  text[];
 BEGIN
+  most_size := most_size - octet_length((frame || jsonb_build_object('rows', greatest(cardinality(olds), cardinality(news)) * 2, 'changes', '[]'::jsonb, 'more', true))::text);
   WITH changed AS (
     SELECT k.nr, k.old, k.new, CASE WHEN k.old IS NOT NULL THEN weir._channel_for(template, k.old) END AS was_in, CASE WHEN k.new IS NOT NULL THEN weir._channel_for(template, k.new) END AS is_in
     FROM unnest(olds, news) WITH ORDINALITY k(old, new, nr)
@@ -7342,12 +7357,11 @@ BEGIN
            || CASE WHEN columns = '{}' OR t.what = 'delete' THEN '{}' ELSE jsonb_build_object('new', weir._fields_of(t.fields, columns)) END AS entry
     FROM told t
   ), sized AS (
-    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text)) OVER w AS size
+    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text) + 2) OVER w AS size  -- each with a comma and a blank
     FROM entries e WINDOW w AS (PARTITION BY e.channel ORDER BY e.key, e.what ROWS UNBOUNDED PRECEDING)
   ), messages AS (
     SELECT s.channel, min(s.nr) AS nr,
-           jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"), 'rows', count(*),
-             'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
+           frame || jsonb_build_object('rows', count(*), 'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
            || CASE WHEN count(*) FILTER (WHERE s.place <= most AND s.size <= most_size) < count(*) THEN '{"more": true}'::jsonb ELSE '{}' END AS payload
     FROM sized s GROUP BY s.channel
   )
@@ -13230,7 +13244,7 @@ COMMENT ON ROUTINE weir._carry_turns(integer,integer,bigint[]) IS 'Repeats the n
 COMMENT ON ROUTINE weir._carry_unfinished(integer,integer,bigint[],bigint[],bigint[],bigint[],bigint[]) IS 'Carries everything unfinished from a segment, which the caller has locked exclusively, into the active one: the unclaimed jobs of the lanes in waiting; the unfinished jobs of the batches in b_lanes and b_seqs, and of each lane''s batches from newest on; and the state of a lane, if no batch elsewhere holds it.';
 COMMENT ON ROUTINE weir._carry_waiting(integer,integer,bigint[],integer,bigint) IS 'Carries jobs that wait to be claimed into the active segment: about max_jobs or max_bytes, from at most 200 lanes and the keys of one queue. Returns how many bytes. Each job is copied with its xid and id and deleted, in one transaction and under its lane''s lock, or that of its key''s ring: so a claim sees it exactly once, in its place. Locks: advisory: the lanes and a ring (exclusive, tried).';
 COMMENT ON ROUTINE weir._change_slots(integer,integer) IS 'Checks a range of slots, and locks what this database says about slots against other changes, to the end of the transaction. Errors: 22023, WR004.';
-COMMENT ON ROUTINE weir._channel_for(text,jsonb) IS 'The channel of a row: its template with the row''s values. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._channel_for(text,jsonb) IS 'The channel of a row: its template with the row''s values. If that has more than 255 bytes, values that are written with more than 35 are %23 and their MD5; if it still has, it is cut after 220, and %23 and the MD5 of all of it follow. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._channel_part(text) IS 'A value as a part of a channel: dots, asterisks, greater-than signs, braces, percent signs, blanks and control characters as %XX; NULL as %00, an empty text as %, and one of more than 60 bytes as %23 and its MD5. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_array(text,text,anyarray,boolean) IS 'Raises 22023 unless an array is a list: of one dimension that begins at 1, and without nulls if is_filled. Parallel arrays are matched by index, so an array of another shape would be misread. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._check_backoff(interval,interval,text) IS 'Refuses values of a backoff that are invalid; NULL is valid. Errors: 22023. Locks: none. Isolation: any.';
@@ -13616,7 +13630,7 @@ COMMENT ON ROUTINE weir.take(integer,text[],integer[],text[],text[],boolean,inte
 COMMENT ON ROUTINE weir.tasks(bigint,bigint,integer) IS 'The tasks of a flow, in the order of their ids, up to max_rows (1 to 1000) with ids greater than after (NULL: from the first on): the task''s id, name and state, as in weir.flow_info; its job, once that was enqueued; the names of the tasks that it comes after, and of those for which it still waits; and how many jobs belong to it, with those that its own has added. Errors: 22023; WR003 and 40001 as for weir.flow_info. Locks: as for weir.flow_info. Isolation: any.';
 COMMENT ON ROUTINE weir.ticks(bigint,bigint,integer,double precision,bigint) IS 'Returns the ticks after a given one, up to 100, which hubs have cut; it cuts none. It polls up to polls times, every pause seconds, until there are any; pass ids_now of the previous call as ids, and the epoch of the given tick as epoch, so that a position that was lost when the log was set back is refused. Errors: WR005 (truncated; the detail is epoch.tick of the last truncated one), WR006 (the tick does not belong to this log; the detail is epoch.tick of the last one to continue from), 22023, WR004 (not in READ COMMITTED). Locks: none that others wait for, and none after the call. Isolation: READ COMMITTED. It holds a snapshot while it waits, for at most 1 second.';
 COMMENT ON ROUTINE weir.unwatch_table(regclass,text) IS 'Undoes weir.watch_table for this table and channel; false: it was not watched so. Errors: 42501. Locks: ACCESS EXCLUSIVE on the table, to the end of the transaction, as for the end of any trigger. Isolation: any.';
-COMMENT ON ROUTINE weir.watch_table(regclass,text,text[]) IS 'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+COMMENT ON ROUTINE weir.watch_table(regclass,text,text[]) IS 'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX, and long ones as hashes, so that the channel fits. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB, or message_bytes if that is less; if there are more, or one is larger, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
 COMMENT ON ROUTINE weir.watched_tables() IS 'The tables that are watched, each with its channels and columns (NULL: any). Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir.weights() IS 'The keys that have a weight, in the order of queues and keys. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir.workers() IS 'Workers, newest first, up to 10,000: alive, silent (past their lease, about to be fenced; reason, if any: why they can''t be) or ended, with the reason. running is how many attempts it ran at its last heartbeat; weir.jobs(''running'') lists those that it has claimed. Locks: none that others wait for. Isolation: any.';

@@ -103,7 +103,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir.watch_table IS
-  'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB; if there are more, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
+  'From now on, publishes what statements change in a table, as one message for each channel and statement, in the transaction of the change. Names of columns in braces in the channel, as in orders.{id}, are replaced by the row''s values, in which dots, blanks and other special characters are written as %XX, and long ones as hashes, so that the channel fits. columns: only changes of these count, and the messages contain their new values; NULL: any change counts, and the messages contain only the primary key and the names of the columns that have changed. A message is {"table", "op", "rows", "changes": [{"op", "key", "changed", "new"}]}, with up to 1000 changes and 64 kB, or message_bytes if that is less; if there are more, or one is larger, "more" is true, and rows is how many there are. A statement that changes more than 10000 rows, or more than 16 MB of them, publishes a message of each channel for every 10000 or 16 MB. A row that moves to another channel is deleted in the one and inserted in the other. TRUNCATE is not seen, nor what logical replication changes, nor statements that name a partition or an inheriting table instead of this one. The key goes by the names that its columns have at the time; a column of the channel or of columns that is renamed or dropped counts as NULL until watch_table is called again. Calling it again changes nothing, or replaces the columns. It makes a function in the table''s schema, which belongs to the table''s owner, and three triggers. The owner needs weir_publish; who changes the table needs nothing. Errors: 22023, 42501 (the caller does not own the table, or the owner may not publish), 42703 (no such column), 42723 (its function belongs to somebody else), 42809 (no table), 55000 (no primary key). Locks: SHARE ROW EXCLUSIVE on the table, to the end of the transaction, as for any new trigger. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._keys_now(table_id oid, keys text[]) RETURNS text[]
 LANGUAGE sql STABLE
@@ -160,11 +160,14 @@ SET plan_cache_mode = auto
 AS $$
 #variable_conflict use_variable
 DECLARE
-  most      CONSTANT integer := 1000;   -- changes in a message
-  most_size CONSTANT integer := 65536;  -- and their bytes
+  most      CONSTANT integer := 1000;  -- changes in a message
+  -- And the bytes of all of it: what is too large would fail the application's statement.
+  most_size integer := (SELECT least(65536, s.value::integer) FROM weir.setting s WHERE s.name = 'message_bytes');
+  frame     jsonb   := jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"));
   channels  text[];
   payloads  text[];
 BEGIN
+  most_size := most_size - octet_length((frame || jsonb_build_object('rows', greatest(cardinality(olds), cardinality(news)) * 2, 'changes', '[]'::jsonb, 'more', true))::text);
   WITH changed AS (
     SELECT k.nr, k.old, k.new, CASE WHEN k.old IS NOT NULL THEN weir._channel_for(template, k.old) END AS was_in, CASE WHEN k.new IS NOT NULL THEN weir._channel_for(template, k.new) END AS is_in
     FROM unnest(olds, news) WITH ORDINALITY k(old, new, nr)
@@ -184,12 +187,11 @@ BEGIN
            || CASE WHEN columns = '{}' OR t.what = 'delete' THEN '{}' ELSE jsonb_build_object('new', weir._fields_of(t.fields, columns)) END AS entry
     FROM told t
   ), sized AS (
-    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text)) OVER w AS size
+    SELECT e.*, row_number() OVER w AS place, sum(octet_length(e.entry::text) + 2) OVER w AS size  -- each with a comma and a blank
     FROM entries e WINDOW w AS (PARTITION BY e.channel ORDER BY e.key, e.what ROWS UNBOUNDED PRECEDING)
   ), messages AS (
     SELECT s.channel, min(s.nr) AS nr,
-           jsonb_build_object('table', table_name, 'op', lower(op COLLATE "C"), 'rows', count(*),
-             'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
+           frame || jsonb_build_object('rows', count(*), 'changes', coalesce(jsonb_agg(s.entry ORDER BY s.place) FILTER (WHERE s.place <= most AND s.size <= most_size), '[]'))
            || CASE WHEN count(*) FILTER (WHERE s.place <= most AND s.size <= most_size) < count(*) THEN '{"more": true}'::jsonb ELSE '{}' END AS payload
     FROM sized s GROUP BY s.channel
   )
@@ -208,16 +210,28 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
-  channel text := template;
+  most    CONSTANT integer := 255;  -- bytes
+  hash    CONSTANT integer := 35;   -- bytes of %23 and an MD5
+  channel text;
   field   text;
+  part    text;
+  longest integer;                  -- what is longer is written as a hash
 BEGIN
-  FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
-    channel := replace(channel, '{' || field || '}', weir._channel_part(fields ->> field));
+  FOREACH longest IN ARRAY ARRAY[most, hash] LOOP
+    channel := template;
+    FOR field IN SELECT DISTINCT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') m LOOP
+      part := weir._channel_part(fields ->> field);
+      channel := replace(channel, '{' || field || '}', CASE WHEN octet_length(part) > longest THEN '%23' || md5(fields ->> field) ELSE part END);
+    END LOOP;
+    IF octet_length(channel) <= most THEN
+      RETURN channel;
+    END IF;
   END LOOP;
-  RETURN channel;
+  RETURN (SELECT string_agg(s.c, '' ORDER BY s.nr) FROM (SELECT k.c, k.nr, sum(octet_length(k.c)) OVER (ORDER BY k.nr) AS size FROM regexp_split_to_table(channel, '') WITH ORDINALITY k(c, nr)) s WHERE s.size <= most - hash)
+         || '%23' || md5(channel);
 END
 $$;
-COMMENT ON FUNCTION weir._channel_for IS 'The channel of a row: its template with the row''s values. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON FUNCTION weir._channel_for IS 'The channel of a row: its template with the row''s values. If that has more than 255 bytes, values that are written with more than 35 are %23 and their MD5; if it still has, it is cut after 220, and %23 and the MD5 of all of it follow. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._channel_part(value text) RETURNS text
 LANGUAGE sql IMMUTABLE
