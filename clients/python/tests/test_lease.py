@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -49,9 +49,12 @@ class Hub:
         except ConnectionClosed:
             pass
 
-    async def give(self, number: int) -> None:
-        job = {"token": f"T{number}", "id": number, "queue": "mail", "priority": 2, "kind": "run", "args": {}, "attempt": 1, "max_attempts": 1}
-        await self.session.send(json.dumps({"type": "jobs", "jobs": [{**job, "enqueued_at": "2026-11-26T03:00:00Z"}]}))
+    async def give(self, *numbers: int) -> None:
+        job = {"queue": "mail", "priority": 2, "kind": "run", "args": {}, "attempt": 1, "max_attempts": 1, "enqueued_at": "2026-11-26T03:00:00Z"}
+        await self.session.send(json.dumps({"type": "jobs", "jobs": [{**job, "token": f"T{n}", "id": n} for n in numbers]}))
+
+    async def unreachable(self) -> None:
+        raise OSError("unreachable")
 
     async def next(self) -> tuple[str, Any]:
         return await asyncio.wait_for(self.heard.get(), 60)
@@ -140,6 +143,43 @@ async def test_a_job_that_waits_for_a_slot_is_not_begun_once_its_lease_is_over(l
         await until(lambda: "T2" in worker._source._runner.held)
         ends.set()
         assert (await lone_hub.next())[0] == "opened"
+
+
+async def test_the_end_of_a_lease_is_said_once(lone_hub: Hub, skips: Time, caplog: pytest.LogCaptureFixture) -> None:
+    app = weir.Weir(hub=lone_hub.address)
+    loop = asyncio.get_running_loop()
+    ends = threading.Event()
+
+    @app.task(queue="mail")
+    def run(job: weir.Job) -> None:
+        loop.call_soon_threadsafe(lone_hub.heard.put_nowait, ("begun", job.id))
+        ends.wait()  # and does not heed that it is interrupted
+
+    async with app.working({"mail": 1000}, stop_timeout=0) as worker:
+        assert await lone_hub.next() == ("opened", [])
+        for number in 1, 2:  # each in a lease of its own
+            await lone_hub.give(number)
+            assert await lone_hub.next() == ("begun", number)
+            lapses = 0
+            lapse = worker._source.lapse
+
+            def lapsed(lapse: Callable[[], None] = lapse) -> None:
+                nonlocal lapses
+                lapses += 1
+                if lapses == 3:
+                    lone_hub.heard.put_nowait(("swept", None))  # a sweep after another has found what still runs
+                lapse()
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(worker._source, "lapse", lapsed)
+                patch.setattr(worker._source, "_open", lone_hub.unreachable)
+                skips.skipped += LEASE
+                await lone_hub.give(*range(100 * number, 100 * number + 90))
+                assert await lone_hub.next() == ("swept", None)
+            assert [r.levelname for r in caplog.records if "others may get the jobs" in r.getMessage()] == ["ERROR"] * number
+            assert await lone_hub.next() == ("opened", [])
+            assert not worker._source._runner.held
+        ends.set()
 
 
 async def test_what_was_interrupted_does_not_end_the_reports_of_the_same_attempt_that_was_given_once_more(lone_hub: Hub, skips: Time) -> None:

@@ -213,6 +213,8 @@ class HubSource:
         for j in frame["jobs"]:
             if j["token"] in runner.held:  # it was in a frame that this session repeats
                 continue
+            if self._socket is None:  # the lease was over: the session was left, with all that it has brought
+                return
             job = Job(
                 id=int(j["id"]),
                 queue=j["queue"],

@@ -113,6 +113,7 @@ class Runner:
         self._returned: deque[tuple[Attempt, Any, BaseException | None]] = deque()  # from threads
         self._lock = threading.Lock()
         self._told = False
+        self._has_given_up = False  # since the lease is over
 
     async def run(self, source: Source) -> None:
         """Works until it is stopped; raises if it can't go on."""
@@ -173,6 +174,7 @@ class Runner:
             self.forget(attempt)
             self._give_up()
             return
+        self._has_given_up = False
         kind = attempt.job.kind
         try:
             handler = attempt.handler = self._handler_of(kind)
@@ -422,9 +424,13 @@ class Runner:
                     attempt.interrupt("timeout")
             if self.stopping and now > self._stop_at:
                 self.interrupt_all("stopping")
-            if self.running and self.source.lapsed():
+            if not self.source.lapsed():
+                self._has_given_up = False
+            elif self.running:
                 self._give_up()
 
     def _give_up(self) -> None:
-        log.error("nothing was heard for so long that others may get the jobs: %d that run are interrupted", len(self.running))
+        if not self._has_given_up:  # a frame may bring a thousand jobs, and a function in a thread may run on
+            log.error("nothing was heard for so long that others may get the jobs: %d that run are interrupted", len(self.running))
+        self._has_given_up = True
         self.interrupt_running()
