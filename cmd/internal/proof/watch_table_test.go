@@ -157,6 +157,7 @@ func TestWatchingATableIsRefusedWithAReason(t *testing.T) {
 		{`weir.watch_table('orders', 'orders.{id')`, "22023", "a brace without its other one"},
 		{`weir.watch_table('orders', 'orders.{nr}')`, "42703", `orders has no column "nr"`},
 		{`weir.watch_table('orders', 'orders', ARRAY['nr'])`, "42703", `orders has no column "nr"`},
+		{`weir.watch_table('orders', 'orders', '{}')`, "22023", "columns is empty"},
 		{`weir.watch_table(NULL, 'orders')`, "42809", "null is not a table"},
 	} {
 		_, err := conn.Exec(t.Context(), `SELECT `+c.sql)
@@ -184,10 +185,14 @@ func TestAWatchedTableIsPublishedWithTheRightsOfItsOwner(t *testing.T) {
 	exec(t, conn, `SELECT weir.watch_table('shop.orders', 'orders.{id}', '{spy}')`) // as a superuser
 	exec(t, conn, `SET ROLE weir_test_clerk`)
 	exec(t, conn, `INSERT INTO shop.orders VALUES (1, 'a')`)
-	if _, err := conn.Exec(t.Context(), `SELECT weir.watch_table('shop.orders', 'x')`); sqlstate(err) != "42501" {
+	if _, err := conn.Exec(t.Context(), `SELECT weir.watch_table('shop.orders', 'x')`); sqlstate(err) != "42501" || !strings.Contains(err.Error(), "permission denied for schema weir") {
 		t.Errorf("a clerk watches the table: %v", err)
 	}
-	exec(t, conn, `RESET ROLE`)
+	exec(t, conn, `RESET ROLE; GRANT weir_enqueue TO weir_test_clerk; SET ROLE weir_test_clerk`)
+	if _, err := conn.Exec(t.Context(), `SELECT weir.watch_table('shop.orders', 'x')`); sqlstate(err) != "42501" || !strings.Contains(err.Error(), "permission denied for function watch_table") {
+		t.Errorf("a clerk with another role watches the table: %v", err)
+	}
+	exec(t, conn, `RESET ROLE; REVOKE weir_enqueue FROM weir_test_clerk`)
 	if got := column[string](t, conn, `SELECT channel || ' ' || (convert_from(payload, 'UTF8')::jsonb #>> '{changes,0,new,spy}') FROM weir.message`); !slices.Equal(got, []string{"orders.1 weir_test_owner"}) {
 		t.Errorf("published are %v", got)
 	}
