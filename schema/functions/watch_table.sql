@@ -55,8 +55,8 @@ BEGIN
   call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, keys, %L, ', '%I.%I', watch_table.channel, coalesce(watch_table.columns, '{}'));
   -- Ten thousand rows or 16 MB at a time, because they are in memory. Only an update has both, the rows as they were and as they are; they belong together by
   -- the key. Columns are named nowhere but in texts: a statement of the application must not fail because one has another name now.
-  EXECUTE format($make$
-    CREATE OR REPLACE FUNCTION %1$s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_hashagg = off AS $body$
+  -- The body is quoted as a whole, since names may contain any quotes.
+  EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_hashagg = off AS %L', made, format($make$
     DECLARE
       keys text[];
       k    record;
@@ -64,14 +64,14 @@ BEGIN
       IF to_regnamespace('weir') IS NULL THEN
         RETURN NULL;  -- Weir was removed
       END IF;
-      keys := weir._keys_now(TG_RELID, %4$L);
+      keys := weir._keys_now(TG_RELID, %3$L);
       IF TG_OP = 'INSERT' THEN
         FOR k IN
           SELECT array_agg(r.new) AS news
           FROM (SELECT p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.new)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
-          %2$s NULL, k.news);
+          %1$s NULL, k.news);
         END LOOP;
       ELSIF TG_OP = 'DELETE' THEN
         FOR k IN
@@ -79,23 +79,22 @@ BEGIN
           FROM (SELECT p.old, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
-          %2$s k.olds, NULL);
+          %1$s k.olds, NULL);
         END LOOP;
       ELSE
         FOR k IN
           SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
           FROM (SELECT p.old, p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old) + pg_column_size(p.new)) OVER w / 16777216 AS nr
-                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) n ON %3$s) p
+                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) n ON %2$s) p
                 WHERE p.old IS DISTINCT FROM p.new WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
-          %2$s k.olds, k.news);
+          %1$s k.olds, k.news);
         END LOOP;
       END IF;
       RETURN NULL;
     END
-    $body$
-  $make$, made, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys);
+  $make$, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys));
   EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
   EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
   EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -94,4 +96,30 @@ func TestAFunctionOfAnotherIsNotWatchedWith(t *testing.T) {
 	}
 	exec(t, conn, `DROP FUNCTION public.`+name+`()`)
 	exec(t, conn, `SELECT weir.watch_table('orders', 'orders'), weir.watch_table('orders', 'orders')`)
+}
+
+// TestNamesInAWatchedTableAreOnlyNames: no name of a column, of a table or in a channel is run as SQL by who watches the table.
+func TestNamesInAWatchedTableAreOnlyNames(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	exec(t, conn, `SET check_function_bodies = off`) // or the rest of the body, which makes no sense, would be refused
+	var after int64
+	for i, quote := range []string{"$body$", "$make$", "$$", "'", `\'`, "%L", "*/", "{0}"} {
+		name := quote + `;CREATE TABLE public.pwned();SELECT ` + quote
+		id := pgx.Identifier{name}.Sanitize()
+		exec(t, conn, `CREATE TABLE `+id+` (`+id+` text PRIMARY KEY)`)
+		channel := "of." + strings.Trim(quote, "{}*")
+		exec(t, conn, `SELECT weir.watch_table($1::text::regclass, $2, ARRAY[$3])`, id, channel, name)
+		exec(t, conn, `INSERT INTO `+id+` VALUES ('x')`)
+		exec(t, conn, `UPDATE `+id+` SET `+id+` = 'y'`)
+		if got := published(t, conn, &after); len(got) != 2 || !strings.HasPrefix(got[0], channel+" ") {
+			t.Errorf("of the %dth name, published are %q", i, got)
+		}
+		if got := value[int](t, conn, `SELECT count(*) FROM weir.watched_tables() w WHERE w.channel = $1 AND w.columns = ARRAY[$2]`, channel, name); got != 1 {
+			t.Errorf("the %dth name is watched %d times", i, got)
+		}
+	}
+	if value[bool](t, conn, `SELECT to_regclass('public.pwned') IS NOT NULL`) {
+		t.Error("a name was run as SQL")
+	}
 }
