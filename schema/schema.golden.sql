@@ -1258,15 +1258,17 @@ $$;
 CREATE FUNCTION weir._begin_nested(sums weir.fold[], was weir.fold[]) RETURNS weir.fold[] LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
+DECLARE
+  retried weir.fold[] := ARRAY(SELECT n FROM unnest(_begin_nested.sums) n WHERE n.retried_no IS NOT NULL);
 BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled AND k.cancelled_no > coalesce(t.retried_no, 0), t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
-                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.holds AND k.cancelled_no > coalesce(t.retried_no, 0), t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
+                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.holds THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce(p.is_cancelled, false) AS is_cancelled, p.cancelled_no FROM weir._last_around(d.parent) p) k
+    CROSS JOIN LATERAL (SELECT a.is_cancelled, a.cancelled_no, a.is_cancelled AND a.cancelled_no > coalesce(a.retried_no, 0) AS holds FROM weir._last_around(d.parent, retried) a) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -4528,7 +4530,7 @@ BEGIN
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false) OR (k.sum).cancelled_no > (k.was).cancelled_no),
          array_agg((k.sum).flow) FILTER (WHERE k.fails), array_agg((k.sum).flow) FILTER (WHERE k.late)
     INTO was, sums, is_new, is_nested, failing, late FROM summed k;
   IF sums IS NULL THEN
@@ -5687,18 +5689,19 @@ CREATE FUNCTION weir._lanes_to_count(s weir.survey) RETURNS SETOF bigint LANGUAG
 AS $$
   SELECT w FROM unnest(s.waiting) w UNION ALL SELECT (q.id::bigint << 39) + p FROM weir.queue q, generate_series(0, 3) p WHERE q.id > s.upto
 $$;
-CREATE FUNCTION weir._last_around(flow bigint) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._last_around(flow bigint, retried weir.fold[], OUT is_cancelled boolean, OUT cancelled_no bigint, OUT retried_no bigint) RETURNS record LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 #variable_conflict use_column
 DECLARE
-  last weir.fold;
+  at bigint := _last_around.flow;
 BEGIN
-  WHILE _last_around.flow IS NOT NULL LOOP
-    SELECT p.* INTO last FROM weir.fold p WHERE p.flow = _last_around.flow ORDER BY p.cut DESC LIMIT 1;
+  WHILE at IS NOT NULL LOOP
+    SELECT p.is_cancelled, p.cancelled_no INTO is_cancelled, cancelled_no FROM weir.fold p WHERE p.flow = at ORDER BY p.cut DESC LIMIT 1;
     EXIT WHEN FOUND;
-    _last_around.flow := (SELECT f.parent FROM weir.flow f WHERE f.id = _last_around.flow);
+    retried_no := greatest(retried_no, (SELECT n.retried_no FROM unnest(_last_around.retried) n WHERE n.flow = at));
+    at := (SELECT f.parent FROM weir.flow f WHERE f.id = at);
   END LOOP;
-  RETURN last;
+  is_cancelled := coalesce(is_cancelled, false);
 END
 $$;
 CREATE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -9732,25 +9735,27 @@ CREATE FUNCTION weir._take_along(INOUT sums weir.fold[], INOUT was weir.fold[], 
 AS $$
 #variable_conflict use_column
 DECLARE
-  this record;
-  f    weir.fold;
+  retried weir.fold[] := ARRAY(SELECT n FROM unnest(_take_along.sums) n WHERE n.retried_no IS NOT NULL);
+  this    record;
+  f       weir.fold;
+  is_dead boolean;
 BEGIN
   FOR this IN
     WITH RECURSIVE changed AS MATERIALIZED (
       SELECT n.flow, n.is_cancelled, CASE WHEN n.is_cancelled THEN n.cancelled_no ELSE n.retried_no END AS no
       FROM unnest(_take_along.sums) WITH ORDINALITY n
-      WHERE n.is_cancelled <> coalesce((_take_along.was[n.ordinality]).is_cancelled, false)
+      WHERE n.is_cancelled <> coalesce((_take_along.was[n.ordinality]).is_cancelled, false) OR n.is_cancelled AND n.cancelled_no > (_take_along.was[n.ordinality]).cancelled_no
     ), within AS (
-      SELECT c.flow, c.flow AS top, c.is_cancelled, c.no, 0 AS depth FROM changed c
+      SELECT c.flow, c.is_cancelled, c.no, 0 AS depth FROM changed c
       UNION ALL
-      SELECT d.id, w.top, w.is_cancelled, w.no, w.depth + 1 FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.flow OFFSET 0) d
+      SELECT d.id, w.is_cancelled, w.no, w.depth + 1 FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.flow OFFSET 0) d
+      -- A retry that undoes a cancellation does so for all within.
+      WHERE NOT (w.is_cancelled AND EXISTS (SELECT FROM unnest(retried) r WHERE r.flow = w.flow AND r.retried_no >= w.no))
     )
-    -- Of several, the outermost decides: it has the smallest id.
-    SELECT k.flow, max(k.nr) AS nr, (array_agg(k.is_cancelled ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS is_cancelled,
-           (array_agg(k.no ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS no
-    FROM (SELECT w.flow, NULL::bigint AS nr, w.top, w.is_cancelled, w.no FROM within w WHERE w.depth > 0
+    SELECT k.flow, max(k.nr) AS nr, max(k.no) FILTER (WHERE k.is_cancelled) AS cancelled_no, max(k.no) FILTER (WHERE NOT k.is_cancelled) AS retried_no
+    FROM (SELECT w.flow, NULL::bigint AS nr, w.is_cancelled, w.no FROM within w WHERE w.depth > 0
           UNION ALL
-          SELECT n.flow, n.ordinality, NULL, NULL, NULL
+          SELECT n.flow, n.ordinality, NULL, NULL
           FROM unnest(_take_along.sums) WITH ORDINALITY n
           WHERE EXISTS (SELECT FROM changed)) k
     GROUP BY k.flow HAVING bool_or(k.nr IS NULL)
@@ -9761,19 +9766,18 @@ BEGIN
       SELECT p.* INTO f FROM weir.fold p WHERE p.flow = this.flow ORDER BY p.cut DESC LIMIT 1;
       CONTINUE WHEN NOT FOUND;  -- its first count looks at the flow around it
     END IF;
-    CONTINUE WHEN f.is_cancelled = this.is_cancelled OR this.is_cancelled AND (f.fired_at IS NOT NULL OR f.is_sealed AND f.jobs = f.completed + f.failed + f.cancelled);
+    is_dead := coalesce(greatest(f.cancelled_no, this.cancelled_no) > coalesce(greatest(f.retried_no, this.retried_no), 0), false);
+    -- What has ended is not cancelled, but for a task that would start now only because it is no longer.
+    CONTINUE WHEN f.is_cancelled = is_dead OR is_dead AND (f.fired_at IS NOT NULL OR f.is_sealed AND f.jobs = f.completed + f.failed + f.cancelled) AND NOT (f.is_skipped AND coalesce((was[this.nr]).is_cancelled, false));
     IF this.nr IS NULL THEN
       this.nr := cardinality(sums) + 1;
       was[this.nr] := f;
       f.cut := _take_along.cut;
       f.cancelled := f.cancelled - f.is_skipped::integer;
     END IF;
-    IF this.is_cancelled THEN
-      f.cancelled_no := greatest(f.cancelled_no, this.no);
-    ELSE
-      f.retried_no := greatest(f.retried_no, this.no);
-    END IF;
-    f.is_cancelled := coalesce(f.cancelled_no > coalesce(f.retried_no, 0), false);
+    f.cancelled_no := greatest(f.cancelled_no, this.cancelled_no);
+    f.retried_no := greatest(f.retried_no, this.retried_no);
+    f.is_cancelled := is_dead;
     f.is_sealed := f.is_sealed OR f.is_cancelled;
     sums[this.nr] := f;
   END LOOP;
@@ -13223,7 +13227,7 @@ COMMENT ON ROUTINE weir._batch_of_key(bigint,integer,xid8,bigint) IS 'As _batch_
 COMMENT ON ROUTINE weir._batches_after(integer,bigint,integer) IS 'The numbers of a worker''s next batches, in order: up to max_batches, but only as many as have about 2,000 jobs together; NULL: all.';
 COMMENT ON ROUTINE weir._beat(text,text,bigint,integer,integer,real,real) IS 'A hub''s heartbeat, with the newest tick that it has dispatched, and how many channels have subscribers there and how many messages and deliveries it has had per second of late; NULL for the tick means that the hub stops. Errors: 22023. Locks: none that others wait for. Isolation: any. Commits asynchronously.';
 COMMENT ON ROUTINE weir._beat_if_due(integer,interval,integer) IS 'Renews a worker''s lease if it does not attend, and a third of the lease has passed since its last word by weir.watched or a rescuer has missed it. Reports whether it is time to compare what the worker holds: when the lease was renewed, or, for a worker that attends, when a batch that was claimed a third of the lease ago has not been compared since. Locks: see heartbeat.';
-COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if what is around them is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
+COMMENT ON ROUTINE weir._begin_nested(weir.fold[],weir.fold[]) IS 'Completes the first counts of flows that are members of others: they are cancelled if what is around them is, unless they, or what lies between, were retried since; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 COMMENT ON ROUTINE weir._being_completed() IS 'Hashes of the ids of jobs that are being completed in open transactions, or whose checkpoint is set there, including prepared ones.';
 COMMENT ON ROUTINE weir._brief_errors(jsonb) IS 'The last 24 of a list of errors (objects with attempt, at, outcome and error), in the form in which the row of the next attempt carries them: the beginning and the end of a text of more than 1000 characters, and no text if it is the same as in the entry before. NULL for an empty list. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._bucket(interval) IS 'The bucket of a duration: each reaches to 1.41 times what the one before it does, bucket 0 to 1 ms, 20 to 1 s, and 64 is for all above 36 days. Errors: none. Locks: none. Isolation: any.';
@@ -13391,7 +13395,7 @@ COMMENT ON ROUTINE weir._lanes_in(bigint,bigint,smallint,bigint[]) IS 'The lanes
 COMMENT ON ROUTINE weir._lanes_of(bigint[]) IS 'The lanes of the newest rows of some jobs, in order.';
 COMMENT ON ROUTINE weir._lanes_of_key(text,text) IS 'The lanes that jobs of a key have in a queue, or for NULL in all queues that have had jobs with keys, in order: of each priority, and those in front. Another key with the same hash has the same. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._lanes_to_count(weir.survey) IS 'The lanes in which jobs without a key may wait, of which a survey tells: the others have none. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._last_around(bigint) IS 'What was counted last of a flow; if nothing was yet, of the next one around it; NULL: of none. Errors: none. Locks: none.';
+COMMENT ON ROUTINE weir._last_around(bigint,weir.fold[]) IS 'Whether a flow is cancelled by what was counted last of it, or, if nothing was yet, of the next one around it, and by which cancellation; and retried_no: the last one that a retry undoes, in this cut (retried), of the flows in between, which were not counted yet. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_of_task(bigint,text) IS 'What was counted last of a task of a flow, by name; NULL: nothing yet. Errors: none. Locks: none.';
 COMMENT ON ROUTINE weir._last_reclaimed() IS 'The number of the last event by which a segment of jobs was reclaimed; 0: none was.';
 COMMENT ON ROUTINE weir._last_says(integer) IS 'What a worker''s last word says; NULL: none is left.';

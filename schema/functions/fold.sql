@@ -84,7 +84,7 @@ BEGIN
   ), moved AS (
     INSERT INTO weir.flow_cut (no, due, snapshot) SELECT c.no + 1, at, s.snapshot FROM s
   )
-  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false)),
+  SELECT array_agg(k.was ORDER BY (k.sum).flow), array_agg(k.sum ORDER BY (k.sum).flow), bool_or(k.parent IS NOT NULL AND (k.was).flow IS NULL), bool_or(k.parent IS NOT NULL OR (k.sum).is_cancelled <> coalesce((k.was).is_cancelled, false) OR (k.sum).cancelled_no > (k.was).cancelled_no),
          array_agg((k.sum).flow) FILTER (WHERE k.fails), array_agg((k.sum).flow) FILTER (WHERE k.late)
     INTO was, sums, is_new, is_nested, failing, late FROM summed k;
   IF sums IS NULL THEN
@@ -130,15 +130,17 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  retried weir.fold[] := ARRAY(SELECT n FROM unnest(_begin_nested.sums) n WHERE n.retried_no IS NOT NULL);
 BEGIN
   -- By what was counted before this cut: what it changes is passed on to these as to all others.
   RETURN ARRAY(
     SELECT CASE WHEN (_begin_nested.was[t.ordinality]).flow IS NOT NULL OR d.parent IS NULL THEN _begin_nested.sums[t.ordinality] ELSE
-             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.is_cancelled AND k.cancelled_no > coalesce(t.retried_no, 0), t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
-                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.is_cancelled THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
+             ROW(t.flow, t.cut, CASE WHEN g.is_gone THEN 0 ELSE t.jobs END, t.completed, t.failed, t.cancelled, t.generation, t.is_sealed OR k.is_cancelled, t.is_cancelled OR k.holds AND k.cancelled_no > coalesce(t.retried_no, 0), t.is_abandoned AND NOT k.is_cancelled, t.fired_at,
+                 w.waits, w.broken, false, NULL, t.counters, CASE WHEN k.holds THEN greatest(t.cancelled_no, k.cancelled_no) ELSE t.cancelled_no END, t.retried_no)::weir.fold END
     FROM unnest(_begin_nested.sums) WITH ORDINALITY t
     CROSS JOIN LATERAL (SELECT d.parent, d.name, d.task IS NOT NULL AS is_task, (d.task ->> 'call')::bigint AS call FROM weir.flow d WHERE d.id = t.flow OFFSET 0) d
-    CROSS JOIN LATERAL (SELECT coalesce(p.is_cancelled, false) AS is_cancelled, p.cancelled_no FROM weir._last_around(d.parent) p) k
+    CROSS JOIN LATERAL (SELECT a.is_cancelled, a.cancelled_no, a.is_cancelled AND a.cancelled_no > coalesce(a.retried_no, 0) AS holds FROM weir._last_around(d.parent, retried) a) k
     -- Another transaction has added a task of the same name: the one that is counted first is the task; of two that are counted at once, that of the earlier call.
     CROSS JOIN LATERAL (SELECT d.is_task AND EXISTS (
       SELECT FROM (SELECT o.id, (o.task ->> 'call')::bigint AS call FROM weir.flow o WHERE o.parent = d.parent AND o.name = d.name AND o.task IS NOT NULL AND o.id <> t.flow OFFSET 0) o
@@ -151,9 +153,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._begin_nested IS
-  'Completes the first counts of flows that are members of others: they are cancelled if what is around them is; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
+  'Completes the first counts of flows that are members of others: they are cancelled if what is around them is, unless they, or what lies between, were retried since; a task knows how many of those that it comes after have not ended, or broke; and one that another transaction has added before has no job. Locks: none.';
 
-CREATE OR REPLACE FUNCTION weir._last_around(flow bigint) RETURNS weir.fold
+CREATE OR REPLACE FUNCTION weir._last_around(flow bigint, retried weir.fold[], OUT is_cancelled boolean, OUT cancelled_no bigint, OUT retried_no bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -163,17 +165,19 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  last weir.fold;
+  at bigint := _last_around.flow;
 BEGIN
-  WHILE _last_around.flow IS NOT NULL LOOP
-    SELECT p.* INTO last FROM weir.fold p WHERE p.flow = _last_around.flow ORDER BY p.cut DESC LIMIT 1;
+  WHILE at IS NOT NULL LOOP
+    SELECT p.is_cancelled, p.cancelled_no INTO is_cancelled, cancelled_no FROM weir.fold p WHERE p.flow = at ORDER BY p.cut DESC LIMIT 1;
     EXIT WHEN FOUND;
-    _last_around.flow := (SELECT f.parent FROM weir.flow f WHERE f.id = _last_around.flow);
+    retried_no := greatest(retried_no, (SELECT n.retried_no FROM unnest(_last_around.retried) n WHERE n.flow = at));
+    at := (SELECT f.parent FROM weir.flow f WHERE f.id = at);
   END LOOP;
-  RETURN last;
+  is_cancelled := coalesce(is_cancelled, false);
 END
 $$;
-COMMENT ON FUNCTION weir._last_around IS 'What was counted last of a flow; if nothing was yet, of the next one around it; NULL: of none. Errors: none. Locks: none.';
+COMMENT ON FUNCTION weir._last_around IS
+  'Whether a flow is cancelled by what was counted last of it, or, if nothing was yet, of the next one around it, and by which cancellation; and retried_no: the last one that a retry undoes, in this cut (retried), of the flows in between, which were not counted yet. Errors: none. Locks: none.';
 
 CREATE OR REPLACE FUNCTION weir._last_of_task(flow bigint, name text) RETURNS weir.fold
 LANGUAGE plpgsql STABLE

@@ -39,25 +39,27 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  this record;
-  f    weir.fold;
+  retried weir.fold[] := ARRAY(SELECT n FROM unnest(_take_along.sums) n WHERE n.retried_no IS NOT NULL);
+  this    record;
+  f       weir.fold;
+  is_dead boolean;
 BEGIN
   FOR this IN
     WITH RECURSIVE changed AS MATERIALIZED (
       SELECT n.flow, n.is_cancelled, CASE WHEN n.is_cancelled THEN n.cancelled_no ELSE n.retried_no END AS no
       FROM unnest(_take_along.sums) WITH ORDINALITY n
-      WHERE n.is_cancelled <> coalesce((_take_along.was[n.ordinality]).is_cancelled, false)
+      WHERE n.is_cancelled <> coalesce((_take_along.was[n.ordinality]).is_cancelled, false) OR n.is_cancelled AND n.cancelled_no > (_take_along.was[n.ordinality]).cancelled_no
     ), within AS (
-      SELECT c.flow, c.flow AS top, c.is_cancelled, c.no, 0 AS depth FROM changed c
+      SELECT c.flow, c.is_cancelled, c.no, 0 AS depth FROM changed c
       UNION ALL
-      SELECT d.id, w.top, w.is_cancelled, w.no, w.depth + 1 FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.flow OFFSET 0) d
+      SELECT d.id, w.is_cancelled, w.no, w.depth + 1 FROM within w CROSS JOIN LATERAL (SELECT d.id FROM weir.flow d WHERE d.parent = w.flow OFFSET 0) d
+      -- A retry that undoes a cancellation does so for all within.
+      WHERE NOT (w.is_cancelled AND EXISTS (SELECT FROM unnest(retried) r WHERE r.flow = w.flow AND r.retried_no >= w.no))
     )
-    -- Of several, the outermost decides: it has the smallest id.
-    SELECT k.flow, max(k.nr) AS nr, (array_agg(k.is_cancelled ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS is_cancelled,
-           (array_agg(k.no ORDER BY k.top) FILTER (WHERE k.nr IS NULL))[1] AS no
-    FROM (SELECT w.flow, NULL::bigint AS nr, w.top, w.is_cancelled, w.no FROM within w WHERE w.depth > 0
+    SELECT k.flow, max(k.nr) AS nr, max(k.no) FILTER (WHERE k.is_cancelled) AS cancelled_no, max(k.no) FILTER (WHERE NOT k.is_cancelled) AS retried_no
+    FROM (SELECT w.flow, NULL::bigint AS nr, w.is_cancelled, w.no FROM within w WHERE w.depth > 0
           UNION ALL
-          SELECT n.flow, n.ordinality, NULL, NULL, NULL
+          SELECT n.flow, n.ordinality, NULL, NULL
           FROM unnest(_take_along.sums) WITH ORDINALITY n
           WHERE EXISTS (SELECT FROM changed)) k
     GROUP BY k.flow HAVING bool_or(k.nr IS NULL)
@@ -68,19 +70,18 @@ BEGIN
       SELECT p.* INTO f FROM weir.fold p WHERE p.flow = this.flow ORDER BY p.cut DESC LIMIT 1;
       CONTINUE WHEN NOT FOUND;  -- its first count looks at the flow around it
     END IF;
-    CONTINUE WHEN f.is_cancelled = this.is_cancelled OR this.is_cancelled AND (f.fired_at IS NOT NULL OR f.is_sealed AND f.jobs = f.completed + f.failed + f.cancelled);
+    is_dead := coalesce(greatest(f.cancelled_no, this.cancelled_no) > coalesce(greatest(f.retried_no, this.retried_no), 0), false);
+    -- What has ended is not cancelled, but for a task that would start now only because it is no longer.
+    CONTINUE WHEN f.is_cancelled = is_dead OR is_dead AND (f.fired_at IS NOT NULL OR f.is_sealed AND f.jobs = f.completed + f.failed + f.cancelled) AND NOT (f.is_skipped AND coalesce((was[this.nr]).is_cancelled, false));
     IF this.nr IS NULL THEN
       this.nr := cardinality(sums) + 1;
       was[this.nr] := f;
       f.cut := _take_along.cut;
       f.cancelled := f.cancelled - f.is_skipped::integer;
     END IF;
-    IF this.is_cancelled THEN
-      f.cancelled_no := greatest(f.cancelled_no, this.no);
-    ELSE
-      f.retried_no := greatest(f.retried_no, this.no);
-    END IF;
-    f.is_cancelled := coalesce(f.cancelled_no > coalesce(f.retried_no, 0), false);
+    f.cancelled_no := greatest(f.cancelled_no, this.cancelled_no);
+    f.retried_no := greatest(f.retried_no, this.retried_no);
+    f.is_cancelled := is_dead;
     f.is_sealed := f.is_sealed OR f.is_cancelled;
     sums[this.nr] := f;
   END LOOP;

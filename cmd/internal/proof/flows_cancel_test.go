@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -144,6 +145,71 @@ func TestARetryOfAJobUndoesNoLaterCancellation(t *testing.T) {
 		foldAll(t, conn)
 		if f, w := flowNow(t, conn, flow).State, flowNow(t, conn, within).State; f != step.flow || w != step.within {
 			t.Errorf("after %s of %d, the flow is %s and that within %s, want %s and %s", step.sql, step.id, f, w, step.flow, step.within)
+		}
+	}
+}
+
+// TestARetryOfWhatIsNotCountedReachesAllWithin: a retry of a flow that was added beside the cancellation of the one around it undoes that for all within it, at any
+// depth, whatever was counted before it: the cancellation, what was added, both or nothing. If it is cancelled again at once, nothing within it starts.
+func TestARetryOfWhatIsNotCountedReachesAllWithin(t *testing.T) {
+	t.Parallel()
+	for _, counted := range []string{"the cancellation", "what is added", "both", "nothing"} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, again %t", counted, again), func(t *testing.T) {
+				t.Parallel()
+				url := pgtest.Database(t)
+				conn, adder := connect(t, url), connect(t, url)
+				worker := startWorker(t, conn, "q", "back")
+				flow := newFlow(t, conn, "f")
+				addTo(t, conn, flow, 1)
+				foldAll(t, conn)
+				exec(t, adder, `BEGIN`)
+				within := value[int64](t, adder, `SELECT weir.flow('within', parent => $1)`, flow)
+				want := addTo(t, adder, within, 2)
+				added := []int64{within, addTasks(t, adder, within, "a")[0]}
+				around := within
+				for range 2 {
+					around = value[int64](t, adder, `SELECT weir.flow('deep', parent => $1)`, around)
+					want = append(want, addTo(t, adder, around, 2)...)
+					added = append(added, around)
+				}
+				if counted == "what is added" {
+					exec(t, adder, `COMMIT`)
+					foldAll(t, conn)
+				}
+				exec(t, conn, `SELECT weir.cancel_flow($1)`, flow)
+				if counted == "the cancellation" || counted == "both" {
+					foldAll(t, conn)
+				}
+				if counted != "what is added" {
+					exec(t, adder, `COMMIT`)
+				}
+				if counted == "both" {
+					foldAll(t, conn)
+				}
+				exec(t, conn, `SELECT weir.retry_flow($1)`, within)
+				if again {
+					exec(t, conn, `SELECT weir.cancel_flow($1)`, within)
+					want = nil
+				}
+				foldAll(t, conn)
+				exec(t, conn, `SELECT weir.seal(f) FROM unnest($1::bigint[]) f`, added)
+				got := claimAll(t, conn, worker, "q")
+				tasks := 1
+				if again {
+					tasks = 0
+				}
+				if len(got) != len(want)+tasks {
+					t.Errorf("after the retry, %d jobs start, want %d and %d of the task", len(got), len(want), tasks)
+				}
+				mustComplete(t, conn, worker, got)
+				foldAll(t, conn)
+				for _, id := range added {
+					if state := flowNow(t, conn, id); (state.State == "succeeded") == again {
+						t.Errorf("in the end, flow %d is %+v", id, state)
+					}
+				}
+			})
 		}
 	}
 }
