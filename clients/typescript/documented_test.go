@@ -238,3 +238,16 @@ func TestTheClientInTypeScriptIsSmall(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatBuildingTheClientInTypeScriptMakesIsIgnored: the commands with which README.md has it built in a clone leave nothing there that could be committed.
+func TestWhatBuildingTheClientInTypeScriptMakesIsIgnored(t *testing.T) {
+	t.Parallel()
+	if err := exec.CommandContext(t.Context(), "git", "ls-files", "--error-unmatch", "README.md").Run(); err != nil {
+		t.Skip("this is no clone of the repository, or there is no git")
+	}
+	for _, made := range []string{"node_modules", "package-lock.json", "dist", "weir-pg-client-0.0.0.tgz"} {
+		if out, err := exec.CommandContext(t.Context(), "git", "check-ignore", made).CombinedOutput(); err != nil {
+			t.Errorf("%s is not ignored: %v %s", made, err, out)
+		}
+	}
+}
