@@ -5,10 +5,11 @@ import type { Dial, Line } from "./lines.js";
 import { type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
 import { Backoff, HASTE, sleep } from "./time.js";
 
+// Of all kinds, those without a handler too: otherwise the database would release these, and nobody would hear of it.
 const TAKE = `SELECT event, token, id::text, queue, priority::text, kind, args::text, meta::text, attempt::text, max_attempts::text AS most,
        extract(epoch FROM enqueued_at)::text AS at, key, flow::text
-FROM weir.take($1::text::integer, queues => $2::text::text[], limits => $3::text::integer[], kinds => $4::text::text[], held => $5::text::text[],
-       lost => $6::text::boolean, wait => make_interval(secs => $7::text::double precision))`;
+FROM weir.take($1::text::integer, queues => $2::text::text[], limits => $3::text::integer[], held => $4::text::text[],
+       lost => $5::text::boolean, wait => make_interval(secs => $6::text::double precision))`;
 
 /** How many seconds to wait for an answer. The functions wait for locks for up to 10. */
 const PATIENCE = 15;
@@ -26,6 +27,7 @@ export class SqlLink implements Link {
   #feed: Feed | undefined;
   #attends = false;
   #beatAt = 0;
+  #chores: Promise<void> | undefined;
   #done = false;
 
   constructor(dial: Dial) {
@@ -39,13 +41,12 @@ export class SqlLink implements Link {
 
   async feed(feed: Feed): Promise<void> {
     this.#feed = feed;
-    const chores = feed.chores ? this.#doChores(feed) : undefined;
     try {
       await this.#take(feed);
     } finally {
       this.#done = true;
       feed.wake();
-      await chores;
+      await this.#chores;
     }
   }
 
@@ -61,13 +62,14 @@ export class SqlLink implements Link {
           if (feed.stopping) return;
           this.#worker = Number((await this.#ask("take", "SELECT weir.start($1::text, $2::text::text[], make_interval(secs => $3::text::double precision))::text AS worker", [feed.name, arrayText(feed.queues.keys()), String(lease)], PATIENCE_START))[0]!.worker);
           lost = false;
+          if (feed.chores) this.#chores ??= this.#doChores(feed); // not before, so that of what keeps the worker from starting nobody hears twice
         }
         const room = await this.#room(feed, lost, lease);
         const sentAt = Date.now();
         await this.#attend(lease);
         const full = [...room.values()].includes(0);
         const wait = feed.stopping || !some(room) ? 0 : Math.min(full ? 0.1 : 1, lease / 6);
-        const rows = await this.#ask("take", TAKE, [String(this.#worker), arrayText(room.keys()), arrayText(room.values()), arrayText(feed.kinds), arrayText(feed.held()), String(lost), String(wait)]);
+        const rows = await this.#ask("take", TAKE, [String(this.#worker), arrayText(room.keys()), arrayText(room.values()), arrayText(feed.held()), String(lost), String(wait)]);
         backoff.reset();
         feed.renewed(sentAt, lease);
         lost = feed.give(rows.filter(({ event }) => event === "job").map(given));
@@ -241,7 +243,7 @@ export class SqlLink implements Link {
       return await Promise.race([line.run(text, values), late]);
     } catch (error) {
       const told = refusal(error);
-      if (!(told instanceof WeirError) || /^(08|57P)/.test(told.code)) this.#hangUp(name);
+      if (!(told instanceof WeirError) || /^(08|57P|unavailable)/.test(told.code)) this.#hangUp(name);
       throw told;
     } finally {
       clearTimeout(timer);

@@ -25,6 +25,8 @@ export interface WorkerConfig {
 const GRACE = 5;
 /** How many ends may wait to be recorded before no more jobs are taken. */
 const MAX_UNRECORDED = 5000;
+/** Of how many kinds without a handler the program hears: anyone who enqueues can invent kinds. */
+const MAX_KINDS = 1000;
 /** How much one call that records may contain, in characters of errors and outputs: a hub takes 8 MiB, and JSON writes some characters as six. */
 const MAX_RECORD = 1_200_000;
 
@@ -38,6 +40,7 @@ export class Worker implements Feed, Reports {
   readonly #attempts = new Map<string, Attempt>(); // given, and not yet recorded
   readonly #busy = new Map<string, number>(); // handlers that run, by queue
   #running = 0;
+  readonly #unknown = new Set<string>(); // kinds that have no handler, and of which the program has heard
   #ends: End[] = []; // to be recorded
   #later = 0; // ends that wait for a transaction of their handler's
   #recording = 0;
@@ -169,11 +172,18 @@ export class Worker implements Feed, Reports {
         this.#start(attempt, handler);
       } else {
         attempt.over = true;
-        this.#ends.push({ token: one.token, outcome: "released", error: `no handler for kind ${one.job.kind}`, delay: 10 });
+        this.#warn(one.job.kind);
+        this.#ends.push({ token: one.token, outcome: "released", error: `no handler for kind ${one.job.kind}` });
         this.#ended.ring();
       }
     }
     return declined;
+  }
+
+  #warn(kind: string): void {
+    if (this.#unknown.has(kind) || this.#unknown.size >= MAX_KINDS) return;
+    this.#unknown.add(kind);
+    this.failed(new Error(`weir: this worker has no handler for ${kind}: its jobs are released, for workers that have one`));
   }
 
   interrupt(cancels: readonly Cancel[]): void {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { type AddressInfo, createServer, Socket } from "node:net";
 import { after, test } from "node:test";
-import { type Context, defineJobs, Final, Interrupted, payload, Release, RetryIn, Snooze, Weir } from "@weir-pg/client";
+import { type Context, defineJobs, Final, Interrupted, payload, Release, RetryIn, Snooze, Weir, WeirError } from "@weir-pg/client";
 import pg from "pg";
 import postgres from "postgres";
 import { z } from "zod";
@@ -321,6 +321,28 @@ test("a worker without the privileges ends, and says why", async () => {
   await assert.rejects(new Weir({ sql: poor }).work({ queues: { q: 1 }, handlers: { job: () => {} }, onError: () => {} }), /permission denied/);
   await poor.end();
   await pool.query("DROP ROLE nobody_at_all");
+});
+
+test("what keeps a worker from starting is its error, and nothing is printed besides", async () => {
+  const url = new URL(databaseUrl);
+  const heard: unknown[] = [];
+  url.pathname = "/none"; // with a server that trusts, there is no wrong password
+  const none = makePool(url.href);
+  await assert.rejects(new Weir({ sql: none }).work({ queues: { q: 1 }, handlers: { job: () => {} }, onError: (error) => heard.push(error) }), (error) => error instanceof WeirError && error.code === "3D000");
+  assert.deepEqual(heard, []);
+  await none.end();
+});
+
+test("of a kind without a handler the program hears once, and its jobs wait for another worker", async () => {
+  const heard: string[] = [];
+  await using(worker(() => "done", { concurrency: 1, onError: (error) => heard.push(String(error)) }), async ({ queue }) => {
+    const other = async () => (await new Weir({ sql: pool }).enqueue("other", {}, { queue })).id;
+    const ids = [await other(), await other()];
+    const { id } = await weir.enqueue("job", {}, { queue });
+    await ended(id, "completed");
+    for (const one of ids) await until(`job ${one} is released`, async () => /no handler/.test((await weir.job(one))!.error ?? ""));
+  });
+  assert.deepEqual(heard, ["Error: weir: this worker has no handler for other: its jobs are released, for workers that have one"]);
 });
 
 test("handlers that use up the pool don't keep a worker from its lease, and its jobs end", async () => {
