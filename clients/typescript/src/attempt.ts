@@ -1,6 +1,7 @@
 import { encoded, refusal } from "./enqueue.js";
 import { checked, describe, Final, Interrupted, Release, RetryIn, Snooze } from "./errors.js";
 import { runner, type Sql } from "./executor.js";
+import { knows } from "./options.js";
 import type { End, Given, Job, Link, Report } from "./protocol.js";
 
 const MAX_ERROR = 64 << 10; // bytes, as the rest of these
@@ -167,7 +168,9 @@ export class Attempt {
         attempt.#checkpoint ??= { value: await link.checkpoint(attempt.given) };
         return (attempt.#checkpoint.value ?? undefined) as T | undefined;
       },
-      async setCheckpoint(value, { tx } = {}) {
+      async setCheckpoint(value, options = {}) {
+        knowsCheckpoint(options);
+        const { tx } = options;
         const text = encoded(value ?? null, "the checkpoint");
         if (size(text) > MAX_CHECKPOINT) throw new RangeError(`weir: the checkpoint has ${size(text)} bytes, at most ${MAX_CHECKPOINT} are allowed: keep larger data elsewhere, and its place in the checkpoint`);
         if (tx !== undefined) {
@@ -186,6 +189,8 @@ export class Attempt {
     };
   }
 }
+
+const knowsCheckpoint = knows<{ tx?: Sql }>("setCheckpoint", { tx: 1 });
 
 async function run(tx: Sql, text: string, values: string[]): Promise<void> {
   try {

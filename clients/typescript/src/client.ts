@@ -1,13 +1,13 @@
 import type { Context } from "./attempt.js";
-import { ENQUEUE, enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, request } from "./enqueue.js";
+import { duration, ENQUEUE, enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, request } from "./enqueue.js";
 import { type Row, runner, type Sql } from "./executor.js";
 import { Hub, type Token } from "./hub.js";
 import { HubLink } from "./hub-link.js";
 import { type JobInfo, jobInfo, type State } from "./job-info.js";
 import { dialer } from "./lines.js";
-import { knows } from "./options.js";
+import { isPlain, knows, knowsSignal, shown, wrong } from "./options.js";
 import type { Link } from "./protocol.js";
-import { definitionOf, type Input, type JobDefinition, type JobDefinitions, type Output, type StandardSchema, validated } from "./schema.js";
+import { definitionOf, type Input, type JobDefinitions, knowsJobs, type Output, type StandardSchema, validated } from "./schema.js";
 import { SocketLink } from "./socket-link.js";
 import { SqlLink } from "./sql-link.js";
 import { type Presence, subscribe, type SubscribeOptions, type Subscription, type SubscriptionEvent } from "./subscribe.js";
@@ -56,7 +56,7 @@ export interface WorkOptions<Jobs extends JobDefinitions> {
   chores?: boolean;
   /** Is called when the worker has begun to take jobs. */
   onStart?: () => void;
-  /** Hears what failed and will be tried again. Default: `console.error`. */
+  /** Hears what failed and will be tried again, and, over SQL, once of each kind that has no handler. Default: `console.error`. */
   onError?: (error: unknown) => void;
 }
 
@@ -64,7 +64,6 @@ const knowsClient = knows<WeirOptions>("a client", { sql: 1, hub: 1, token: 1, W
 const knowsWork = knows<WorkOptions<AnyJobs>>("work", { queues: 1, handlers: 1, signal: 1, name: 1, timeout: 1, stopTimeout: 1, lease: 1, chores: 1, onStart: 1, onError: 1 });
 const knowsEnqueue = knows<EnqueueOptions & CallOptions>("enqueue", { ...ENQUEUE, tx: 1 });
 const knowsJob = knows<EnqueueOptions & { kind: string; payload: unknown }>("a job", { kind: 1, payload: 1, ...ENQUEUE });
-const knowsDefinition = knows<JobDefinition>("a job's definition", { schema: 1, queue: 1, priority: 1, maxAttempts: 1, unique: 1, timeout: 1 });
 const knowsCall = knows<CallOptions>("this call", { tx: 1 });
 
 /** Jobs and messages of one database. It holds no connection of its own, except while it works or subscribes. */
@@ -77,8 +76,9 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     knowsClient(options);
     if (options.sql === undefined && options.hub === undefined) throw new TypeError("weir: pass sql, such as a Pool of pg, or the address of a hub");
     this.#options = options;
+    if (options.sql !== undefined) runner(options.sql);
     this.#jobs = options.jobs ?? {};
-    for (const definition of Object.values(this.#jobs)) if ("schema" in definition) knowsDefinition(definition);
+    knowsJobs(this.#jobs);
     this.#hub = options.hub === undefined ? undefined : new Hub(options.hub, options.token);
   }
 
@@ -97,7 +97,8 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     options: CallOptions = {},
   ): Promise<Enqueued[]> {
     knowsCall(options);
-    jobs.forEach(knowsJob);
+    if (!Array.isArray(jobs)) throw wrong("what enqueueMany got", jobs, "an array of jobs, such as [{ kind, payload }]");
+    jobs.forEach((job) => knowsJob(job));
     const requests = await Promise.all(jobs.map(({ kind, payload, ...rest }) => this.#request(kind, payload, rest as EnqueueOptions)));
     if (requests.length === 0) return [];
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.enqueue(requests);
@@ -128,6 +129,8 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
   /** Publishes a message. With `tx`, or over SQL, it is delivered after the commit. */
   async publish(channel: string, payload: string, options: CallOptions = {}): Promise<void> {
     knowsCall(options);
+    if (typeof channel !== "string") throw wrong("the channel", channel, "its name");
+    if (typeof payload !== "string") throw wrong("the payload of a message", payload, "a text, such as JSON.stringify(…) makes");
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.publish(channel, payload);
     await this.#run(options.tx, "SELECT 'true' AS published FROM weir.publish($1::text, $2::text)", [channel, payload]);
   }
@@ -135,19 +138,25 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
   /** Works: takes jobs and runs them, until the signal aborts and the jobs that ran have ended. Rejects if there is no point in going on. */
   async work(options: WorkOptions<Jobs>): Promise<void> {
     knowsWork(options);
-    const onError = options.onError ?? ((error: unknown) => console.error(error));
-    const queues = new Map(Object.entries(options.queues));
-    if (queues.size === 0) throw new TypeError("weir: work needs at least one queue: pass { queues: { mail: 8 } }");
+    knowsSignal(options.signal);
+    const { queues: given, handlers: handling, timeout = 3600, stopTimeout = 30, onError = (error: unknown) => console.error(error), onStart = () => {} } = options;
+    if (!isPlain(given) || Object.keys(given).length === 0) throw wrong("queues", given, "how many jobs of each queue run at once, such as { mail: 8 }");
+    const queues = new Map(Object.entries(given));
     for (const [queue, n] of queues) {
-      if (!Number.isInteger(n) || n < 1 || n > 10_000) throw new RangeError(`weir: queue ${queue} is to run ${n} jobs at once: pass a number from 1 to 10000`);
+      if (!Number.isInteger(n) || n < 1 || n > 10_000) throw new RangeError(`weir: queue ${queue} is to run ${shown(n)} jobs at once: pass a number from 1 to 10000`);
     }
+    duration(timeout, "timeout");
+    duration(stopTimeout, "stopTimeout");
+    for (const [name, heard] of Object.entries({ onError, onStart })) if (typeof heard !== "function") throw wrong(name, heard, "a function");
     const handlers = new Map<string, Runnable>();
-    for (const [kind, handler] of Object.entries(options.handlers)) {
-      if (typeof handler === "function") handlers.set(kind, this.#runnable(kind, handler as (payload: unknown, context: Context) => unknown, options.timeout ?? 3600));
+    for (const [kind, handler] of Object.entries(handling ?? {})) {
+      if (handler === undefined) continue;
+      if (typeof handler !== "function") throw wrong(`the handler of ${kind}`, handler, "a function");
+      handlers.set(kind, this.#runnable(kind, handler as (payload: unknown, context: Context) => unknown, timeout));
     }
-    if (handlers.size === 0) throw new TypeError("weir: work needs at least one handler");
+    if (handlers.size === 0) throw wrong("handlers", handling, "a function for each kind of job, such as { welcome: async (payload) => … }");
     const worker = new Worker(
-      { queues, handlers, onError, onStart: options.onStart ?? (() => {}), name: options.name ?? defaultName(), signal: options.signal, lease: options.lease, stopTimeout: options.stopTimeout ?? 30, chores: options.chores ?? true },
+      { queues, handlers, onError, onStart, stopTimeout, name: options.name ?? defaultName(), signal: options.signal, lease: options.lease, chores: options.chores ?? true },
       this.#link(onError),
     );
     await worker.run();

@@ -1,7 +1,7 @@
 // What is enqueued, and how it is said to the database and to hubs.
 
 import { WeirError } from "./errors.js";
-import { knows } from "./options.js";
+import { knows, shown, wrong } from "./options.js";
 
 /** Which jobs are duplicates of each other: docs/unique.md. `true`: those of the same kind with equal payloads. */
 export interface Unique {
@@ -42,7 +42,7 @@ export interface EnqueueOptions {
 
 /** The names of the options of jobs. */
 export const ENQUEUE = { queue: 1, priority: 1, runAt: 1, key: 1, unique: 1, maxAttempts: 1, meta: 1, flow: 1, once: 1 } as const satisfies Record<keyof EnqueueOptions, 1>;
-const knowsUnique = knows<Unique>("unique", { key: 1, fields: 1, until: 1, within: 1, replace: 1, wait: 1 });
+export const knowsUnique = knows<Unique>("unique", { key: 1, fields: 1, until: 1, within: 1, replace: 1, wait: 1 });
 
 export interface Enqueued {
   id: string;
@@ -71,12 +71,20 @@ export function request(kind: string, args: unknown, options: EnqueueOptions, qu
   return job;
 }
 
-function whole(n: number, least: number, most: number, what: string): number {
-  if (!Number.isInteger(n) || n < least || n > most) throw new RangeError(`weir: ${what} is ${n}: pass a whole number from ${least} to ${most}`);
+/** Returns a number if it is whole and within a range. */
+export function whole(n: number, least: number, most: number, what: string): number {
+  if (!Number.isInteger(n) || n < least || n > most) throw new RangeError(`weir: ${what} is ${shown(n)}: pass a whole number from ${least} to ${most}`);
   return n;
 }
 
+/** Returns a number of seconds if it is one. */
+export function duration(seconds: number, what: string): number {
+  if (!(typeof seconds === "number" && seconds >= 0)) throw new RangeError(`weir: ${what} is ${shown(seconds)}: pass a number of seconds`);
+  return seconds;
+}
+
 function time(at: Date): string {
+  if (typeof at?.getTime !== "function") throw wrong("runAt", at, "a Date");
   if (Number.isNaN(at.getTime())) throw new TypeError("weir: runAt is an invalid date");
   const text = at.toISOString();
   if (!/^\d/.test(text)) throw new TypeError(`weir: runAt is ${text}: a job can be scheduled up to the year 9999`);
@@ -161,11 +169,19 @@ export function enqueueManyStatement(jobs: readonly JobRequest[]): [text: string
   return [jobs.some(({ unique }) => unique) ? ENQUEUE_UNIQUE : ENQUEUE_MANY, [`[${parts.join(",")}]`]];
 }
 
-/** Returns an error of a driver's as one of this package's, if the database has refused the call. */
+/** What the system, postgres.js, Prisma and Bun say of a connection that can't be made, or was lost; pg has some texts without a code. */
+const UNREACHED = /^(E(AI_AGAIN|CONN\w+|HOST\w+|NET\w+|NOENT|NOTFOUND|PIPE|TIMEDOUT)|CONNECT_TIMEOUT|CONNECTION_(CLOSED|DESTROYED)|P10(01|02|08|17)|DatabaseNotReachable|ConnectionClosed|SocketTimeout|ERR_POSTGRES_CONNECTION_\w+)$/;
+const UNREACHED_TEXT = /^(Connection terminated (unexpectedly|due to)|timeout exceeded when trying to connect|timeout expired)/;
+
+/** Returns an error of a driver's as one of this package's, if the database has refused the call, or can't be reached. */
 export function refusal(error: unknown): unknown {
-  const { code, message, hint, cause, meta, originalCode } = (error ?? {}) as { code?: unknown; message?: unknown; hint?: unknown; cause?: unknown; originalCode?: unknown; meta?: Record<string, unknown> };
+  const { code, kind, message, hint, cause, meta, originalCode } = (error ?? {}) as { code?: unknown; kind?: unknown; message?: unknown; hint?: unknown; cause?: unknown; originalCode?: unknown; meta?: Record<string, unknown> };
   if (typeof code === "string" && isState(code)) {
     return new WeirError(String(message), code, typeof hint === "string" ? hint : remedy(code, String(message)), { cause: error });
+  }
+  if (UNREACHED.test(String(code ?? kind)) || UNREACHED_TEXT.test(String(message))) {
+    const [first] = (error as { errors?: Error[] }).errors ?? []; // one for each address
+    return new WeirError(`the database can't be reached: ${message || first?.message || (code ?? kind)}`, "unavailable", "check the database's address, and that it runs", { cause: error });
   }
   // Prisma has an error of its own, with that of its driver in it; Drizzle has it as the cause.
   const inner = (meta?.driverAdapterError as { cause?: unknown } | undefined)?.cause ?? cause;

@@ -24,6 +24,13 @@ export function hubError(status: number, text: string): WeirError {
   return new WeirError(`the hub, or something before it, answered ${status}: ${text.slice(0, 200)}`, status >= 500 || status === 429 || status === 408 ? "unavailable" : "bad_request");
 }
 
+/** Returns an error of fetch as one that says what has failed, and why. */
+export function unreached(error: unknown, request: string): unknown {
+  if (!(error instanceof TypeError)) return error;
+  const { message, code } = (error.cause ?? {}) as { message?: unknown; code?: unknown }; // an engine says no more than "fetch failed"
+  return new WeirError(`${request}: ${message || code || error.message}`, "unavailable", "check the hub's address, and that it runs", { cause: error });
+}
+
 /** Thrown by a handler: the job fails for good, and is not tried again. */
 export class Final extends Error {
   override name = "Final";

@@ -1,4 +1,4 @@
-import { hubError } from "./errors.js";
+import { hubError, unreached } from "./errors.js";
 
 /** Reads Server-Sent Events whose data is JSON. Ends with the stream; throws if it is refused, or silent for some seconds. */
 export async function* events(url: URL, token: string, silence: number, signal: AbortSignal): AsyncGenerator<unknown> {
@@ -27,6 +27,8 @@ export async function* events(url: URL, token: string, silence: number, signal: 
         if (data) yield JSON.parse(data);
       }
     }
+  } catch (error) {
+    throw over.signal.aborted ? error : unreached(error, `GET ${url.origin}${url.pathname}`);
   } finally {
     clearTimeout(timer);
     signal.removeEventListener("abort", end);

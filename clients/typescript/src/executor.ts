@@ -1,6 +1,8 @@
 // The ways to run a statement. Every parameter is a text, and so is every column: drivers differ in how they encode everything else, and
 // programs change it (type parsers of pg, plugins of Kysely). Statements cast.
 
+import { shown } from "./options.js";
+
 export type Row = Record<string, string | null>;
 export type Run = (text: string, values: readonly string[]) => Promise<Row[]>;
 
@@ -37,7 +39,8 @@ function way(sql: Sql): (text: string, values: string[]) => PromiseLike<unknown>
   if (has("query")) return (text, values) => its.query!(text, values);
   if (has("execute")) return (text, values) => its.execute!(inlined(text, values));
   if (typeof sql === "function") return sql;
-  throw new TypeError("weir: this can't run SQL: pass a Client or Pool of pg, sql of postgres.js, a database or transaction of Drizzle, Kysely, Prisma or TypeORM, or a function (text, values) => rows");
+  const what = typeof sql === "string" ? "a text" : shown(sql); // the address of a database has a password
+  throw new TypeError(`weir: ${what} can't run SQL: pass a Client or Pool of pg, such as new pg.Pool({ connectionString }), sql of postgres.js, a database or transaction of Drizzle, Kysely, Prisma or TypeORM, or a function (text, values) => rows`);
 }
 
 /** A CompiledQuery of Kysely's. */

@@ -1,7 +1,8 @@
 import type { Enqueued, JobRequest } from "./enqueue.js";
 import { encoded } from "./enqueue.js";
-import { hubError, WeirError } from "./errors.js";
+import { hubError, unreached, WeirError } from "./errors.js";
 import { type JobInfo, jobInfo, type State } from "./job-info.js";
+import { wrong } from "./options.js";
 import { Backoff, sleep } from "./time.js";
 
 /** A bearer token, or a function that returns one. */
@@ -21,7 +22,7 @@ export class Hub {
   #shown: Promise<string> | undefined;
 
   constructor(url: string | URL, token: Token | undefined) {
-    this.url = new URL(url);
+    this.url = address(url);
     this.#token = token;
   }
 
@@ -71,9 +72,7 @@ export class Hub {
       if (response.ok) return text === "" ? undefined : JSON.parse(text);
       throw hubError(response.status, text);
     } catch (error) {
-      // An engine says no more than "fetch failed"; the cause says why.
-      if (error instanceof TypeError && !over.signal.aborted) throw new WeirError(`${method} ${new URL(path, this.url).href}: ${reason(error)}`, "unavailable", "check the hub's address, and that it runs", { cause: error });
-      throw error;
+      throw over.signal.aborted ? error : unreached(error, `${method} ${new URL(path, this.url).href}`);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
@@ -125,13 +124,17 @@ export class Hub {
   }
 }
 
+function address(url: string | URL): URL {
+  try {
+    const parsed = new URL(url);
+    if (/^https?:$/.test(parsed.protocol)) return parsed; // "hub:8080" has the protocol hub
+  } catch {
+    // told below
+  }
+  throw wrong("hub", String(url), "the whole address of a hub, such as https://hub.example.com");
+}
+
 /** Reports whether the hub has refused something for good. */
 export function lasting(error: unknown): boolean {
   return error instanceof WeirError && !["limit", "draining", "unavailable", "unauthorized"].includes(error.code);
-}
-
-/** Returns why a request has failed, in the words of what it stands for. */
-function reason(error: TypeError): string {
-  const { message, code } = (error.cause ?? {}) as { message?: unknown; code?: unknown };
-  return String(message || code || error.message);
 }

@@ -1,4 +1,5 @@
-import type { EnqueueOptions } from "./enqueue.js";
+import { duration, type EnqueueOptions, knowsUnique, whole } from "./enqueue.js";
+import { isPlain, knows, wrong } from "./options.js";
 
 /** What is used of Standard Schema (https://standardschema.dev), which zod, valibot, arktype and others implement. */
 export interface StandardSchema<Input = unknown, Output = Input> {
@@ -43,15 +44,41 @@ export function payload<T extends object>(): StandardSchema<T, T> {
   return { "~standard": { version: 1, vendor: "weir", validate: (value) => ({ value: value as T }) } };
 }
 
+/** Definitions without options that there are not. */
+type Exact<Jobs> = { readonly [Kind in keyof Jobs]: Jobs[Kind] extends StandardSchema<any, any> ? Jobs[Kind] : { readonly [Name in keyof Jobs[Kind]]: Name extends keyof JobDefinition ? Jobs[Kind][Name] : never } };
+
 /** Returns definitions as they are, for those that several modules share: `export const jobs = defineJobs({ … })`. */
-export function defineJobs<const Jobs extends JobDefinitions>(jobs: Jobs): Jobs {
+export function defineJobs<const Jobs extends JobDefinitions>(jobs: Jobs & Exact<Jobs>): Jobs {
+  knowsJobs(jobs);
   return jobs;
 }
 
 /** Returns the definition of a job, whichever way it is written; undefined: it has none. */
 export function definitionOf(jobs: JobDefinitions, kind: string): JobDefinition | undefined {
   const given = Object.hasOwn(jobs, kind) ? jobs[kind] : undefined;
-  return given === undefined || "schema" in given ? given : { schema: given };
+  return given === undefined || !isSchema(given) ? given : { schema: given };
+}
+
+const knowsDefinition = knows<JobDefinition>("a job's definition", { schema: 1, queue: 1, priority: 1, maxAttempts: 1, unique: 1, timeout: 1 });
+
+/** Throws if a definition is none. */
+export function knowsJobs(jobs: JobDefinitions): void {
+  if (!isPlain(jobs)) throw wrong("jobs", jobs, "an object that has the definition of each job by its name");
+  for (const [kind, given] of Object.entries(jobs)) {
+    if (isSchema(given)) continue;
+    knowsDefinition(given, `the definition of ${kind}`);
+    const { schema, queue, priority, maxAttempts, unique, timeout } = given;
+    if (!isSchema(schema)) throw wrong(`the schema of ${kind}`, schema, "a Standard Schema, such as one of zod's, or payload<T>()");
+    if (queue !== undefined && (typeof queue !== "string" || queue === "")) throw wrong(`the queue of ${kind}`, queue, "the name of a queue");
+    if (priority !== undefined) whole(priority, 1, 4, `the priority of ${kind}`);
+    if (maxAttempts !== undefined) whole(maxAttempts, 1, 1000, `maxAttempts of ${kind}`);
+    if (unique !== undefined && typeof unique !== "boolean") knowsUnique(unique, `unique of ${kind}`);
+    if (timeout !== undefined) duration(timeout, `the timeout of ${kind}`);
+  }
+}
+
+function isSchema(value: unknown): value is StandardSchema<any, any> {
+  return ((typeof value === "object" && value !== null) || typeof value === "function") && "~standard" in value; // arktype's are functions
 }
 
 /** A payload that does not have the shape of its job. */

@@ -2,7 +2,7 @@ import { WeirError } from "./errors.js";
 import type { Token } from "./hub.js";
 import { Hub, lasting } from "./hub.js";
 import { events } from "./event-stream.js";
-import { knows } from "./options.js";
+import { knows, knowsSignal } from "./options.js";
 import { Backoff, Bell, sleep } from "./time.js";
 import { connect, type WebSocketConstructor, type WebSocketLike } from "./web-socket.js";
 
@@ -66,7 +66,7 @@ export interface SubscribeOptions {
   slow?: "resume" | "skip";
   token?: Token;
   WebSocket?: WebSocketConstructor | false;
-  /** Hears that the connection was lost, and why. It is made again. */
+  /** Hears that the connection was lost, or could not be made, and why. It is made again. Default: a warning on the console if it can't be made. */
   onDisconnect?: (error: Error) => void;
   /** Hears that the hub has accepted the subscription: messages that are published from now on are received. */
   onSubscribed?: (position: string) => void;
@@ -105,6 +105,7 @@ export function subscribe(hub: string | URL, channels: string | readonly string[
 export function subscribe(hub: string | URL, channels: string | readonly string[], options?: SubscribeOptions & { presence?: false }): Subscription;
 export function subscribe(hub: string | URL, channels: string | readonly string[], options: SubscribeOptions = {}): Subscription<any> {
   knowsOptions(options);
+  knowsSignal(options.signal);
   const { last = 0, after } = options;
   if (!(Number.isInteger(last) && last >= 0 && last <= MAX_LAST)) throw new RangeError(`weir: last is ${last}: begin with 0 to ${MAX_LAST} messages of each channel`);
   if (last > 0 && after !== undefined) throw new TypeError("weir: a subscription has after, from where it goes on, or last, with which it begins, not both");
@@ -176,6 +177,7 @@ class Stream {
     const over = this.#over.signal;
     const backoff = new Backoff(0.5, 15);
     let again = false;
+    let warned = false;
     try {
       while (!over.aborted) {
         let opened = false;
@@ -187,6 +189,7 @@ class Stream {
             if (said.type === "error" || said.type === "end") throw new WeirError(said.error ?? `the hub has ended the stream (${said.code})`, said.code, said.hint);
             if (said.type === "subscribed") {
               opened = true;
+              warned = false;
               backoff.reset();
               const resumed = this.position !== undefined;
               const history = (said.history ?? []).map(message);
@@ -216,6 +219,10 @@ class Stream {
           if (!expired && lasting(error) && (error as WeirError).code !== "slow") throw error;
           again = expired;
           if (!(opened && expired)) onDisconnect?.(error as Error);
+          if (!opened && !warned && !onDisconnect) {
+            warned = true; // once, until there is a connection
+            console.warn(`weir: no subscription at ${this.#hub.url.origin}, which is tried again: ${(error as Error).message}`);
+          }
           if (!(opened && (error as Partial<WeirError>).code === "slow")) await sleep(backoff.next(), over);
         }
       }

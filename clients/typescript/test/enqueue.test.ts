@@ -197,8 +197,6 @@ test("numbers out of range are refused with the range before anything is sent", 
   const wrong = { name: "RangeError", message: "weir: priority is 9: pass a whole number from 1 to 4" };
   await assert.rejects(untyped.enqueue("welcome", { account: 7 }, { priority: 9 }), wrong);
   await assert.rejects(untyped.enqueueMany([{ kind: "welcome", payload: { account: 7 }, priority: 9 }]), wrong);
-  const defined = new Weir({ sql: pool, jobs: { welcome: { schema: payload<object>(), priority: 9 as 1 } } });
-  await assert.rejects(defined.enqueue("welcome", {}), wrong);
   await assert.rejects(weir.enqueue("welcome", { account: 7 }, { maxAttempts: 1.5 }), { message: /maxAttempts is 1\.5: pass a whole number from 1 to 1000/ });
 });
 
@@ -212,12 +210,93 @@ test("an option that there is not is refused with those that there are", async (
   for (const call of ["cancel", "retry", "publish"] as const) await assert.rejects(call === "publish" ? any[call]("a", "b", { tz: pool }) : any[call]("1", { tz: pool }), wrong("this call", "tz", "tx"));
   await assert.rejects(any.work({ queues: { q: 1 }, handlers: { report: () => {} }, concurrency: 8 }), wrong("work", "concurrency", "queues, handlers"));
   assert.throws(() => new Weir({ sql: pool, url: "" } as never), wrong("a client", "url", "sql, hub"));
-  assert.throws(() => new Weir({ sql: pool, jobs: { welcome: { schema: payload<object>(), retries: 3 } } as never }), wrong("a job's definition", "retries", "schema, queue"));
+  assert.throws(() => new Weir({ sql: pool, jobs: { welcome: { schema: payload<object>(), retries: 3 } } as never }), wrong("the definition of welcome", "retries", "schema, queue"));
   assert.throws(() => new Weir({ hub: "http://127.0.0.1:9" }).subscribe("a", { from: "1" } as never), wrong("subscribe", "from", "after"));
 });
 
+test("what is no transaction is refused, and nothing is enqueued without one", async () => {
+  const any = weir as unknown as Record<"enqueue" | "enqueueMany" | "cancel" | "retry" | "publish", (...args: unknown[]) => Promise<unknown>>;
+  const queue = "no transaction";
+  const client = await pool.connect();
+  await assert.rejects(any.enqueue("welcome", { account: 7 }, client), { name: "TypeError", message: /^weir: enqueue got an object of Client in place of its options: pass an object that has any of .*tx$/ });
+  client.release();
+  for (const options of [null, "tx", [client]]) await assert.rejects(any.enqueue("welcome", { account: 7 }, options), /^TypeError: weir: enqueue got .* in place of its options/);
+  for (const tx of [undefined, null]) {
+    const wrong = { name: "TypeError", message: `weir: tx is ${tx}: pass your transaction, or leave tx out` };
+    await assert.rejects(any.enqueue("welcome", { account: 7 }, { queue, tx }), wrong);
+    await assert.rejects(any.enqueueMany([{ kind: "welcome", payload: { account: 7 }, queue }], { tx }), wrong);
+    await assert.rejects(any.publish("a", "b", { tx }), wrong);
+    for (const call of ["cancel", "retry"] as const) await assert.rejects(any[call]("1", { tx }), wrong);
+  }
+  assert.deepEqual((await pool.query("SELECT FROM weir.jobs('available') WHERE queue = $1", [queue])).rows, []);
+});
+
+test("a definition that is wrong is refused with the job's name and what is wanted", () => {
+  const schema = payload<object>();
+  for (const [definition, said] of [
+    [{ schema, queu: "mail" }, 'the definition of welcome has no option "queu": it has schema, queue'],
+    [{ schema, priority: "1" }, 'the priority of welcome is "1": pass a whole number from 1 to 4'],
+    [{ schema, priority: 9 }, "the priority of welcome is 9: pass a whole number from 1 to 4"],
+    [{ schema, maxAttempts: 0 }, "maxAttempts of welcome is 0: pass a whole number from 1 to 1000"],
+    [{ schema, timeout: "60" }, 'the timeout of welcome is "60": pass a number of seconds'],
+    [{ schema, timeout: NaN }, "the timeout of welcome is NaN: pass a number of seconds"],
+    [{ schema, queue: 7 }, "the queue of welcome is 7: pass the name of a queue"],
+    [{ schema, unique: "a" }, 'unique of welcome got "a" in place of its options'],
+    [{ schema, unique: { field: ["a"] } }, 'unique of welcome has no option "field": it has key, fields'],
+    [{ schema: { account: "number" } }, "the schema of welcome is { account }: pass a Standard Schema"],
+    [{ queue: "mail" }, "the schema of welcome is undefined: pass a Standard Schema"],
+    ["mail", 'the definition of welcome got "mail" in place of its options: pass an object that has any of schema, queue'],
+  ] as const) {
+    for (const define of [defineJobs, (jobs: never) => new Weir({ sql: pool, jobs })]) {
+      assert.throws(() => define({ welcome: definition } as never), (error) => (error instanceof TypeError || error instanceof RangeError) && error.message.startsWith(`weir: ${said}`), said);
+    }
+  }
+  assert.throws(() => defineJobs([schema] as never), /jobs is an array of 1: pass an object/);
+});
+
+test("what can't be meant is refused with the value, and with what is wanted", async () => {
+  const any = weir as unknown as Record<"enqueue" | "enqueueMany" | "publish" | "work", (...args: unknown[]) => Promise<unknown>>;
+  const handlers = { report: () => {} };
+  const queues = { mail: 1 };
+  for (const [call, said] of [
+    [() => any.enqueue("welcome", { account: 7 }, { runAt: "tomorrow" }), 'runAt is "tomorrow": pass a Date'],
+    [() => any.enqueue("welcome", { account: 7 }, { priority: "1" }), 'priority is "1": pass a whole number from 1 to 4'],
+    [() => any.enqueue("welcome", { account: 7 }, { unique: "account" }), 'unique got "account" in place of its options: pass an object'],
+    [() => any.enqueueMany({ kind: "welcome", payload: { account: 7 } }), "what enqueueMany got is { kind, payload }: pass an array of jobs"],
+    [() => any.publish("a.b", { x: 1 }), "the payload of a message is { x }: pass a text"],
+    [() => any.publish(7, "text"), "the channel is 7: pass its name"],
+    [() => any.work({ handlers }), "queues is undefined: pass how many jobs of each queue run at once"],
+    [() => any.work({ handlers, queues: ["mail"] }), "queues is an array of 1: pass how many"],
+    [() => any.work({ handlers, queues: { mail: "8" } }), 'queue mail is to run "8" jobs at once: pass a number from 1'],
+    [() => any.work({ queues }), "handlers is undefined: pass a function for each kind"],
+    [() => any.work({ queues, handlers: { report: "run" } }), 'the handler of report is "run": pass a function'],
+    [() => any.work({ queues, handlers, signal: new AbortController() }), "signal is an object of AbortController: pass an AbortSignal"],
+    [() => any.work({ queues, handlers, timeout: "60" }), 'timeout is "60": pass a number of seconds'],
+    [() => any.work({ queues, handlers, onError: console }), "onError is "],
+    [() => new Weir({ hub: "hub.example.com" }), 'hub is "hub.example.com": pass the whole address of a hub, such as https://'],
+    [() => new Weir({ hub: "hub:8080" }), 'hub is "hub:8080": pass the whole address'],
+    [() => new Weir({ hub: "https://hub.example.com" }).subscribe("a", { signal: new AbortController() as never }), "signal is an object of AbortController: pass an AbortSignal"],
+    [() => new Weir("postgres://" as never), 'a client got "postgres://" in place of its options'],
+  ] as [() => unknown, string][]) {
+    await assert.rejects(async () => call(), (error) => (error instanceof TypeError || error instanceof RangeError) && error.message.startsWith(`weir: ${said}`), said);
+  }
+  assert.throws(() => new Weir({ sql: databaseUrl as never }), (error) => error instanceof TypeError && /^weir: a text can't run SQL: pass .*new pg\.Pool/.test(error.message) && !error.message.includes(databaseUrl));
+});
+
+test("a database that can't be reached is unavailable, whatever the driver says of it", async () => {
+  const url = "postgres://user@127.0.0.1:9/none";
+  const own = makePool(url);
+  const other = postgres(url, { onnotice: () => {} });
+  const unreachable = new PrismaClient({ adapter: new PrismaPg({ connectionString: url }) });
+  const away = { pg: own, "postgres.js": other, Drizzle: drizzlePg({ client: own }), Kysely: new Kysely({ dialect: new PostgresDialect({ pool: own }) }), Prisma: unreachable, localhost: makePool(url.replace("127.0.0.1", "localhost")) };
+  for (const [name, sql] of Object.entries(away)) {
+    await assert.rejects(new Weir({ sql }).enqueue("any", {}), (error) => error instanceof WeirError && error.code === "unavailable" && /can't be reached: .*(ECONNREFUSED|DatabaseNotReachable)/.test(error.message) && error.cause !== undefined, name);
+  }
+  await Promise.all([own.end(), other.end(), unreachable.$disconnect(), away.localhost.end()]);
+});
+
 test("a connection that can't run SQL is refused by name", async () => {
-  await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: {} as never }), /this can't run SQL/);
+  await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: {} as never }), /\{ {2}\} can't run SQL/);
   assert.throws(() => new Weir({}), /pass sql/);
   await assert.rejects(new Weir({ sql: kysely, jobs }).work({ queues: { q: 1 }, handlers: { report: () => {} } }), /sessions of its own/);
 });

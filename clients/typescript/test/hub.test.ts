@@ -276,6 +276,24 @@ async function behind(answers: (path: string, body: string, pass: () => Promise<
   return { weir: new Weir({ hub: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, jobs, WebSocket: false }), close };
 }
 
+test("a subscription that can't be made says so once on the console, if nobody listens", async (t) => {
+  const stop = new AbortController();
+  const said: string[] = [];
+  const tries: string[] = [];
+  let tried = () => {};
+  const twice = new Promise<void>((resolve) => (tried = resolve));
+  t.mock.method(console, "warn", (text: string) => said.push(text));
+  t.mock.method(globalThis, "fetch", async (url: URL) => {
+    if (tries.push(url.href) === 3) tried();
+    throw new TypeError("fetch failed", { cause: new Error("connect ECONNREFUSED") });
+  });
+  const next = new Weir({ hub: "http://hub.invalid", WebSocket: false }).subscribe("a", { signal: stop.signal }).next();
+  await twice;
+  stop.abort();
+  assert.equal((await next).done, true);
+  assert.deepEqual(said, ["weir: no subscription at http://hub.invalid, which is tried again: GET http://hub.invalid/v1/events: connect ECONNREFUSED"]);
+});
+
 test("a job whose lease is over when its answer is read is not started from it", async () => {
   const held: string[][] = []; // by the calls after the one whose answer was late
   let late = false;

@@ -1,7 +1,7 @@
 // Not run: what must compile, and what must not.
 
 import { defineJobs, payload, Weir } from "@weir-pg/client";
-import type { Context } from "@weir-pg/client";
+import type { Context, JobDefinitions } from "@weir-pg/client";
 import pg from "pg";
 import * as v from "valibot";
 import { z } from "zod";
@@ -12,6 +12,14 @@ const jobs = defineJobs({
   report: payload<{ format: "pdf" }>(),
 });
 const weir = new Weir({ sql: new pg.Pool(), jobs });
+
+// @ts-expect-error no such option of a definition
+defineJobs({ welcome: { schema: z.object({ account: z.number() }), queu: "mail" } });
+// @ts-expect-error no such priority
+defineJobs({ welcome: { schema: payload<{ account: number }>(), priority: 9 } });
+const given: JobDefinitions = jobs;
+defineJobs(given);
+export const made = <const Jobs extends JobDefinitions>(jobs: Jobs) => new Weir({ hub: "https://hub.example.com", jobs });
 
 export async function enqueues() {
   await weir.enqueue("welcome", { account: 7 });
