@@ -44,7 +44,7 @@ GRANT EXECUTE ON FUNCTION weir.delete, weir.cancel_where, weir.retry_where, weir
 GRANT SELECT ON weir.available_jobs, weir.running_jobs, weir.scheduled_jobs, weir.completed_jobs, weir.failed_jobs, weir.cancelled_jobs TO weir_operate;
 
 GRANT EXECUTE ON FUNCTION weir.publish, weir.publish_bytes, weir.publish_many, weir.notify TO weir_publish, weir_hub, weir_operate;
-GRANT EXECUTE ON FUNCTION weir.watch_table, weir.unwatch_table, weir.watched_tables, weir._publish_changes, weir._keys_now TO weir_publish, weir_operate;
+GRANT EXECUTE ON FUNCTION weir.watch_table, weir.unwatch_table, weir.watched_tables, weir._publish_changes, weir._keys_now, weir._watches_of TO weir_publish, weir_operate;
 -- Subscribers only read, and can't block other sessions for long: functions that cut, rebase or reclaim are for hubs.
 GRANT EXECUTE ON FUNCTION weir.ticks, weir.read, weir.newest_tick, weir._epoch_of TO weir_subscribe, weir_hub, weir_operate;
 GRANT EXECUTE ON FUNCTION weir._await_tick, weir.rebase_messages TO weir_hub, weir_operate;

@@ -10623,6 +10623,15 @@ AS $$
   SELECT EXISTS (SELECT FROM unnest(c.ahead_due, c.ahead_id, c.ahead_snapshot) a(due, id, snapshot)
                  WHERE (_was_ahead.run_at, _was_ahead.id) <= (a.due, a.id) AND pg_visible_in_snapshot(_was_ahead.xid, a.snapshot))
 $$;
+CREATE FUNCTION weir._watches_of(table_name regclass, channel text) RETURNS SETOF oid LANGUAGE sql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+AS $$
+  -- By what the triggers call, not by a name: a restored table has another oid, and a table may have moved to another schema.
+  SELECT DISTINCT p.oid
+  FROM pg_trigger t
+  JOIN pg_proc p ON p.oid = t.tgfoid AND left(p.proname, 11) = 'weir_watch_'
+  CROSS JOIN LATERAL (SELECT obj_description(p.oid, 'pg_proc') AS d OFFSET 0) d
+  WHERE t.tgrelid = _watches_of.table_name AND CASE WHEN left(d.d, 17) = 'weir.watch_table ' THEN substr(d.d, 18)::jsonb ->> 'channel' = _watches_of.channel END
+$$;
 CREATE FUNCTION weir._watch(jobs bigint, control bigint, seen pg_snapshot, upto xid8, polls integer DEFAULT 1, pause double precision DEFAULT 0.003, OUT jobs_now bigint, OUT control_now bigint, OUT seen_now pg_snapshot, OUT upto_now xid8, OUT ended boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
@@ -12973,13 +12982,14 @@ $$;
 CREATE FUNCTION weir.unwatch_table(table_name regclass, channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto SET client_min_messages=warning
 AS $$
 DECLARE
-  made text := (SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_class c ON c.relnamespace = p.pronamespace
-                WHERE c.oid = unwatch_table.table_name AND p.pronargs = 0 AND p.proname = 'weir_watch_' || left(md5(unwatch_table.table_name::oid || ' ' || unwatch_table.channel), 12));
+  made  regprocedure;
+  found boolean := false;
 BEGIN
-  IF made IS NOT NULL THEN
+  FOR made IN SELECT * FROM weir._watches_of(unwatch_table.table_name, unwatch_table.channel) LOOP
     EXECUTE format('DROP FUNCTION %s CASCADE', made);  -- with its triggers
-  END IF;
-  RETURN made IS NOT NULL;
+    found := true;
+  END LOOP;
+  RETURN found;
 END
 $$;
 CREATE FUNCTION weir.watch_table(table_name regclass, channel text, columns text[] DEFAULT NULL::text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
@@ -12988,7 +12998,7 @@ DECLARE
   keys    text[] := ARRAY(SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                           WHERE i.indrelid = watch_table.table_name AND i.indisprimary ORDER BY k.nr);
   known   text[] := ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = watch_table.table_name AND a.attnum > 0 AND NOT a.attisdropped);
-  name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
+  name    text;     -- of the function, and how those of the triggers begin
   its     record;   -- the table
   made    text;     -- the function
   whose   text;     -- if it is there already
@@ -13021,9 +13031,14 @@ BEGIN
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
   END IF;
-  made := format('%I.%I', its.schema, name);
-  SELECT pg_get_userbyid(p.proowner) INTO whose FROM pg_proc p JOIN pg_class c ON c.oid = watch_table.table_name AND c.relnamespace = p.pronamespace WHERE p.pronargs = 0 AND p.proname = name;
-  IF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
+  SELECT format('%s.%I', p.pronamespace::regnamespace, p.proname), p.proname, pg_get_userbyid(p.proowner) INTO made, name, whose
+  FROM pg_proc p WHERE p.oid = (SELECT min(w) FROM weir._watches_of(watch_table.table_name, watch_table.channel) w);
+  IF made IS NULL THEN  -- a name that is free: after a restore, that of another table's function may be what this one's would be
+    SELECT k.name INTO name
+    FROM (SELECT nr, 'weir_watch_' || left(md5(concat_ws(' ', watch_table.table_name::oid, watch_table.channel, nullif(nr, 0))), 12) AS name FROM generate_series(0, 9) nr) k
+    WHERE NOT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = quote_ident(its.schema)::regnamespace AND p.proname = k.name) ORDER BY k.nr LIMIT 1;
+    made := format('%I.%I', its.schema, name);
+  ELSIF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
     RAISE EXCEPTION 'weir: there is a function % already, and it belongs to %, not to the owner of %', made, whose, watch_table.table_name USING ERRCODE = '42723', HINT = 'Drop it, if it is left from a former owner of the table.';
   END IF;
   call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, keys, %L, ', '%I.%I', watch_table.channel, coalesce(watch_table.columns, '{}'));
@@ -13070,7 +13085,7 @@ BEGIN
     END
   $make$, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys));
   EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
-  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
+  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('channel', watch_table.channel, 'columns', watch_table.columns)::text);
   EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
   FOR at IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows')) k(event, rows) LOOP
     EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s()', name || '_' || at.event, at.event, watch_table.table_name, at.rows, made);
@@ -13549,6 +13564,7 @@ COMMENT ON ROUTINE weir._waits(xid8,bigint,xid8,bigint,xid8[],bigint[],xid8[]) I
 COMMENT ON ROUTINE weir._waits_later(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Whether a row of weir.later waits for its time, according to the newest cursor of promotion. Rows that were promoted stay there until their segment is emptied. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._was_ahead(weir.promotion,timestamp with time zone,bigint,xid8) IS 'Reports whether a row of weir.later was promoted before the clock stepped back, according to the earlier cursors that are kept beside the newest.';
 COMMENT ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) IS 'For an idle worker: polls up to polls times, every pause seconds, until the counters differ from those passed, or a transaction below upto has ended that was in progress in seen. Pass what the previous call returned (at first 0, 0, NULL, NULL). jobs_now changes with every job that is logged, control_now with every cancellation and new queue, both before the commit; ended reports whether a transaction has ended. Errors: 22023. Locks: none that others wait for. Isolation: READ COMMITTED, in autocommit. It holds a snapshot while it waits, for at most 1 second.';
+COMMENT ON ROUTINE weir._watches_of(regclass,text) IS 'The functions that weir.watch_table has made for a table and channel: one, or none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._with_error(jsonb,integer,timestamp with time zone,weir.outcome,text) IS 'What the row of the next attempt carries after an attempt has ended with an error. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_pattern(text) IS 'Why a text can''t be the regular expression of a retry rule; NULL: it can. What is left takes time in proportion to the text that it is matched with. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._wrong_with(jsonb) IS 'Why an end that was passed to record is invalid; NULL: it is valid. Locks: none. Isolation: any.';
@@ -13788,6 +13804,7 @@ GRANT EXECUTE ON ROUTINE weir._take_in(uuid,text,text,jsonb) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._taken_upto(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._tidy() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._watch(bigint,bigint,pg_snapshot,xid8,integer,double precision) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._watches_of(regclass,text) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir.add_tasks(bigint,jsonb) TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.attend(integer,integer,inet,integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir.begin_operation(text,jsonb,text,text,integer) TO weir_operate;

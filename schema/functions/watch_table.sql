@@ -14,7 +14,7 @@ DECLARE
   keys    text[] := ARRAY(SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, nr) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                           WHERE i.indrelid = watch_table.table_name AND i.indisprimary ORDER BY k.nr);
   known   text[] := ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = watch_table.table_name AND a.attnum > 0 AND NOT a.attisdropped);
-  name    text   := 'weir_watch_' || left(md5(watch_table.table_name::oid || ' ' || watch_table.channel), 12);
+  name    text;     -- of the function, and how those of the triggers begin
   its     record;   -- the table
   made    text;     -- the function
   whose   text;     -- if it is there already
@@ -47,9 +47,14 @@ BEGIN
   IF FOUND THEN
     RAISE EXCEPTION 'weir: % has no column "%"', watch_table.table_name, coalesce(wrong, 'null') USING ERRCODE = '42703', HINT = 'Its columns are ' || array_to_string(known[:20], ', ') || '.';
   END IF;
-  made := format('%I.%I', its.schema, name);
-  SELECT pg_get_userbyid(p.proowner) INTO whose FROM pg_proc p JOIN pg_class c ON c.oid = watch_table.table_name AND c.relnamespace = p.pronamespace WHERE p.pronargs = 0 AND p.proname = name;
-  IF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
+  SELECT format('%s.%I', p.pronamespace::regnamespace, p.proname), p.proname, pg_get_userbyid(p.proowner) INTO made, name, whose
+  FROM pg_proc p WHERE p.oid = (SELECT min(w) FROM weir._watches_of(watch_table.table_name, watch_table.channel) w);
+  IF made IS NULL THEN  -- a name that is free: after a restore, that of another table's function may be what this one's would be
+    SELECT k.name INTO name
+    FROM (SELECT nr, 'weir_watch_' || left(md5(concat_ws(' ', watch_table.table_name::oid, watch_table.channel, nullif(nr, 0))), 12) AS name FROM generate_series(0, 9) nr) k
+    WHERE NOT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = quote_ident(its.schema)::regnamespace AND p.proname = k.name) ORDER BY k.nr LIMIT 1;
+    made := format('%I.%I', its.schema, name);
+  ELSIF whose <> its.owner THEN  -- who may call it, and would do so with the owner's rights?
     RAISE EXCEPTION 'weir: there is a function % already, and it belongs to %, not to the owner of %', made, whose, watch_table.table_name USING ERRCODE = '42723', HINT = 'Drop it, if it is left from a former owner of the table.';
   END IF;
   call := format('PERFORM weir._publish_changes(format(%L, TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_OP, %L, keys, %L, ', '%I.%I', watch_table.channel, coalesce(watch_table.columns, '{}'));
@@ -96,7 +101,7 @@ BEGIN
     END
   $make$, call, (SELECT string_agg(format('o.old -> keys[%1$s] = n.new -> keys[%1$s]', i), ' AND ') FROM generate_subscripts(keys, 1) i), keys));
   EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', made);  -- or others could have it run on tables of theirs
-  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('table', watch_table.table_name::oid::bigint, 'channel', watch_table.channel, 'columns', watch_table.columns)::text);
+  EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, 'weir.watch_table ' || jsonb_build_object('channel', watch_table.channel, 'columns', watch_table.columns)::text);
   EXECUTE format('ALTER FUNCTION %s() OWNER TO %I', made, its.owner);
   FOR at IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows')) k(event, rows) LOOP
     EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s()', name || '_' || at.event, at.event, watch_table.table_name, at.rows, made);
@@ -118,6 +123,22 @@ $$;
 COMMENT ON FUNCTION weir._keys_now IS
   'The names of the columns of a table''s primary key, or keys, those that it had, if it has none any more. The functions that weir.watch_table has made call it. Errors: none. Locks: none. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._watches_of(table_name regclass, channel text) RETURNS SETOF oid
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = auto
+AS $$
+  -- By what the triggers call, not by a name: a restored table has another oid, and a table may have moved to another schema.
+  SELECT DISTINCT p.oid
+  FROM pg_trigger t
+  JOIN pg_proc p ON p.oid = t.tgfoid AND left(p.proname, 11) = 'weir_watch_'
+  CROSS JOIN LATERAL (SELECT obj_description(p.oid, 'pg_proc') AS d OFFSET 0) d
+  WHERE t.tgrelid = _watches_of.table_name AND CASE WHEN left(d.d, 17) = 'weir.watch_table ' THEN substr(d.d, 18)::jsonb ->> 'channel' = _watches_of.channel END
+$$;
+COMMENT ON FUNCTION weir._watches_of IS
+  'The functions that weir.watch_table has made for a table and channel: one, or none. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.unwatch_table(table_name regclass, channel text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -126,13 +147,14 @@ SET plan_cache_mode = auto
 SET client_min_messages = warning  -- the triggers go with it, as they should
 AS $$
 DECLARE
-  made text := (SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_class c ON c.relnamespace = p.pronamespace
-                WHERE c.oid = unwatch_table.table_name AND p.pronargs = 0 AND p.proname = 'weir_watch_' || left(md5(unwatch_table.table_name::oid || ' ' || unwatch_table.channel), 12));
+  made  regprocedure;
+  found boolean := false;
 BEGIN
-  IF made IS NOT NULL THEN
+  FOR made IN SELECT * FROM weir._watches_of(unwatch_table.table_name, unwatch_table.channel) LOOP
     EXECUTE format('DROP FUNCTION %s CASCADE', made);  -- with its triggers
-  END IF;
-  RETURN made IS NOT NULL;
+    found := true;
+  END LOOP;
+  RETURN found;
 END
 $$;
 COMMENT ON FUNCTION weir.unwatch_table IS

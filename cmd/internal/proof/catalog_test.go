@@ -63,7 +63,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	hub := slices.Concat(publish, subscribe, cut, relay, []string{"_publish_drafts", "_beat", "_fresh_queues", "_logins", "_login_secret", "revocations", "disconnect", "revoke", "queues"})
 	operate := slices.Concat(work, publish, subscribe, cut, relay, []string{"forget_relay", "queues", "history", "workers", "cancel", "retry", "pause", "resume", "set", "settings", "set_limit", "clear_limit", "limits", "set_weight", "weights", "set_retry_rule", "drop_retry_rule", "retry_rules", "failure_groups", "hubs", "notify_callers", "restrict", "disconnect", "revoke", "revocations", "_jobs_after", "keys_in_use"})
 	operate = append(operate, "delete", "cancel_where", "retry_where", "delete_where", "move_where", "retry_flow", "begin_operation", "stop_operation", "operations")
-	watch := []string{"watch_table", "unwatch_table", "watched_tables", "_publish_changes", "_keys_now"}
+	watch := []string{"watch_table", "unwatch_table", "watched_tables", "_publish_changes", "_keys_now", "_watches_of"}
 	operate = append(append(operate, "storage", "_assign_slots", "_leave_slots", "_holders_of_slots", "_depart", "_close_slots", "_departing", "_taken_upto", "_take_in", "_own_slots", "_stop_taking", "_stay", "_clear_departed"), watch...)
 	operate = append(operate, "set_schedule", "drop_schedule", "pause_schedule", "resume_schedule", "run_schedule", "schedules", "next_times")
 	for role, want := range map[string][]string{"weir_enqueue": enqueue, "weir_work": work, "weir_operate": operate,

@@ -91,11 +91,14 @@ func TestAFunctionOfAnotherIsNotWatchedWith(t *testing.T) {
 	exec(t, conn, `SET ROLE weir_test_eve`)
 	exec(t, conn, `CREATE FUNCTION public.`+name+`() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	exec(t, conn, `RESET ROLE`)
+	exec(t, conn, `SELECT weir.watch_table('orders', 'orders'), weir.watch_table('orders', 'orders')`)
+	if value[bool](t, conn, `SELECT bool_or(p.proname = $1 OR p.proowner <> c.relowner) OR count(*) <> 3 FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid WHERE c.oid = 'orders'::regclass`, name) {
+		t.Error("the table is watched with the function of another")
+	}
+	exec(t, conn, `DO $$ BEGIN EXECUTE (SELECT format('ALTER FUNCTION %s OWNER TO weir_test_eve', w::regprocedure) FROM weir._watches_of('orders', 'orders') w); END $$`)
 	if _, err := conn.Exec(t.Context(), `SELECT weir.watch_table('orders', 'orders')`); sqlstate(err) != "42723" || !strings.Contains(err.Error(), "belongs to weir_test_eve") {
 		t.Errorf("watching with the function of another: %v", err)
 	}
-	exec(t, conn, `DROP FUNCTION public.`+name+`()`)
-	exec(t, conn, `SELECT weir.watch_table('orders', 'orders'), weir.watch_table('orders', 'orders')`)
 }
 
 // TestNamesInAWatchedTableAreOnlyNames: no name of a column, of a table or in a channel is run as SQL by who watches the table.
