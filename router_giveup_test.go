@@ -2,6 +2,7 @@ package weir_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -124,6 +125,22 @@ func (p *pauser) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 
 func (p *pauser) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// clients returns clients of the same databases, which it stops.
+func (p *pauser) clients(t *testing.T, clients ...*weir.Client) (own []*weir.Client) {
+	t.Helper()
+	for _, c := range clients {
+		config := c.Pool().Config()
+		config.ConnConfig.Tracer = p
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		own = append(own, weir.NewClient(pool))
+	}
+	return own
+}
+
 // TestAMoverThatWasThoughtDeadDoesNoHarm: it stands still before each of its statements, another one gives its move up, or moves the slots as well, and then it goes on. Each job is in
 // one of the databases in the end, and one of them owns the slots.
 func TestAMoverThatWasThoughtDeadDoesNoHarm(t *testing.T) {
@@ -140,16 +157,7 @@ func TestAMoverThatWasThoughtDeadDoesNoHarm(t *testing.T) {
 		p := &pauser{paused: make(chan struct{}), resume: make(chan struct{})}
 		resume := sync.OnceFunc(func() { close(p.resume) })
 		defer resume()
-		var own []*weir.Client
-		for _, c := range []*weir.Client{from, to} {
-			config := c.Pool().Config()
-			config.ConnConfig.Tracer = p
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			own = append(own, weir.NewClient(pool))
-		}
+		own := p.clients(t, from, to)
 		mover := routerOf(t, own...)
 		p.left.Store(after)
 		ended := make(chan error, 1)
@@ -197,6 +205,171 @@ func TestAMoverThatWasThoughtDeadDoesNoHarm(t *testing.T) {
 				t.Errorf("the mover has only %d statements, and %d times an error", after, again)
 			}
 			return
+		}
+	}
+}
+
+// TestWhoGivesUpAMoveLeavesALaterOneAlone: who gives up a move stands still once the databases were asked; that move ends meanwhile, the slots move back, and begin to move again.
+func TestWhoGivesUpAMoveLeavesALaterOneAlone(t *testing.T) {
+	t.Parallel()
+	r, from, to, key := half(t)
+	peer := owners(t, r)[1].Database
+	move := answer[string](t, from, `SELECT move::text FROM weir._leave_slots(0, $1, $2)`, firstHalf, peer)
+	copied := answer[string](t, from, `SELECT weir._close_slots($1::text::uuid)::text`, move)
+	execute(t, to, `SELECT weir._own_slots(0, $1, 2, $2::text::uuid, '')`, firstHalf, copied) // and the mover dies
+	p := &pauser{paused: make(chan struct{}), resume: make(chan struct{})}
+	own := p.clients(t, from, to)
+	giver := routerOf(t, own...)
+	p.left.Store(3) // two ask which slots are owned
+	ended := make(chan error, 1)
+	go func() { ended <- giver.Move(t.Context(), 0, firstHalf, own[0], nil) }()
+	pgtest.Receive(t, p.paused, "the giver stands still")
+	for _, c := range []*weir.Client{to, from} {
+		if err := r.Move(t.Context(), 0, firstHalf, c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execute(t, from, `SELECT weir._leave_slots(0, $1, $2)`, firstHalf, peer)
+	close(p.resume)
+	if err := pgtest.Receive(t, ended, "the giver ends"); err != nil { // it looks again, and gives up that move, as it is to
+		t.Error(err)
+	}
+	if job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != from {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
+
+// TestManyJobsAreGivenBackAPageAtATime: each page is a transaction. Once one is logged again, nobody goes on with the move; whoever gives it up goes on with that, without the other
+// database, and each job that has not arrived there is logged once, in its order.
+func TestManyJobsAreGivenBackAPageAtATime(t *testing.T) {
+	t.Parallel()
+	const jobs, arrived = 1300, 3
+	for state, stays := range map[string]int{"leaving": jobs, "copying": jobs - arrived} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			r, from, to, key := half(t)
+			execute(t, from, `SELECT weir.enqueue('q', 'k', jsonb_build_object('n', n), key => $1) FROM generate_series(1, $2::int) n`, key, jobs)
+			move := answer[string](t, from, `SELECT move::text FROM weir._leave_slots(0, $1, $2)`, firstHalf, owners(t, r)[1].Database)
+			for answer[int](t, from, `SELECT departed FROM weir._depart($1::text::uuid)`, move) > 0 {
+			}
+			const stay = `SELECT coalesce(next, '') FROM weir._stay($1::text::uuid, 2, NULL, nullif($2, '')::uuid, $3)`
+			copied, upto := "", ""
+			if state == "copying" {
+				copied = answer[string](t, from, `SELECT weir._close_slots($1::text::uuid)::text`, move)
+				upto = answer[string](t, from, `SELECT place FROM weir._departing($1::text::uuid, '') LIMIT 1 OFFSET $2`, move, arrived-1)
+				page := answer[string](t, from, `SELECT '[' || string_agg(d.job, ',') || ']' FROM (SELECT job FROM weir._departing($1::text::uuid, '') LIMIT $2) d`, move, arrived)
+				execute(t, to, `SELECT weir._take_in($1::text::uuid, '', $2, $3::text::jsonb)`, copied, upto, page)
+				answer[string](t, to, `SELECT weir._stop_taking($1::text::uuid)`, copied)
+			}
+			if next := answer[string](t, from, stay, move, copied, upto); next == "" {
+				t.Fatal("all is given up in one step")
+			}
+			if here, gone := len(order(t, from)), answer[int](t, from, departed); here != 500 || here+gone != stays {
+				t.Fatalf("after one step, %d jobs are in the log, and %d of %d out of it", here, gone, stays)
+			}
+			for _, sql := range []string{`SELECT weir._close_slots($1::text::uuid)`, `SELECT * FROM weir._departing($1::text::uuid, '')`} {
+				if _, err := from.Pool().Exec(t.Context(), sql, move); err == nil {
+					t.Errorf("%s: no error", sql)
+				}
+			}
+			execute(t, from, `SELECT weir._depart($1::text::uuid), weir._clear_departed($1::text::uuid)`, move)
+			if err := r.Move(t.Context(), 0, firstHalf, to, nil); err == nil {
+				t.Error("a move goes on that is half given up")
+			}
+			if _, err := r.Owners(t.Context()); err != nil || !owners(t, r)[0].Moving {
+				t.Errorf("the slots are owned before all is given back (%v)", err)
+			}
+			if here, gone := len(order(t, from)), answer[int](t, from, departed); here != 500 || here+gone != stays {
+				t.Fatalf("nobody gave back, and %d jobs are in the log, and %d of %d out of it", here, gone, stays)
+			}
+			if err := routerOf(t, from).Move(t.Context(), 0, firstHalf, from, nil); err != nil {
+				t.Fatal(err)
+			}
+			all := order(t, from)
+			if len(all) != stays || answer[int](t, from, departed) != 0 || !slices.IsSorted(all) || len(slices.Compact(all)) != stays {
+				t.Errorf("%d jobs are in the log, want %d, in their order", len(all), stays)
+			}
+			if job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != from {
+				t.Errorf("%+v, %v", job, err)
+			}
+		})
+	}
+}
+
+// order returns the numbers of a database's jobs, in the order in which they are logged.
+func order(t *testing.T, c *weir.Client) []int {
+	t.Helper()
+	return answer[[]int](t, c, `SELECT coalesce(array_agg((j.args ->> 'n')::int ORDER BY j.xid, j.id), '{}') FROM weir.job j`)
+}
+
+// TestWhoGivesUpAMoveMayBeThoughtDead: it stands still before each of its statements, another one gives up the move, or goes on with it if it can be, and the first one goes on. Each job
+// is in one of the databases in the end, and one of them owns the slots.
+func TestWhoGivesUpAMoveMayBeThoughtDead(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{false, true} {
+		for _, aim := range []int{0, 1} {
+			t.Run(fmt.Sprintf("closed %v, aim %d", closed, aim), func(t *testing.T) {
+				t.Parallel()
+				r, from, to, key := half(t)
+				peer := owners(t, r)[1].Database
+				enqueued := 0
+				for after := int32(1); ; after++ {
+					more := 600 - answer[int](t, from, `SELECT count(*) FROM weir.job`) // more than a page
+					execute(t, from, `SELECT weir.enqueue('q', 'k', key => $1) FROM generate_series(1, $2::int)`, key, more)
+					enqueued += more
+					move := answer[string](t, from, `SELECT move::text FROM weir._leave_slots(0, $1, $2)`, firstHalf, peer)
+					for answer[int](t, from, `SELECT departed FROM weir._depart($1::text::uuid)`, move) > 0 {
+					}
+					if closed {
+						answer[string](t, from, `SELECT weir._close_slots($1::text::uuid)::text`, move)
+					}
+					p := &pauser{paused: make(chan struct{}), resume: make(chan struct{})}
+					resume := sync.OnceFunc(func() { close(p.resume) })
+					defer resume()
+					own := p.clients(t, from, to)
+					giver := routerOf(t, own...)
+					p.left.Store(after)
+					ended := make(chan error, 1)
+					go func() { ended <- giver.Move(t.Context(), 0, firstHalf, own[0], nil) }()
+					var err error
+					paused := false
+					select {
+					case <-p.paused:
+						paused = true
+						if err := r.Move(t.Context(), 0, firstHalf, []*weir.Client{from, to}[aim], nil); err != nil && aim == 0 {
+							t.Fatalf("before statement %d: %v", after, err)
+						}
+						resume()
+						err = pgtest.Receive(t, ended, "the giver ends")
+					case err = <-ended:
+					}
+					if err != nil {
+						t.Fatalf("the giver stood still before statement %d: %v", after, err)
+					}
+					for _, c := range own {
+						c.Pool().Close()
+					}
+					const count = `SELECT count(*) FROM weir.job`
+					here, there, gone := answer[int](t, from, count), answer[int](t, to, count), answer[int](t, from, departed)+answer[int](t, to, departed)
+					if here+there != enqueued || gone != 0 {
+						t.Fatalf("before statement %d: of %d jobs, one database has %d, the other %d, and %d are in neither", after, enqueued, here, there, gone)
+					}
+					if aim == 1 { // the slots may have moved once more, after they had been given up
+						if err := r.Move(t.Context(), 0, firstHalf, from, nil); err != nil {
+							t.Fatalf("before statement %d: %v", after, err)
+						}
+					}
+					if all := owners(t, r); all[0].Client != from {
+						t.Fatalf("before statement %d: the slots are %+v", after, all[0])
+					}
+					if !paused {
+						if after < 6 {
+							t.Errorf("the giver has only %d statements", after)
+						}
+						return
+					}
+				}
+			})
 		}
 	}
 }

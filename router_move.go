@@ -126,8 +126,8 @@ type MoveProgress struct {
 // A move that was interrupted, however hard, is gone on with by the same call, of any router; two at once do no harm. Until it has ended, the slots are paused. Progress, unless nil, is
 // called after each step.
 //
-// A move that has not ended is given up by moving the same slots to where they are: what has left the log there is logged again, and the database owns them as before. Whoever still moves
-// them gets an error. What has arrived in the other database stays there, and runs there; once all had left, that one is needed, too.
+// A move that has not ended is given up by moving the same slots to where they are: what has left the log there is logged again, and the database owns them as before. If that is
+// interrupted, the move can only be given up, by the same call. Whoever still moves them gets an error. What has arrived in the other database stays there, and runs there; once all had left, that one is needed, too.
 //
 // What stays where it is: members of flows, and what was enqueued by other means than a router after the jobs had left; schedules; and jobs
 // that have finished, so that those can be found, retried, and counted as duplicates (Unique.Within) only there. Limits, weights and settings belong to a database: set them
@@ -151,13 +151,17 @@ func (r *Router) Move(ctx context.Context, low, high int, to *Client, progress f
 
 // move makes one step after another, each of which follows from what the databases say, until the slots are in the database to which they are to move.
 func (r *Router) move(ctx context.Context, m *move, to int) error {
-	for {
+	for again := true; ; {
 		said, errs := r.said(ctx)
 		if err := r.all(errs); err != nil {
 			return err // one that is not asked may own them
 		}
 		next, err := r.next(said, m, to)
-		if err != nil || next == nil {
+		if err != nil && again {
+			again = false // another move may have ended after one database was asked, and before the next
+			continue
+		}
+		if again = true; err != nil || next == nil {
 			return err
 		}
 		if err := next(ctx); err != nil {
@@ -176,16 +180,17 @@ func (r *Router) next(said [][]store.SlotRange, m *move, to int) (func(context.C
 	// What has begun comes first: a move to there, or one that is to be given up, or whose source does not know that another database has owned the slots since.
 	for n, ranges := range said {
 		s := newest(ranges)[m.low]
-		if s == nil || s.Low != m.low || s.High != m.high || s.State != store.SlotsLeaving && s.State != store.SlotsCopying {
+		if s == nil || s.Low != m.low || s.High != m.high || s.State != store.SlotsLeaving && s.State != store.SlotsCopying && s.State != store.SlotsReturning {
 			continue
 		}
+		returning := s.State == store.SlotsReturning // it can't be gone on with
 		switch {
 		case mixed:
 			return nil, fmt.Errorf("slots %d to %d leave database %s, and other databases own some of them: see Router.Owners, and move those to one database first", m.low, m.high, r.databases[n].id)
-		case s.Peer == m.to.id && (owner.from == n || int(owner.at) == to):
+		case !returning && s.Peer == m.to.id && (owner.from == n || int(owner.at) == to):
 			m.from, m.epoch = r.databases[n], m.above(said, n, to)
 			return m.run, nil
-		case n == to && (owner.from == n || owner.at >= 0), owner.from != n && owner.at >= 0 && r.databases[owner.at].id != s.Peer:
+		case n == to && (owner.from == n || owner.at >= 0), owner.from != n && owner.at >= 0 && (returning || r.databases[owner.at].id != s.Peer):
 			return func(ctx context.Context) error { return r.giveUp(ctx, said, n, s, owner) }, nil
 		}
 	}
@@ -224,7 +229,7 @@ func (m *move) above(said [][]store.SlotRange, from, to int) (epoch int64) {
 	return epoch
 }
 
-// giveUp gives up the move that database n has begun: the slots stay there, unless another one owns them.
+// giveUp gives up the move that database n has begun, and none that has followed it since n was asked: the slots stay there, unless another one owns them.
 func (r *Router) giveUp(ctx context.Context, said [][]store.SlotRange, n int, s *store.SlotRange, c claim) error {
 	from, peer, owner := r.databases[n].client.store, slices.IndexFunc(r.databases, func(d routed) bool { return d.id == s.Peer }), ""
 	if c.at >= 0 {
@@ -240,11 +245,14 @@ func (r *Router) giveUp(ctx context.Context, said [][]store.SlotRange, n int, s 
 		}
 	}
 	for copied, upto := "", ""; ; {
-		name, err := from.StaySlots(ctx, s.Low, s.High, s.Peer, epoch+1, owner, copied, upto)
-		if err != nil || name == "" {
+		name, next, err := from.StaySlots(ctx, s.Move, epoch+1, owner, copied, upto)
+		switch {
+		case err != nil, name == "" && next == "":
 			return err
-		}
-		if peer < 0 {
+		case name == "": // some have been logged again
+			upto = next
+			continue
+		case peer < 0:
 			return fmt.Errorf("slots %d to %d move to database %s, which may have some of their jobs, and is none of this router's: pass it to NewRouter, too", s.Low, s.High, s.Peer)
 		}
 		if upto, err = r.databases[peer].client.store.StopTaking(ctx, name); err != nil {

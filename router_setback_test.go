@@ -200,12 +200,16 @@ func TestAStaleMoveTakesNothingFromTheOwner(t *testing.T) {
 			}
 			execute(t, clients[0], `SELECT weir.enqueue('q', 'k', key => $1)`, key)
 			execute(t, clients[0], `UPDATE weir.slot SET state = 'leaving', peer = $1, copy = NULL WHERE state = 'left'`, peer)
-			execute(t, clients[0], `SELECT weir._depart(move) FROM weir.slot WHERE state = 'leaving'`)
+			move := answer[string](t, clients[0], `SELECT move::text FROM weir.slot WHERE state = 'leaving'`)
+			execute(t, clients[0], `SELECT weir._depart($1::text::uuid)`, move)
 			if answer[int](t, clients[0], departed) != 1 {
 				t.Fatal("no job has left")
 			}
 			if err := r.Move(t.Context(), 0, high, clients[aim], nil); err != nil {
 				t.Fatal(err)
+			}
+			if _, err := clients[0].Pool().Exec(t.Context(), `SELECT weir._close_slots($1::text::uuid)`, move); err == nil {
+				t.Error("who still moves the slots is not told that it was given up")
 			}
 			found := 0
 			for _, c := range clients {

@@ -902,7 +902,7 @@ ALTER TABLE weir.segment ADD PRIMARY KEY (no);
 ALTER TABLE weir.setting ADD PRIMARY KEY (name);
 ALTER TABLE weir.settled ADD PRIMARY KEY (worker, no);
 ALTER TABLE weir.slot ADD PRIMARY KEY (no);
-ALTER TABLE weir.slot ADD CHECK ((state = ANY (ARRAY['owned'::text, 'leaving'::text, 'copying'::text, 'left'::text])));
+ALTER TABLE weir.slot ADD CHECK ((state = ANY (ARRAY['owned'::text, 'leaving'::text, 'copying'::text, 'returning'::text, 'left'::text])));
 ALTER TABLE weir.survey ADD PRIMARY KEY (no);
 ALTER TABLE weir.taken_in ADD PRIMARY KEY (move, no);
 ALTER TABLE weir.tick ADD PRIMARY KEY (seq, segment);
@@ -2595,6 +2595,8 @@ BEGIN
   IF s.no IS NULL THEN
     RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, another one has followed, or the database was set back', _close_slots.move
       USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  ELSIF s.state = 'returning' OR s.state = 'left' AND s.copy IS NULL THEN
+    RAISE EXCEPTION 'weir: the move of slots % is given up', _close_slots.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to the other database again, if they are to move.';
   ELSIF s.state <> 'leaving' THEN
     RETURN s.copy;
   -- Nothing is put back by what does not run, and nothing is enqueued: what one snapshot does not have, does not come any more.
@@ -4562,6 +4564,18 @@ BEGIN
   END IF;
 END
 $$;
+CREATE FUNCTION weir._forget_departed(move uuid, after text, upto text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+AS $$
+#variable_conflict use_column
+DECLARE
+  a text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
+  u text[] := string_to_array(coalesce(nullif(upto, ''), '0 0 0 0'), ' ');
+BEGIN
+  DELETE FROM weir.departed d
+  WHERE d.move = _forget_departed.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_forget_departed.move, a[1]::bigint, a[2]::integer, a[3]::bigint, a[4]::bigint)
+    AND (d.move, d.lane, d.front, d.xid, d.id) <= (_forget_departed.move, u[1]::bigint, u[2]::integer, u[3]::bigint, u[4]::bigint);
+END
+$$;
 CREATE FUNCTION weir._forget_ended() RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 #variable_conflict use_column
@@ -5015,7 +5029,8 @@ BEGIN
   SELECT s.* INTO newest FROM weir.slot s WHERE _hold_slot.slot BETWEEN s.low AND s.high ORDER BY s.no DESC LIMIT 1;
   IF newest.state IS DISTINCT FROM 'owned' THEN
     RAISE EXCEPTION 'weir: this database does not own slot %: %', _hold_slot.slot,
-      CASE WHEN newest.state IS NULL THEN 'it never did' WHEN newest.state = 'left' THEN format('it has moved to database %s', newest.peer) ELSE format('it is moving to database %s', newest.peer) END
+      CASE WHEN newest.state IS NULL THEN 'it never did' WHEN newest.state = 'left' THEN format('it has moved to database %s', newest.peer)
+           WHEN newest.state = 'returning' THEN format('its move to database %s is being given up', newest.peer) ELSE format('it is moving to database %s', newest.peer) END
       USING ERRCODE = 'WR009', HINT = 'Ask the databases again which of them owns it.';
   END IF;
   RETURN newest.epoch;
@@ -5764,8 +5779,9 @@ BEGIN
   RAISE EXCEPTION 'weir: slots % to % can''t move from here to database %: %', _leave_slots.low, _leave_slots.high, _leave_slots.peer,
     CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
          WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
+         WHEN other.state = 'returning' THEN format('the move of slots %s to %s to database %s is being given up', other.low, other.high, other.peer)
          ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
-    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' ELSE 'Ask the databases again which of them owns these slots.' END;
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' WHEN other.state = 'returning' THEN 'Move the same slots to where they are first.' ELSE 'Ask the databases again which of them owns these slots.' END;
 END
 $$;
 CREATE FUNCTION weir._limit_turns(lim weir.queue_limit, states weir.turn[], rooms integer[], ids bigint[], rings bigint[], forms integer[], arrived pg_snapshot, before bigint, at timestamp with time zone, OUT kept weir.turn[], OUT allowed integer[], OUT shares boolean[], OUT tries timestamp with time zone[], OUT starts timestamp with time zone[]) RETURNS record LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_mergejoin=off
@@ -9564,39 +9580,47 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._stay(low integer, high integer, peer text, epoch bigint, owner text DEFAULT NULL::text, copy uuid DEFAULT NULL::uuid, upto text DEFAULT NULL::text) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
+CREATE FUNCTION weir._stay(move uuid, epoch bigint, owner text DEFAULT NULL::text, copy uuid DEFAULT NULL::uuid, upto text DEFAULT NULL::text, OUT copied uuid, OUT next text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=auto
 AS $$
 #variable_conflict use_column
 DECLARE
   s       weir.slot;
-  reached text := '';
   page    jsonb;
+  reached text;
 BEGIN
-  PERFORM weir._change_slots(_stay.low, _stay.high), weir._check_cluster();
-  SELECT k.* INTO s FROM weir._said_of_slots(_stay.low, _stay.high) k
-  WHERE k.state IN ('leaving', 'copying') AND k.low = _stay.low AND k.high = _stay.high AND k.peer = _stay.peer AND (SELECT count(*) FROM weir._said_of_slots(_stay.low, _stay.high)) = 1;
-  IF s.no IS NULL THEN
-    RETURN NULL;  -- it has ended, or was given up
+  PERFORM weir._change_slots(0, 0), weir._check_cluster();
+  IF _stay.upto !~ '^([0-9]+ [01] [0-9]+ [0-9]+)?$' THEN
+    RAISE EXCEPTION 'weir: % is no place of a move', quote_literal(left(_stay.upto, 200)) USING ERRCODE = '22023';
+  END IF;
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _stay.move ORDER BY k.no DESC LIMIT 1;
+  IF s.no IS NULL OR s.state NOT IN ('leaving', 'copying', 'returning') OR EXISTS (SELECT FROM weir._said_of_slots(s.low, s.high) k WHERE k.no <> s.no) THEN
+    RETURN;  -- it has ended, or was given up
   ELSIF s.state = 'copying' THEN
     IF s.copy IS DISTINCT FROM _stay.copy THEN
-      RETURN s.copy;
+      copied := s.copy;
+      RETURN;
     ELSIF _stay.upto IS NULL THEN
       RAISE EXCEPTION 'weir: how far the move % has come in database % is not given', s.copy, s.peer USING ERRCODE = '22023';
     END IF;
-    reached := _stay.upto;
+    PERFORM weir._forget_departed(s.move, '', _stay.upto);  -- they have arrived
   END IF;
-  LOOP
-    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, reached) WITH ORDINALITY d(place, job, nr);
-    EXIT WHEN page IS NULL;
-    PERFORM weir._log_departed(page);
+  -- What is before the place was logged, and is deleted: a scan from the first on would pass over its dead rows once a page. Should there be some after all, they are found in the end.
+  FOREACH next IN ARRAY ARRAY[coalesce(_stay.upto, ''), ''] LOOP
+    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, next) WITH ORDINALITY d(place, job, nr);
+    CONTINUE WHEN page IS NULL;
+    PERFORM weir._log_departed(page), weir._forget_departed(s.move, next, reached);
+    IF s.state <> 'returning' THEN
+      PERFORM weir._note_slots(s.low, s.high, 'returning', s.epoch, s.move, s.peer, s.copy);
+    END IF;
+    next := reached;
+    RETURN;
   END LOOP;
-  DELETE FROM weir.departed d WHERE d.move = s.move;
+  next := NULL;
   IF _stay.owner IS NULL THEN
     PERFORM weir._note_slots(s.low, s.high, 'owned', greatest(_stay.epoch, s.epoch + 1), NULL, NULL);
   ELSE
     PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, _stay.owner, s.copy);
   END IF;
-  RETURN NULL;
 END
 $$;
 CREATE FUNCTION weir._step_operations(max_rows integer DEFAULT 500, OUT operation bigint, OUT changed integer, OUT state text, OUT is_open boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET lock_timeout=2s
@@ -13212,7 +13236,7 @@ COMMENT ON COLUMN weir.slot.copy IS 'What the move is called in the other databa
 COMMENT ON COLUMN weir.slot.epoch IS 'Grows with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
 COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
 COMMENT ON COLUMN weir.slot.peer IS 'The id of the database to which they move, or have moved.';
-COMMENT ON COLUMN weir.slot.state IS 'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
+COMMENT ON COLUMN weir.slot.state IS 'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; returning: the move is being given up, and some of them are in the log again; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.survey.batches IS 'The value of weir.batch_no at the time: it bounds how many batches may have been claimed since.';
 COMMENT ON COLUMN weir.survey.reclaimed IS 'The number of the last event by which a segment of jobs was reclaimed. After another such event the survey is invalid.';
 COMMENT ON COLUMN weir.taken_in.upto IS 'A place; done: all jobs have arrived, and the slots have been owned here since; or stopped and a place: the move was given up when they had arrived up to there.';
@@ -13290,7 +13314,7 @@ COMMENT ON ROUTINE weir._check_worker(integer) IS 'Returns the queues of a worke
 COMMENT ON ROUTINE weir._claim(integer,text[],integer[],pg_snapshot,text[]) IS 'Claims the next jobs of the named queues for a worker: up to limits[i] of queues[i] (at most 960 of a lane in one call), priority by priority, and with ageing some of lower priorities (see _reserve), each attempt in exactly one batch. put_off is how often this attempt was snoozed or released before; ready_at is when the job became ready, if that is not enqueued_at. lane and seq name the batch; jobs with keys are in batches of their queue''s ring lane, whatever their priority. dropped is NULL if the job is to be run; otherwise it must not be run, but be recorded as cancelled, and dropped is the reason, to be stored as its error ('''': none to store). A paused or unknown queue returns no jobs. since is a hint for workers of very many queues: of queues that are not in backlog, only jobs of transactions that ended after that snapshot are considered; NULL: all. Jobs that weir.cancel_where has cancelled, and unique jobs that need no run (see _judge), are not returned: the claim ends them itself, thousands in one call. It visits at most 200 lanes with jobs, from a random queue on; if there may be more, the last row is all NULL, and the caller claims again at once. For each queue of which jobs were withheld there is a row without a job: with the queue and, in enqueued_at, the present time; and if only its rate has withheld them, or four other claims that have its gate or its turns, or wait for them, in ready_at, when there may be some. Otherwise it is worth another claim when attempts have ended, which moves weir.job_id. Errors: WR001 (the worker is unknown or fenced), WR003 (positions are ahead of the cluster), WR004 (not in READ COMMITTED autocommit), 22023, 55000 (the transaction is old: try again). Locks: advisory: claims (shared), the worker''s claims (exclusive), the unique jobs of each queue that has had some (exclusive, only tried if it has locked a lane already), the gate of each queue that has limits and room, and the ring of each that has jobs with keys (exclusive, only tried if it has locked a lane or a gate already; otherwise see _lock_behind_few), each lane with jobs that it visits, and with ageing the queue''s other lanes (exclusive, to the end of the call). Isolation: READ COMMITTED, in autocommit. Commits asynchronously, unless it returns jobs of a queue with limits.';
 COMMENT ON ROUTINE weir._clear_departed(uuid) IS 'Ends a move, once the other database owns the slots: forgets the jobs that have arrived there. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._clock_change(timestamp with time zone,timestamp with time zone,text) IS 'The instant at which the clocks of a time zone change, between two instants with different offsets. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._close_slots(uuid) IS 'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._close_slots(uuid) IS 'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here, or is given up), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction survive a crash once its commit is acknowledged, even if synchronous_commit is off for the role.';
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
@@ -13347,6 +13371,7 @@ COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows o
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._fold_arrivals() IS 'Counts what has arrived at flows since the last cut, seals those whose deadline has come, enqueues the callbacks of those that have ended, and tasks whose predecessors have. Returns how many flows it has counted (folded), how many have ended (fired), busy: another session is doing it, so call again for what it may not have seen; is_used: there are flows; and again: it has logged arrivals itself, so call it again at once. If there is nothing new, it writes nothing. Errors: WR003, WR004 (not in READ COMMITTED autocommit). Locks: advisory step 7 (tried). Isolation: READ COMMITTED, in autocommit. Commits asynchronously.';
+COMMENT ON ROUTINE weir._forget_departed(uuid,text,text) IS 'Deletes the jobs that have departed, after a place (empty: from the first on) up to another. The caller holds the lock of slots.';
 COMMENT ON ROUTINE weir._forget_ended() IS 'Removes pending transactions that have ended and left no jobs from the state of idle lanes, by writing a batch without jobs and without a worker: otherwise each claim would search for their rows again. Checks 500 queues in a call, locks at most 200 lanes, and stops after 0.1 s. Returns the number of lanes. Errors: WR003. Locks: advisory: claims (shared, tried), the lanes (exclusive, tried). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._forget_failures(bigint[]) IS 'Notes that failed jobs are deleted; not those that have been retried since. Returns how many were. The caller has called weir._lock_to_retry.';
 COMMENT ON ROUTINE weir._forget_workers() IS 'Deletes ended workers that have no unfinished attempts, except the newest thousand of the last day, so that heartbeats read about as many rows as workers are alive. Their results are still refused, because they are unknown then. Returns how many.';
@@ -13531,7 +13556,7 @@ COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zo
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._state_of(bigint,xid8[]) IS 'Where a lane stands: a job of it waits if it lies past the position, or if its transaction is pending, in their order, and its id comes after the one in pending_after. All NULL: nothing was claimed from it, or nothing that it has claimed is left. late: see _late_of; NULL: it is looked up. Locks: ACCESS SHARE on the log, which the caller releases. Isolation: any.';
-COMMENT ON ROUTINE weir._stay(integer,integer,text,bigint,text,uuid,text) IS 'Gives up a move of slots to another database, peer: logs again what has departed, and makes this database their owner, with an epoch of at least this; or, with owner, notes that they are there. Once more does nothing. If some may have arrived there, nothing is changed, and what the move is called there is returned: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. NULL: it is given up, or there is none. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+COMMENT ON ROUTINE weir._stay(uuid,bigint,text,uuid,text) IS 'One step of giving up a move of slots to another database: logs a page of what has departed again, from which on the move can only be given up, and returns its place, next: call it again, with that place as upto (without, it does the same, more slowly). Once nothing is left, it makes this database the owner of the slots, with an epoch of at least this; or, with owner, notes that they are there; and returns nothing, as it does when there is no such move, because it has ended or was given up. If some jobs may have arrived in the other database, nothing is changed, and what the move is called there is returned, copied: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._step_operations(integer) IS 'Does one step, of up to max_rows jobs, of the oldest operation that has not ended and of which no other session does a step: which one, how many jobs it has changed, and the operation''s state after it; NULL: there was none. is_open: some operation has not ended. An operation whose step fails, other than because of a lock, a lack of resources or the like, has failed. Errors: 40001, 55P03, WR003, WR004. Locks: advisory: the operation (exclusive, tried), the beginning of operations (exclusive, tried, for a moment when some have ended); see weir.retry_where, delete_where and move_where. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir._stop_claims(text) IS 'Waits until no claim is in progress, and lets none begin before the transaction ends. Errors: WR004, 55P03. Locks: advisory: claims (exclusive, waiting at most 50 ms at first, and at most 1 s at a time).';
 COMMENT ON ROUTINE weir._stop_taking(uuid) IS 'Takes in no more jobs of a move, and owns no slots by it. Returns up to which place they have arrived (empty: none has), which stays so; done: it is over here, and nothing is changed. Errors: WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
@@ -13692,7 +13717,7 @@ COMMENT ON TABLE weir.attendance IS 'Workers that have attended, each with the s
 COMMENT ON TABLE weir.batch IS 'A slice of a lane and the worker that claimed it, with one row for each segment that its jobs are in. The newest batch of a lane holds the lane''s position, its pending transactions and the total number of claimed jobs.';
 COMMENT ON TABLE weir.cancellation IS 'Jobs that were cancelled: they must not start, or must stop.';
 COMMENT ON TABLE weir.cancellation_where IS 'Cancellations by filter: unfinished jobs that a row describes, with ids up to upto, must not start, or must stop. A row is deleted when no such job is left.';
-COMMENT ON TABLE weir.departed IS 'Unfinished jobs that were taken out of the log because their slot moves to another database, in the order in which that one logs them: lane by lane, those that were put back first. Rows are only added; they are removed when the move has ended.';
+COMMENT ON TABLE weir.departed IS 'Unfinished jobs that were taken out of the log because their slot moves to another database, in the order in which that one logs them: lane by lane, those that were put back first. They are removed when the move has ended, or when the jobs are logged here again, because it is given up.';
 COMMENT ON TABLE weir.edge IS 'Which task of a flow comes after which: by name, because two transactions that do not see each other may both add a task, of which one counts. Insert-only, and compacted with weir.flow.';
 COMMENT ON TABLE weir.epoch IS 'Periods in which one server cut ticks, each with its first tick: they distinguish ticks of logs that were copied from each other and then diverged. Never truncated: one row for each start of the server; kept are the newest 1000, and those whose ticks can still be read.';
 COMMENT ON TABLE weir.failure IS 'Jobs that failed for good, each as it was after its last attempt. A row is a copy, which outlives the job''s segment. It contains no transaction ids, so it stays valid in another cluster.';
@@ -13797,7 +13822,7 @@ GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._stay(integer,integer,text,bigint,text,uuid,text) TO weir_operate;
+GRANT EXECUTE ON ROUTINE weir._stay(uuid,bigint,text,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stop_taking(uuid) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._take_in(uuid,text,text,jsonb) TO weir_operate;

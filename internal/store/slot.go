@@ -20,16 +20,17 @@ const (
 	sqlTakeIn         = `SELECT weir._take_in($1::text::uuid, $2, $3, $4::text::jsonb)`
 	sqlOwnSlots       = `SELECT weir._own_slots($1, $2, $3, $4::text::uuid, $5)`
 	sqlStopTaking     = `SELECT weir._stop_taking($1::text::uuid)`
-	sqlStay           = `SELECT coalesce(weir._stay($1, $2, $3, $4, nullif($5, ''), nullif($6, '')::uuid, $7)::text, '')`
+	sqlStay           = `SELECT coalesce(copied::text, ''), coalesce(next, '') FROM weir._stay($1::text::uuid, $2, nullif($3, ''), nullif($4, '')::uuid, $5)`
 	sqlClearDeparted  = `SELECT weir._clear_departed($1::text::uuid)::text`
 )
 
 // States of slots.
 const (
-	SlotsOwned   = "owned"
-	SlotsLeaving = "leaving"
-	SlotsCopying = "copying"
-	SlotsLeft    = "left"
+	SlotsOwned     = "owned"
+	SlotsLeaving   = "leaving"
+	SlotsCopying   = "copying"
+	SlotsReturning = "returning" // the move is being given up
+	SlotsLeft      = "left"
 )
 
 // SlotRange is what a database says about slots.
@@ -138,9 +139,10 @@ func (s *Store) StopTaking(ctx context.Context, move string) (place string, err 
 	return place, err
 }
 
-// StaySlots gives up a move of slots to a peer: the database owns them again, with at least this epoch, or they are noted to be at another owner. If it returns the name of the
+// StaySlots makes one step of giving up a move of slots: it logs some of the jobs that have departed again, and returns up to which place, with which it is to be called again as upto;
+// or, once none is left, the database owns the slots again, with at least this epoch, or they are noted to be at another owner, and it returns nothing. If it returns the name of the
 // move at the peer, nothing has changed: first it is to be stopped there, and how far it had come is upto.
-func (s *Store) StaySlots(ctx context.Context, low, high int, peer string, epoch int64, owner, copied, upto string) (name string, err error) {
-	err = s.row(ctx, sqlStay, []any{low, high, peer, epoch, owner, copied, upto}, &name)
-	return name, err
+func (s *Store) StaySlots(ctx context.Context, move string, epoch int64, owner, copied, upto string) (name, next string, err error) {
+	err = s.row(ctx, sqlStay, []any{move, epoch, owner, copied, upto}, &name, &next)
+	return name, next, err
 }

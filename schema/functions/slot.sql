@@ -21,7 +21,8 @@ BEGIN
   SELECT s.* INTO newest FROM weir.slot s WHERE _hold_slot.slot BETWEEN s.low AND s.high ORDER BY s.no DESC LIMIT 1;
   IF newest.state IS DISTINCT FROM 'owned' THEN
     RAISE EXCEPTION 'weir: this database does not own slot %: %', _hold_slot.slot,
-      CASE WHEN newest.state IS NULL THEN 'it never did' WHEN newest.state = 'left' THEN format('it has moved to database %s', newest.peer) ELSE format('it is moving to database %s', newest.peer) END
+      CASE WHEN newest.state IS NULL THEN 'it never did' WHEN newest.state = 'left' THEN format('it has moved to database %s', newest.peer)
+           WHEN newest.state = 'returning' THEN format('its move to database %s is being given up', newest.peer) ELSE format('it is moving to database %s', newest.peer) END
       USING ERRCODE = 'WR009', HINT = 'Ask the databases again which of them owns it.';
   END IF;
   RETURN newest.epoch;

@@ -10,7 +10,8 @@
 -- Until the other database owns the slots, a move can be given up:
 --
 --   there  _stop_taking     no more jobs are taken in, nor slots owned, whoever still tries (only if what is copied has a name)
---   here   _stay            those that have not arrived there are logged here again, and the slots are owned here
+--   here   _stay            those that have not arrived there are logged here again, a part at a time: from the first on, the move can't be gone on with any more, but only be
+--                           given up; at the end, the slots are owned here
 --
 -- What is next follows from what the databases say. So nobody owns a move: whoever wants it does the next step, whatever has become of the one who began it, and two at
 -- once get in nobody's way. A job is in the log here, or in weir.departed here until it is in the log there; and is logged there once, because how far that has come is
@@ -48,8 +49,9 @@ BEGIN
   RAISE EXCEPTION 'weir: slots % to % can''t move from here to database %: %', _leave_slots.low, _leave_slots.high, _leave_slots.peer,
     CASE WHEN other.no IS NULL THEN 'this database does not own all of them'
          WHEN other.state = 'left' THEN format('slots %s to %s have moved to database %s', other.low, other.high, other.peer)
+         WHEN other.state = 'returning' THEN format('the move of slots %s to %s to database %s is being given up', other.low, other.high, other.peer)
          ELSE format('slots %s to %s are moving to database %s', other.low, other.high, other.peer) END
-    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' ELSE 'Ask the databases again which of them owns these slots.' END;
+    USING ERRCODE = '55000', HINT = CASE WHEN other.state IN ('leaving', 'copying') THEN 'Let that move end first: begin it again, with the same slots; or give it up: move the same slots to where they are.' WHEN other.state = 'returning' THEN 'Move the same slots to where they are first.' ELSE 'Ask the databases again which of them owns these slots.' END;
 END
 $$;
 COMMENT ON FUNCTION weir._leave_slots IS
@@ -322,6 +324,8 @@ BEGIN
   IF s.no IS NULL THEN
     RAISE EXCEPTION 'weir: this database knows nothing of the move of slots %: it was given up, another one has followed, or the database was set back', _close_slots.move
       USING ERRCODE = '55000', HINT = 'Move the same slots to the same database again: what is left to do follows from what the databases say.';
+  ELSIF s.state = 'returning' OR s.state = 'left' AND s.copy IS NULL THEN
+    RAISE EXCEPTION 'weir: the move of slots % is given up', _close_slots.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to the other database again, if they are to move.';
   ELSIF s.state <> 'leaving' THEN
     RETURN s.copy;
   -- Nothing is put back by what does not run, and nothing is enqueued: what one snapshot does not have, does not come any more.
@@ -334,7 +338,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._close_slots IS
-  'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
+  'Ends the departure of jobs: from now on, no more follow. Returns what the move is called in the other database; NULL: some jobs have not departed yet. Errors: 55000 (the move is not known here, or is given up), WR004. Locks: advisory: slots (exclusive). Isolation: READ COMMITTED. Commits synchronously.';
 
 CREATE OR REPLACE FUNCTION weir._departed_after(move uuid, after text, max_rows integer DEFAULT 500, max_bytes bigint DEFAULT 4194304) RETURNS TABLE (place text, job text)
 LANGUAGE plpgsql STABLE
@@ -522,7 +526,7 @@ END
 $$;
 COMMENT ON FUNCTION weir._check_moved IS 'Checks what a job that moves has apart from what one that is enqueued has. Errors: 22023. Locks: none. Isolation: any.';
 
-CREATE OR REPLACE FUNCTION weir._stay(low integer, high integer, peer text, epoch bigint, owner text DEFAULT NULL, copy uuid DEFAULT NULL, upto text DEFAULT NULL) RETURNS uuid
+CREATE OR REPLACE FUNCTION weir._stay(move uuid, epoch bigint, owner text DEFAULT NULL, copy uuid DEFAULT NULL, upto text DEFAULT NULL, OUT copied uuid, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -531,38 +535,66 @@ AS $$
 #variable_conflict use_column
 DECLARE
   s       weir.slot;
-  reached text := '';
   page    jsonb;
+  reached text;
 BEGIN
-  PERFORM weir._change_slots(_stay.low, _stay.high), weir._check_cluster();
-  SELECT k.* INTO s FROM weir._said_of_slots(_stay.low, _stay.high) k
-  WHERE k.state IN ('leaving', 'copying') AND k.low = _stay.low AND k.high = _stay.high AND k.peer = _stay.peer AND (SELECT count(*) FROM weir._said_of_slots(_stay.low, _stay.high)) = 1;
-  IF s.no IS NULL THEN
-    RETURN NULL;  -- it has ended, or was given up
+  PERFORM weir._change_slots(0, 0), weir._check_cluster();
+  IF _stay.upto !~ '^([0-9]+ [01] [0-9]+ [0-9]+)?$' THEN
+    RAISE EXCEPTION 'weir: % is no place of a move', quote_literal(left(_stay.upto, 200)) USING ERRCODE = '22023';
+  END IF;
+  SELECT k.* INTO s FROM weir.slot k WHERE k.move = _stay.move ORDER BY k.no DESC LIMIT 1;
+  IF s.no IS NULL OR s.state NOT IN ('leaving', 'copying', 'returning') OR EXISTS (SELECT FROM weir._said_of_slots(s.low, s.high) k WHERE k.no <> s.no) THEN
+    RETURN;  -- it has ended, or was given up
   ELSIF s.state = 'copying' THEN
     IF s.copy IS DISTINCT FROM _stay.copy THEN
-      RETURN s.copy;
+      copied := s.copy;
+      RETURN;
     ELSIF _stay.upto IS NULL THEN
       RAISE EXCEPTION 'weir: how far the move % has come in database % is not given', s.copy, s.peer USING ERRCODE = '22023';
     END IF;
-    reached := _stay.upto;
+    PERFORM weir._forget_departed(s.move, '', _stay.upto);  -- they have arrived
   END IF;
-  LOOP
-    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, reached) WITH ORDINALITY d(place, job, nr);
-    EXIT WHEN page IS NULL;
-    PERFORM weir._log_departed(page);
+  -- What is before the place was logged, and is deleted: a scan from the first on would pass over its dead rows once a page. Should there be some after all, they are found in the end.
+  FOREACH next IN ARRAY ARRAY[coalesce(_stay.upto, ''), ''] LOOP
+    SELECT jsonb_agg(d.job::jsonb ORDER BY d.nr), (array_agg(d.place ORDER BY d.nr DESC))[1] INTO page, reached FROM weir._departed_after(s.move, next) WITH ORDINALITY d(place, job, nr);
+    CONTINUE WHEN page IS NULL;
+    PERFORM weir._log_departed(page), weir._forget_departed(s.move, next, reached);
+    IF s.state <> 'returning' THEN
+      PERFORM weir._note_slots(s.low, s.high, 'returning', s.epoch, s.move, s.peer, s.copy);
+    END IF;
+    next := reached;
+    RETURN;
   END LOOP;
-  DELETE FROM weir.departed d WHERE d.move = s.move;
+  next := NULL;
   IF _stay.owner IS NULL THEN
     PERFORM weir._note_slots(s.low, s.high, 'owned', greatest(_stay.epoch, s.epoch + 1), NULL, NULL);
   ELSE
     PERFORM weir._note_slots(s.low, s.high, 'left', s.epoch, s.move, _stay.owner, s.copy);
   END IF;
-  RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION weir._stay IS
-  'Gives up a move of slots to another database, peer: logs again what has departed, and makes this database their owner, with an epoch of at least this; or, with owner, notes that they are there. Once more does nothing. If some may have arrived there, nothing is changed, and what the move is called there is returned: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. NULL: it is given up, or there is none. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+  'One step of giving up a move of slots to another database: logs a page of what has departed again, from which on the move can only be given up, and returns its place, next: call it again, with that place as upto (without, it does the same, more slowly). Once nothing is left, it makes this database the owner of the slots, with an epoch of at least this; or, with owner, notes that they are there; and returns nothing, as it does when there is no such move, because it has ended or was given up. If some jobs may have arrived in the other database, nothing is changed, and what the move is called there is returned, copied: call _stop_taking there, and this again with copy, and with the place upto, up to which they stay there. Errors: 22023, WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
+
+CREATE OR REPLACE FUNCTION weir._forget_departed(move uuid, after text, upto text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  a text[] := string_to_array(coalesce(nullif(after, ''), '0 0 0 0'), ' ');
+  u text[] := string_to_array(coalesce(nullif(upto, ''), '0 0 0 0'), ' ');
+BEGIN
+  DELETE FROM weir.departed d
+  WHERE d.move = _forget_departed.move AND (d.move, d.lane, d.front, d.xid, d.id) > (_forget_departed.move, a[1]::bigint, a[2]::integer, a[3]::bigint, a[4]::bigint)
+    AND (d.move, d.lane, d.front, d.xid, d.id) <= (_forget_departed.move, u[1]::bigint, u[2]::integer, u[3]::bigint, u[4]::bigint);
+END
+$$;
+COMMENT ON FUNCTION weir._forget_departed IS 'Deletes the jobs that have departed, after a place (empty: from the first on) up to another. The caller holds the lock of slots.';
 
 CREATE OR REPLACE FUNCTION weir._clear_departed(move uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

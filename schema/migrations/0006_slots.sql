@@ -8,7 +8,7 @@ CREATE TABLE weir.slot (
   no    bigint      PRIMARY KEY,
   low   integer     NOT NULL,
   high  integer     NOT NULL,
-  state text        NOT NULL CHECK (state IN ('owned', 'leaving', 'copying', 'left')),
+  state text        NOT NULL CHECK (state IN ('owned', 'leaving', 'copying', 'returning', 'left')),
   epoch bigint      NOT NULL,
   move  uuid,
   copy  uuid,
@@ -19,7 +19,7 @@ CREATE TABLE weir.slot (
 COMMENT ON TABLE weir.slot IS
   'The slots, from low to high, that this database owns, or has owned. The newest row with a slot counts; rows are only added, and those that a newer one covers in whole are removed with it.';
 COMMENT ON COLUMN weir.slot.state IS
-  'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; left: they are in the other database''s log.';
+  'owned: its jobs are enqueued here; leaving: nothing more is, and its unfinished jobs are taken out of the log; copying: all of them are in weir.departed; returning: the move is being given up, and some of them are in the log again; left: they are in the other database''s log.';
 COMMENT ON COLUMN weir.slot.epoch IS 'Grows with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
 COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
 COMMENT ON COLUMN weir.slot.copy IS
@@ -36,7 +36,7 @@ CREATE TABLE weir.departed (
   PRIMARY KEY (move, lane, front, xid, id)
 );
 COMMENT ON TABLE weir.departed IS
-  'Unfinished jobs that were taken out of the log because their slot moves to another database, in the order in which that one logs them: lane by lane, those that were put back first. Rows are only added; they are removed when the move has ended.';
+  'Unfinished jobs that were taken out of the log because their slot moves to another database, in the order in which that one logs them: lane by lane, those that were put back first. They are removed when the move has ended, or when the jobs are logged here again, because it is given up.';
 COMMENT ON COLUMN weir.departed.front IS '0: the job was put back (retried, snoozed, released or lost); 1: it was never tried.';
 
 CREATE TABLE weir.taken_in (
