@@ -1,3 +1,4 @@
+import { later, now } from "./clock.js";
 import { WeirError } from "./errors.js";
 import { type Hub, lasting } from "./hub.js";
 import { type Cancel, type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
@@ -65,20 +66,21 @@ export class HubLink extends AtHub implements Link {
     const backoff = new Backoff();
     while (!feed.over) {
       let room = feed.room();
-      if (none(room) || feed.stopping) {
+      if ((none(room) || feed.stopping) && !feed.unsure) {
         // Most handlers end soon, and then there is something to ask for.
         await feed.changed(1);
         room = feed.room();
       }
       if (feed.over) return;
       const call = new AbortController();
-      const sentAt = Date.now();
+      const sentAt = now();
+      const urgent = feed.unsure;
       try {
         const holds = feed.held().length;
         const asked = within(room, MOST - holds);
-        const wait = this.worker === undefined ? 0 : 20; // at first, to be known at once
+        const wait = this.worker === undefined || urgent ? 0 : 20; // at first, to be known at once
         const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait }), { signal: call.signal, patience: 40 });
-        const { worker, lease, waited, jobs = [], cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, answer, call)) as {
+        const { worker, lease, waited, jobs = [], cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, urgent, answer, call)) as {
           worker: string;
           lease: number;
           waited?: number;
@@ -89,7 +91,7 @@ export class HubLink extends AtHub implements Link {
         this.worker = worker;
         backoff.reset();
         // A call that has nothing to renew waits for longer than a lease may be; and when its answer is read says nothing, if this process or the network stood still.
-        const from = holds > 0 ? sentAt : jobs.length > 0 && waited !== undefined ? sentAt + waited * 1000 : Date.now();
+        const from = holds > 0 ? sentAt : jobs.length > 0 && waited !== undefined ? later(sentAt, waited) : now();
         feed.renewed(from, lease);
         feed.give(jobs.map(given)); // what it declines, and is still this worker's, is in the next answer
         feed.interrupt(cancel ?? []);
@@ -104,12 +106,12 @@ export class HubLink extends AtHub implements Link {
     }
   }
 
-  /** Waits for the answer, but ends the call if there is room in a queue for which nothing was asked, or the worker stops. */
-  async #unlessThereIsMore<T>(feed: Feed, asked: ReadonlyMap<string, number>, answer: Promise<T>, call: AbortController): Promise<T> {
+  /** Waits for the answer, but ends the call if there is room in a queue for which nothing was asked, the worker stops, or the lease may have ended since. */
+  async #unlessThereIsMore<T>(feed: Feed, asked: ReadonlyMap<string, number>, urgent: boolean, answer: Promise<T>, call: AbortController): Promise<T> {
     const stopping = feed.stopping;
     feed.watch = () => {
       const more = [...feed.room()].some(([queue, n]) => n > 0 && !asked.get(queue));
-      if (feed.over || more || feed.stopping !== stopping) call.abort();
+      if (feed.over || more || feed.stopping !== stopping || (feed.unsure && !urgent)) call.abort();
     };
     try {
       return await answer;

@@ -1,5 +1,6 @@
 // Sessions of a worker's own where they can be had, so that handlers which use up the program's connections don't keep it from renewing its lease.
 
+import { type Moment, now } from "./clock.js";
 import { type Run, runner, type Sql } from "./executor.js";
 
 /** A session at the server. */
@@ -7,8 +8,8 @@ export interface Line {
   readonly run: Run;
   /** What tells the server that nothing is between it and this end of the connection; undefined: not known. */
   readonly end: { pid: number; address: string; port: number } | undefined;
-  /** When it was heard that the session had ended, in the clock of Date.now(); undefined: it has not, as far as is known. */
-  readonly endedAt: number | undefined;
+  /** When it was heard that the session had ended; undefined: it has not, as far as is known. */
+  readonly endedAt: Moment | undefined;
   /** Ends a session that works; `broken`: one that doesn't, and whatever it is doing. */
   close(broken: boolean): void;
 }
@@ -47,9 +48,9 @@ async function own(Client: new (options: object) => PgClient, options: Record<st
   // Passwords are properties that are not enumerable. A time limit of the client's own would end a call that the server still runs.
   const copy = Object.defineProperties({}, Object.getOwnPropertyDescriptors(options)) as Record<string, unknown>;
   const client = new Client(Object.assign(copy, { keepAlive: true, query_timeout: 0, connectionTimeoutMillis: options.connectionTimeoutMillis || 5000 }));
-  let endedAt: number | undefined;
-  client.on("error", () => (endedAt ??= Date.now())); // the next call reports it
-  client.on("end", () => (endedAt ??= Date.now()));
+  let endedAt: Moment | undefined;
+  client.on("error", () => (endedAt ??= now())); // the next call reports it
+  client.on("end", () => (endedAt ??= now()));
   client.on("notice", ({ message, severity }: { message?: string; severity?: string }) => {
     if (severity === "WARNING") failed(new Error(message)); // of chores
   });

@@ -1,5 +1,7 @@
 // What a worker and the way to its jobs, SQL or a hub, say to each other.
 
+import type { Moment } from "./clock.js";
+
 /** A job, as its handler sees it. */
 export interface Job {
   readonly id: string;
@@ -94,6 +96,8 @@ export interface Feed {
   readonly stopping: boolean;
   /** And runs none any more, so `feed` has to return. */
   readonly over: boolean;
+  /** By one of two clocks the lease is over, by the other it is not: the link has to renew it at once. */
+  readonly unsure: boolean;
   /** How many more jobs of each queue the worker could run now. */
   room(): Map<string, number>;
   /** The tokens of all attempts that were given and not recorded. */
@@ -104,13 +108,13 @@ export interface Feed {
   wake(): void;
   /** Is called when `changed` resolves. */
   watch: (() => void) | undefined;
-  /** Starts attempts. Returns whether it has declined some, because it stops or its lease is over: they are not held. */
+  /** Starts attempts. Returns whether it has declined some, because it stops or its lease may be over: they are not held. */
   give(attempts: readonly Given[]): boolean;
   interrupt(attempts: readonly Cancel[]): void;
   /** A call that was sent then has renewed the lease. */
-  renewed(sentAt: number, lease: number): void;
-  /** Others may get the attempts from then on, unless the lease is renewed or granted again; undefined: not before the lease is over. */
-  shorten(until: number | undefined): void;
+  renewed(sentAt: Moment, lease: number): void;
+  /** What stood for the worker ended then, so others may get the attempts soon, unless the lease is renewed or granted again; undefined: not before the lease is over. */
+  shorten(endedAt: Moment | undefined): void;
   /** The worker has been fenced: what it held belongs to others. */
   fenced(): void;
   /** Resolves when no end waits to be recorded, or after these seconds. */

@@ -1,3 +1,4 @@
+import { now } from "./clock.js";
 import { WeirError } from "./errors.js";
 import type { Hub } from "./hub.js";
 import { AtHub, given, type HubJob, MOST, refusals, type Results, within } from "./hub-link.js";
@@ -56,9 +57,19 @@ export class SocketLink extends AtHub implements Link {
     let quiet = 0; // when the hub began to stop
     let opened = false;
     let lease = 30;
-    let askedAt = Date.now();
+    let askedAt = now();
     let told = false; // that the worker is stopping
     const hello = new Bell();
+    const heard: Answer[] = []; // and not yet passed on
+    const pass = () => {
+      for (let said = heard.shift(); said !== undefined; said = heard.shift()) {
+        if (said.type === "cancel") feed.interrupt(said.attempts);
+        else if (feed.give(said.jobs.map(given))) {
+          heard.unshift(said); // the hub won't give them again: until an answer shows that the lease is not over
+          return;
+        }
+      }
+    };
     let refused: WeirError | undefined;
     const { socket, closed, leave } = connect(
       this.#WebSocket,
@@ -66,7 +77,7 @@ export class SocketLink extends AtHub implements Link {
       "weir.work.v1",
       token,
       (socket) => {
-        askedAt = Date.now();
+        askedAt = now();
         told = feed.stopping;
         socket.send(JSON.stringify({ type: "open", ...this.opening(feed, Object.entries(slots(feed))) }));
       },
@@ -83,13 +94,12 @@ export class SocketLink extends AtHub implements Link {
             this.#opened.ring();
             break;
           case "jobs":
-            feed.give(said.jobs.map(given));
-            break;
           case "cancel":
-            feed.interrupt(said.attempts);
+            heard.push(said);
+            pass();
             break;
           case "quiet":
-            quiet = Date.now();
+            quiet = performance.now();
             feed.wake();
             break;
           case "error": {
@@ -127,21 +137,26 @@ export class SocketLink extends AtHub implements Link {
       throw new Error(`weir: ${reason}`);
     }
     const ping = Math.min(PING, lease / 3) * 1000;
-    let pingAt = Date.now() + ping;
+    let pingAt = performance.now() + ping;
+    let unsure = false;
     while (!over && !feed.over) {
       if (feed.stopping && !told) {
         told = true;
         socket.send(JSON.stringify({ type: "slots", queues: slots(feed) }));
       }
-      if (quiet > 0 && (feed.held().length === 0 || Date.now() > quiet + HANDOVER * 1000)) break;
-      if (Date.now() >= pingAt) {
-        pingAt = Date.now() + ping;
-        const sentAt = Date.now();
+      if (quiet > 0 && (feed.held().length === 0 || performance.now() > quiet + HANDOVER * 1000)) break;
+      if (performance.now() >= pingAt || (feed.unsure && !unsure)) {
+        pingAt = performance.now() + ping;
+        const sentAt = now();
         this.#ask({ type: "ping" }).then(
-          () => feed.renewed(sentAt, lease),
+          () => {
+            feed.renewed(sentAt, lease);
+            pass();
+          },
           () => leave("the hub does not answer"),
         );
       }
+      unsure = feed.unsure;
       await feed.changed(Math.min(1, lease / 6));
     }
     if (over) return end;

@@ -1,9 +1,10 @@
+import { now } from "./clock.js";
 import { isState, refusal } from "./enqueue.js";
 import { WeirError } from "./errors.js";
 import { arrayText, type Row } from "./executor.js";
 import type { Dial, Line } from "./lines.js";
 import { type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
-import { Backoff, HASTE, sleep } from "./time.js";
+import { Backoff, sleep } from "./time.js";
 
 // Of all kinds, those without a handler too: otherwise the database would release these, and nobody would hear of it.
 const TAKE = `SELECT event, token, id::text, queue, priority::text, kind, args::text, meta::text, attempt::text, max_attempts::text AS most,
@@ -65,7 +66,7 @@ export class SqlLink implements Link {
           if (feed.chores) this.#chores ??= this.#doChores(feed); // not before, so that of what keeps the worker from starting nobody hears twice
         }
         const room = await this.#room(feed, lost, lease);
-        const sentAt = Date.now();
+        const sentAt = now();
         await this.#attend(lease);
         const full = [...room.values()].includes(0);
         const wait = feed.stopping || !some(room) ? 0 : Math.min(full ? 0.1 : 1, lease / 6);
@@ -93,11 +94,11 @@ export class SqlLink implements Link {
 
   /** Waits until there is something to ask for: room for jobs, or time to hear of cancellations and to renew the lease. */
   async #room(feed: Feed, lost: boolean, lease: number): Promise<Map<string, number>> {
-    const end = Date.now() + Math.min(500, lease * 100);
+    const end = performance.now() + Math.min(500, lease * 100);
     for (let room = feed.room(); ; room = feed.room()) {
-      if (lost || feed.over || Date.now() >= end || enough(room, feed)) return room;
+      if (lost || feed.over || feed.unsure || performance.now() >= end || enough(room, feed)) return room;
       // Room that comes bit by bit is taken together, because each call costs the database a batch.
-      await feed.changed(Math.min(some(room) ? 0.01 : Infinity, (end - Date.now()) / 1000));
+      await feed.changed(Math.min(some(room) ? 0.01 : Infinity, (end - performance.now()) / 1000));
       if (some(room) && !enough(feed.room(), feed)) return feed.room();
     }
   }
@@ -108,7 +109,7 @@ export class SqlLink implements Link {
    */
   async #attend(lease: number): Promise<void> {
     const line = await this.#line("take");
-    if (line.end === undefined || Date.now() < this.#beatAt) return;
+    if (line.end === undefined || performance.now() < this.#beatAt) return;
     if (this.#beatAt === 0) {
       const { pid, address, port } = line.end;
       const answer = await this.#ask("take", "SELECT weir.attend($1::text::integer, $2::text::integer, $3::text::inet, $4::text::integer)::text AS attends", [String(this.#worker), String(pid), address, String(port)]);
@@ -117,7 +118,7 @@ export class SqlLink implements Link {
     } else if (this.#attends) {
       await this.#ask("take", "SELECT fenced::text FROM weir.heartbeat($1::text::integer)", [String(this.#worker)]);
     }
-    this.#beatAt = this.#attends ? Date.now() + (lease / 4) * 1000 : Infinity;
+    this.#beatAt = this.#attends ? performance.now() + (lease / 4) * 1000 : Infinity;
   }
 
   /** After a silence only a new worker is safe, because an old call may still be on its way. What has ended is recorded for the old one. */
@@ -141,7 +142,7 @@ export class SqlLink implements Link {
         feed.failed(error);
         pause = backoff.next();
       }
-      for (const end = Date.now() + pause * 1000; !this.#done && Date.now() < end; ) await feed.changed((end - Date.now()) / 1000);
+      for (const end = performance.now() + pause * 1000; !this.#done && performance.now() < end; ) await feed.changed((end - performance.now()) / 1000);
     }
   }
 
@@ -193,12 +194,12 @@ export class SqlLink implements Link {
   }
 
   async #stop(name: string, seconds: number): Promise<void> {
-    for (const end = Date.now() + seconds * 1000; Date.now() < end; await sleep(0.05)) {
+    for (const end = performance.now() + seconds * 1000; performance.now() < end; await sleep(0.05)) {
       try {
         if ((await this.#ask(name, "SELECT weir.stop($1::text::integer)::text AS stopped", [String(this.#worker)]))[0]!.stopped === "true") return;
       } catch (error) {
         if (error instanceof WeirError && error.code === "WR001") return;
-        if (permanent(error) || Date.now() + 1000 > end) throw error;
+        if (permanent(error) || performance.now() + 1000 > end) throw error;
       }
     }
   }
@@ -226,7 +227,7 @@ export class SqlLink implements Link {
     this.#lines.delete(name);
     if (name !== "take" || !this.#attends) return;
     this.#attends = false;
-    if (this.#worker !== undefined && !this.#lapsed) this.#feed?.shorten((line?.endedAt ?? Date.now()) + HASTE * 1000);
+    if (this.#worker !== undefined && !this.#lapsed) this.#feed?.shorten(line?.endedAt ?? now());
   }
 
   /** Runs a statement in a session, which is given up unless the database answers in time. */

@@ -1,3 +1,4 @@
+import { atMost, now } from "./clock.js";
 import { WeirError } from "./errors.js";
 import type { Token } from "./hub.js";
 import { Hub, lasting } from "./hub.js";
@@ -239,7 +240,7 @@ class Stream {
     let size = 0;
     let full = false;
     let end: { code: number; reason: string } | undefined;
-    let heardAt = Date.now();
+    let heardAt = now();
     let opened = false;
     const bell = new Bell();
     const url = new URL("/v1/ws", this.#hub.url);
@@ -251,7 +252,7 @@ class Stream {
       token,
       (socket: WebSocketLike) => socket.send(JSON.stringify({ type: "subscribe", channels: this.#channels, position: this.position, last: this.#last, presence: this.#options.presence })),
       (said: Said) => {
-        heardAt = Date.now();
+        heardAt = now();
         if (full) return; // it will come again
         opened ||= said.type === "subscribed";
         waiting.push(said);
@@ -287,8 +288,8 @@ class Stream {
           if (!opened) await this.#whyNot();
           throw new Error(end.reason);
         } else {
-          await bell.wait(Math.max(0, heardAt + SILENCE * 1000 - Date.now()) / 1000);
-          if (Date.now() >= heardAt + SILENCE * 1000 && waiting.length === 0) throw new Error("the hub is silent");
+          await bell.wait(Math.max(0, SILENCE - atMost(heardAt)));
+          if (atMost(heardAt) >= SILENCE && waiting.length === 0) throw new Error("the hub is silent");
         }
       }
     } finally {

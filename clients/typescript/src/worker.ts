@@ -1,4 +1,5 @@
 import { Attempt, type Context, type Reports } from "./attempt.js";
+import { atLeast, atMost, type Moment, now } from "./clock.js";
 import { Interrupted } from "./errors.js";
 import { type Cancel, type End, Fatal, type Feed, type Given, type Link, type Refusal, type Report } from "./protocol.js";
 import { Backoff, Bell, HASTE, sleep } from "./time.js";
@@ -23,6 +24,8 @@ export interface WorkerConfig {
 
 /** How long a handler that was interrupted has to end, in seconds. Then its attempt ends without it. */
 const GRACE = 5;
+/** How long to wait for an answer that shows that the lease is not over, in seconds. */
+const DOUBT = 3;
 /** How many ends may wait to be recorded before no more jobs are taken. */
 const MAX_UNRECORDED = 5000;
 /** Of how many kinds without a handler the program hears: anyone who enqueues can invent kinds. */
@@ -48,8 +51,9 @@ export class Worker implements Feed, Reports {
   readonly #ended = new Bell(); // there are ends to record
   readonly #recorded = new Bell();
   #lapse: ReturnType<typeof setTimeout> | undefined;
-  #lease: { sentAt: number; seconds: number } | undefined; // when it was renewed last
-  #soon: number | undefined; // when others may get the attempts because what stood for the worker has ended
+  #lease: { sentAt: Moment; seconds: number } | undefined; // when it was renewed last
+  #endedAt: Moment | undefined; // when what stood for the worker ended, so that others may get the attempts soon
+  #doubtedAt: Moment | undefined; // since when the lease may be over
   #reporting: Promise<void> = Promise.resolve();
   #started = false;
   watch: (() => void) | undefined;
@@ -119,7 +123,7 @@ export class Worker implements Feed, Reports {
   /** Lets handlers end, interrupts those that don't, and records what has ended. */
   async #drain(patience: number): Promise<void> {
     const idle = async (seconds: number) => {
-      for (const end = Date.now() + seconds * 1000; this.#running > 0 && Date.now() < end; ) await this.#changed.wait((end - Date.now()) / 1000);
+      for (const end = performance.now() + seconds * 1000; this.#running > 0 && performance.now() < end; ) await this.#changed.wait((end - performance.now()) / 1000);
     };
     await idle(patience);
     for (const attempt of this.#attempts.values()) {
@@ -152,10 +156,8 @@ export class Worker implements Feed, Reports {
   }
 
   give(given: readonly Given[]): boolean {
-    if (this.#expired()) {
-      this.#expire(); // before the timer notices: this process, or its machine, stood still
-      return given.length > 0;
-    }
+    this.#watch(); // before the timer notices: this process, or its machine, may have stood still
+    if (this.#lease === undefined || this.unsure) return given.length > 0;
     let declined = false;
     for (const one of given) {
       if (this.#attempts.has(one.token)) continue; // in an answer that was thought lost
@@ -195,41 +197,48 @@ export class Worker implements Feed, Reports {
     }
   }
 
-  renewed(sentAt: number, lease: number): void {
+  renewed(sentAt: Moment, lease: number): void {
     if (this.over) return;
     if (!this.#started) {
       this.#started = true;
       this.#config.onStart();
     }
     this.#lease = { sentAt, seconds: lease };
-    if (this.#soon !== undefined) this.#soon = Math.max(this.#soon, sentAt + HASTE * 1000);
+    if (this.#endedAt !== undefined && sentAt.steady > this.#endedAt.steady) this.#endedAt = sentAt;
     this.#watch();
   }
 
-  shorten(until: number | undefined): void {
-    this.#soon = until;
+  shorten(endedAt: Moment | undefined): void {
+    this.#endedAt = endedAt;
     if (!this.over) this.#watch();
   }
 
-  /** When others may get the attempts. */
-  #end(): number {
-    return this.#lease === undefined ? 0 : Math.min(this.#lease.sentAt + this.#lease.seconds * 1000 * this.#link.patience(), this.#soon ?? Infinity);
+  get unsure() {
+    return this.#doubtedAt !== undefined;
   }
 
-  #expired(): boolean {
-    return Date.now() >= this.#end();
+  /** For how many seconds others can't get the attempts yet, as a clock says. */
+  #left(since: (moment: Moment) => number): number {
+    if (this.#lease === undefined) return 0;
+    const left = this.#lease.seconds * this.#link.patience() - since(this.#lease.sentAt);
+    return this.#endedAt === undefined ? left : Math.min(left, HASTE - since(this.#endedAt));
   }
 
-  /** Waits for the end of the lease, in steps, because timers don't run while a machine is suspended. */
+  /** Looks whether the lease is over, or may be; and again later, in steps, because timers don't run while a machine is suspended. */
   #watch(): void {
     clearTimeout(this.#lapse);
-    if (this.#lease === undefined) return;
-    this.#lapse = setTimeout(() => (this.#expired() ? this.#expire() : this.#watch()), Math.min(this.#end() - Date.now(), 1000));
+    if (this.#lease === undefined || this.over) return;
+    const doubted = this.unsure;
+    this.#doubtedAt = this.#left(atMost) > 0 ? undefined : (this.#doubtedAt ?? now());
+    const left = Math.min(this.#left(atLeast), this.#doubtedAt === undefined ? Infinity : DOUBT - atLeast(this.#doubtedAt));
+    if (left <= 0) return this.#expire();
+    this.#lapse = setTimeout(() => this.#watch(), Math.min(left, 1) * 1000);
+    if (this.unsure && !doubted) this.wake();
   }
 
   #expire(): void {
     clearTimeout(this.#lapse);
-    this.#lease = this.#soon = undefined;
+    this.#lease = this.#endedAt = this.#doubtedAt = undefined;
     for (const attempt of this.#attempts.values()) {
       if (!attempt.over) this.#lose(attempt, "the worker has heard nothing for so long that another one may have the job");
     }
@@ -238,14 +247,14 @@ export class Worker implements Feed, Reports {
 
   fenced(): void {
     clearTimeout(this.#lapse);
-    this.#lease = this.#soon = undefined;
+    this.#lease = this.#endedAt = this.#doubtedAt = undefined;
     for (const attempt of this.#attempts.values()) this.#lose(attempt, "the worker was silent for too long, so others get its jobs");
     this.#ends = [];
     this.#recorded.ring();
   }
 
   async recorded(seconds: number): Promise<void> {
-    for (const end = Date.now() + seconds * 1000; (this.#ends.length > 0 || this.#later > 0 || this.#recording > 0) && Date.now() < end; ) await this.#recorded.wait((end - Date.now()) / 1000);
+    for (const end = performance.now() + seconds * 1000; (this.#ends.length > 0 || this.#later > 0 || this.#recording > 0) && performance.now() < end; ) await this.#recorded.wait((end - performance.now()) / 1000);
   }
 
   failed(error: unknown): void {
@@ -389,8 +398,8 @@ export class Worker implements Feed, Reports {
   }
 
   async #reportAgainAndAgain(): Promise<void> {
-    for (let last = Date.now(); !this.over; last = Date.now()) {
-      while (!this.over && Date.now() < last + 1000) await this.changed(1);
+    for (let last = performance.now(); !this.over; last = performance.now()) {
+      while (!this.over && performance.now() < last + 1000) await this.changed(1);
       await this.stored().catch((error: unknown) => this.failed(error));
     }
   }

@@ -1,16 +1,33 @@
-// What a worker over a WebSocket takes for its own. The sockets are the test's own, and do nothing but what it says.
+// What a worker takes for its own. The sockets, and the hub for long polling, are the test's own, and do nothing but what it says.
 
 import assert from "node:assert/strict";
-import { afterEach, test } from "node:test";
+import { once } from "node:events";
+import { createServer, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, test } from "node:test";
+import { text } from "node:stream/consumers";
 import { type Context, payload, Weir } from "@weir-pg/client";
+import { pool as makePool } from "./server.js";
 
 const jobs = { job: payload<object>() };
 const now = Date.now;
-let skipped = 0; // of the time, in which this process did not run
-afterEach(() => {
+let skipped = 0; // by the clock on the wall alone: this process did not run, or somebody has set it
+beforeEach(() => {
   skipped = 0;
+  Date.now = () => now() + skipped;
+});
+afterEach(() => {
   Date.now = now;
 });
+
+const hour = 3_600_000;
+/** A handler that ends when it is interrupted. */
+const lasting = (heard: (why: unknown) => void) => ({ signal }: Context) => new Promise<void>((_, reject) => {
+    const interrupted = () => (heard(signal.reason.why), reject(signal.reason));
+    if (signal.aborted) interrupted();
+    else signal.addEventListener("abort", interrupted);
+  });
+const job = (id: number) => ({ token: `T${id}`, id, queue: "mail", priority: 2, kind: "job", args: {}, meta: null, key: null, flow: null, attempt: 1, max_attempts: 1, enqueued_at: "2026-11-26T03:00:00Z" });
 
 /** Things that occur, and that the test waits for, in their order. */
 class Events<T> {
@@ -28,7 +45,7 @@ class Events<T> {
   }
 }
 
-type Occurred = { opens: Socket; held: string[] } | { closes: Socket } | { begins: string } | { interrupted: unknown } | { slots: unknown };
+type Occurred = { opens: Socket; held: string[] } | { closes: Socket } | { begins: string } | { interrupted: unknown } | { slots: unknown } | { pings: () => void };
 
 class Socket {
   onopen: (() => void) | null = null;
@@ -46,6 +63,7 @@ class Socket {
     if (type === "slots") Socket.occurred.add({ slots: queues });
     if (type === "open") Socket.occurred.add({ opens: this, held });
     if (type === "record") setImmediate(() => this.says({ type: "recorded", id, results: ends.map(({ token }) => ({ token, recorded: true })) }));
+    if (type === "ping") Socket.occurred.add({ pings: () => this.says({ type: "pong", id }) });
     if (type === "stop") setImmediate(() => this.says({ type: "stopped", id }));
   }
 
@@ -59,7 +77,7 @@ class Socket {
   }
 
   gives(id: number): void {
-    this.says({ type: "jobs", jobs: [{ token: `T${id}`, id, queue: "mail", priority: 2, kind: "job", args: {}, meta: null, key: null, flow: null, attempt: 1, max_attempts: 1, enqueued_at: "2026-11-26T03:00:00Z" }] });
+    this.says({ type: "jobs", jobs: [job(id)] });
   }
 }
 
@@ -80,7 +98,7 @@ async function working(handler: (context: Context) => unknown, test: (opened: (l
   });
   const opened = async (lease: number, held: string[] = [], before = () => {}) => {
     let event = await occurred.next();
-    while ("closes" in event) event = await occurred.next(); // another one
+    while ("closes" in event || "pings" in event) event = await occurred.next(); // of another one
     assert.ok("opens" in event, `a session is to be opened, but ${JSON.stringify(event)}`);
     assert.deepEqual(event.held, held);
     before();
@@ -100,7 +118,9 @@ test("what a session that was left still brings is not begun, and another one is
     () => {},
     async (opened, occurs) => {
       const left = await opened(0.2);
-      assert.deepEqual(await occurs(), { closes: left }); // it has not answered a ping within the lease
+      let event = await occurs();
+      while ("pings" in event) event = await occurs();
+      assert.deepEqual(event, { closes: left }); // it has not answered a ping within the lease
       left.gives(1);
       (await opened(3000)).gives(2);
       assert.deepEqual(await occurs(), { begins: "2" });
@@ -111,10 +131,10 @@ test("a job that waited in the connection until its lease was over is not begun"
   working(
     () => {},
     async (opened, occurs) => {
-      Date.now = () => now() + skipped;
       const before = await opened(3000);
       skipped += 2_900_000;
       before.gives(1);
+      assert.ok("pings" in (await occurs())); // which nobody answers
       const next = await opened(3000); // which does not name it
       next.gives(1);
       assert.deepEqual(await occurs(), { begins: "1" });
@@ -123,16 +143,132 @@ test("a job that waited in the connection until its lease was over is not begun"
 
 test("a job that runs is interrupted soon after the machine went on if its lease is over", () =>
   working(
-    ({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => (Socket.occurred.add({ interrupted: signal.reason.why }), reject(signal.reason)))),
+    lasting((interrupted) => Socket.occurred.add({ interrupted })),
     async (opened, occurs) => {
-      Date.now = () => now() + skipped;
       (await opened(3000)).gives(1);
       assert.deepEqual(await occurs(), { begins: "1" });
       skipped += 2_900_000; // timers stand still meanwhile
+      assert.ok("pings" in (await occurs())); // which nobody answers
       assert.deepEqual(await occurs(), { interrupted: "lost" });
       await opened(3000);
     },
   ));
+
+test("a clock that was set forward ends no lease at a hub that answers, and what the hub gives meanwhile begins after its answer", () =>
+  working(
+    lasting((interrupted) => Socket.occurred.add({ interrupted })),
+    async (opened, occurs) => {
+      const session = await opened(3000);
+      session.gives(1);
+      assert.deepEqual(await occurs(), { begins: "1" });
+      skipped += hour;
+      session.gives(2);
+      session.says({ type: "cancel", attempts: [{ token: "T2", reason: "cancelled" }] });
+      const asked = await occurs();
+      assert.ok("pings" in asked, JSON.stringify(asked));
+      asked.pings();
+      assert.deepEqual(await occurs(), { begins: "2" });
+      assert.deepEqual(await occurs(), { interrupted: "cancelled" });
+    },
+  ));
+
+test("a clock that was set back lengthens no lease", { timeout: 60_000 }, () =>
+  working(
+    lasting((interrupted) => Socket.occurred.add({ interrupted })),
+    async (opened, occurs) => {
+      (await opened(1.5)).gives(1);
+      assert.deepEqual(await occurs(), { begins: "1" });
+      skipped -= hour;
+      let event = await occurs();
+      while ("pings" in event) event = await occurs(); // which nobody answers
+      assert.deepEqual(event, { interrupted: "lost" });
+    },
+  ));
+
+test("by long polling, a clock that was set forward has the worker ask at once, and ends no lease at a hub that answers", async () => {
+  const occurred = new Events<{ asks: { wait: number; held: string[] }; answers: (jobs: object[]) => void } | { begins: string } | { interrupted: unknown }>();
+  const hub = createServer(async (request, response: ServerResponse) => {
+    const said = await text(request);
+    if (!request.url!.endsWith("/take")) return response.end("{}");
+    const { wait, held } = JSON.parse(said);
+    occurred.add({ asks: { wait, held }, answers: (jobs) => response.end(JSON.stringify({ worker: "W", lease: 30, waited: 0, jobs })) });
+  }).listen(0, "127.0.0.1");
+  await once(hub, "listening");
+  const stop = new AbortController();
+  const done = new Weir({ hub: `http://127.0.0.1:${(hub.address() as AddressInfo).port}`, WebSocket: false, jobs }).work({
+    queues: { mail: 2 },
+    handlers: {
+      job(_, context) {
+        occurred.add({ begins: context.job.id });
+        return lasting((interrupted) => occurred.add({ interrupted }))(context);
+      },
+    },
+    signal: stop.signal,
+    stopTimeout: 0,
+    onError: () => {},
+  });
+  const asked = async (wait: number, held: string[]) => {
+    const event = await occurred.next();
+    assert.ok("asks" in event, `a call is to be made, but ${JSON.stringify(event)}`);
+    assert.deepEqual(event.asks, { wait, held });
+    return event.answers;
+  };
+  try {
+    (await asked(0, []))([job(1)]);
+    assert.deepEqual(await occurred.next(), { begins: "1" });
+    await asked(20, ["T1"]); // which waits
+    skipped += hour;
+    (await asked(0, ["T1"]))([job(2)]);
+    assert.deepEqual(await occurred.next(), { begins: "2" });
+    await asked(20, ["T1", "T2"]);
+  } finally {
+    stop.abort();
+    await done;
+    hub.closeAllConnections();
+    hub.close();
+  }
+});
+
+for (const [how, step] of [["forward", hour], ["back", -hour]] as const) {
+  test(`over SQL, a clock that was set ${how} interrupts nothing, and a worker whose slots are full still hears of cancellations`, { timeout: 60_000 }, async () => {
+    const pool = makePool();
+    const occurred = new Events<{ begins: string } | { interrupted: unknown }>();
+    const stop = new AbortController();
+    const weir = new Weir({ sql: pool, jobs });
+    const goes = new Map<string, () => void>();
+    const done = weir.work({
+      queues: { [how]: 1 },
+      handlers: {
+        job(_, context) {
+          occurred.add({ begins: context.job.id });
+          const { id } = context.job;
+          return Promise.race([new Promise<void>((resolve) => goes.set(id, resolve)), lasting((interrupted) => occurred.add({ interrupted }))(context)]);
+        },
+      },
+      signal: stop.signal,
+      stopTimeout: 5,
+      onError: () => {},
+    });
+    const begins = async () => {
+      const { id } = await weir.enqueue("job", {}, { queue: how });
+      return id;
+    };
+    try {
+      const first = await begins();
+      assert.deepEqual(await occurred.next(), { begins: first });
+      skipped += step;
+      const second = await begins();
+      await weir.cancel(first);
+      assert.deepEqual(await occurred.next(), { interrupted: "cancelled" });
+      assert.deepEqual(await occurred.next(), { begins: second });
+      goes.get(second)!();
+    } finally {
+      stop.abort();
+      await done;
+      await pool.end();
+    }
+  });
+}
 
 test("a worker that is stopped while it opens its session tells the hub, which gives it no jobs", () => {
   let end = () => {};
