@@ -121,6 +121,22 @@ async def test_a_worker_that_cannot_be_is_refused(app: weir.Weir, given: dict[st
             await weir.testing.drain(app, **given)
 
 
+async def test_jobs_and_queues_that_no_task_is_for_are_named_in_the_log(app: weir.Weir, queue: str, look: Any, caplog: Any) -> None:
+    @app.task(queue=queue)
+    async def known() -> None: ...
+
+    async with app:
+        other = [(await app.enqueue(app, app.new(kind, queue=queue))).id for kind in ("resize", "resize", "rotate")]
+        job = await known.enqueue(app)
+        ended = await weir.testing.drain(app, {queue: 1, "mial": 1})
+    assert look(job.id).state == "completed"
+    assert [(look(i).state, look(i).attempt) for i in other] == [("scheduled", 1)] * 3  # for workers that have a handler
+    assert [e.outcome for e in ended] == ["completed"]
+    said = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert [sum(f"no handler for kind {kind} in this worker" in s for s in said) for kind in ("resize", "rotate")] == [1, 1]
+    assert f"no task of the app is in queue 'mial', but in '{queue}': if it is misspelt, nothing will come" in said
+
+
 class Odd(Exception):
     """An error that can't be compared, shown or told from others."""
 

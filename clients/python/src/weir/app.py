@@ -130,8 +130,12 @@ class Weir:
         return None if found is None else found.handler
 
     def kinds(self) -> list[str] | None:
-        """The kinds that a worker asks for; None: all."""
+        """The kinds that a worker has handlers for; None: it is seen when there is a job."""
         return list(self.tasks)
+
+    def queues(self) -> set[str] | None:
+        """The queues that tasks are in; None: any."""
+        return {t.options.queue or "default" for t in self.tasks.values()}
 
     # Enqueue.
 

@@ -32,6 +32,8 @@ MOST_AHEAD = 800
 MEASURE = 0.02  # seconds
 MOST_UNRECORDED = 10_000  # ends; beyond it nothing is claimed
 SWEEP = 0.25  # seconds between two looks for timeouts
+UNKNOWN = 600.0  # seconds until the log names a kind again that has no handler
+MOST_UNKNOWN = 1000  # such kinds: anyone who enqueues can invent some
 NOT_COMMITTED = "the job was completed in a transaction that was not committed"
 
 
@@ -114,6 +116,7 @@ class Runner:
         self._lock = threading.Lock()
         self._told = False
         self._has_given_up = False  # since the lease is over
+        self._told_unknown: dict[str, float] = {}  # kinds without a handler, and when the log is to name each again
 
     async def run(self, source: Source) -> None:
         """Works until it is stopped; raises if it can't go on."""
@@ -183,6 +186,7 @@ class Runner:
             self._end(attempt, {"outcome": "failed", "error": described(e)})
             return
         if handler is None:
+            self._tell_unknown(attempt.job)
             self._end(attempt, {"outcome": "released", "error": f"no handler for kind {kind}"})
             return
         lane.running += 1
@@ -194,6 +198,20 @@ class Runner:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(sum(k.slots for k in self.lanes.values()), "weir")
             self._threads.submit(self._run_in_thread, attempt, handler)
+
+    def _tell_unknown(self, job: Job) -> None:
+        now = time.monotonic()
+        if now < self._told_unknown.get(job.kind, now):
+            return
+        if len(self._told_unknown) >= MOST_UNKNOWN:
+            self._told_unknown.clear()
+        self._told_unknown[job.kind] = now + UNKNOWN
+        log.warning(
+            "no handler for kind %s in this worker: its jobs, such as %s in queue %s, are released, for workers that have one",
+            job.kind,
+            job.id,
+            job.queue,
+        )
 
     async def _run_async(self, attempt: Attempt, handler: Handler) -> None:
         job, output, error = attempt.job, None, None

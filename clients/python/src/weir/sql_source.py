@@ -32,7 +32,7 @@ T = TypeVar("T")
 START = "SELECT weir.start(%s, %s, make_interval(secs => %s))"
 TAKE = """SELECT event, token, id, queue, priority, kind, args::text, meta::text, attempt, max_attempts,
   extract(epoch FROM enqueued_at)::double precision, key, flow
-FROM weir.take(%s, queues => %s, limits => %s, kinds => %s, held => %s, lost => %s, wait => make_interval(secs => %s))"""
+FROM weir.take(%s, queues => %s, limits => %s, held => %s, lost => %s, wait => make_interval(secs => %s))"""
 RECORD = "SELECT token, refusal, detail FROM weir.record(%s, %s)"
 PROGRESS = "SELECT token, refusal, detail FROM weir.progress(%s, %s)"
 STOP = "SELECT weir.stop(%s)"
@@ -56,11 +56,10 @@ def _is_permanent(error: psycopg.Error) -> bool:
 class SqlSource:
     """The worker's side of the five functions."""
 
-    def __init__(self, conninfo: str, name: str, lease: float, kinds: list[str] | None, does_chores: bool, started: asyncio.Event) -> None:
+    def __init__(self, conninfo: str, name: str, lease: float, does_chores: bool, started: asyncio.Event) -> None:
         self._conninfo = conninfo
         self._name = name
         self._lease = lease
-        self._kinds = kinds
         self._does_chores = does_chores
         self._taker, self._recorder, self._chorer = (Line(conninfo, lease) for _ in range(3))
         self._patience = max(lease / 4, 2.0) + IDLE
@@ -229,7 +228,7 @@ class SqlSource:
         held = list(runner.held)
         sent = clock.now()
         limits = [min(n, MOST) for n in room.values()]
-        rows = await self._taker.fetch(TAKE, [worker, list(room), limits, self._kinds, held, is_lost, wait], self._patience)
+        rows = await self._taker.fetch(TAKE, [worker, list(room), limits, held, is_lost, wait], self._patience)
         self.guard.renewed(worker, sent)
         claimed = 0
         for event, token, job_id, queue, priority, kind, args, meta, number, most, at, key, flow in rows:

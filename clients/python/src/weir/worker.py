@@ -44,7 +44,7 @@ class Worker:
         self._app = app
         if queues is not None and not isinstance(queues, Mapping):
             raise Invalid(f"queues are {queues!r}: pass a dict of how many jobs of each run at once, such as {{'mail': 8}}")
-        self.queues = dict(queues) if queues else {t.options.queue or "default": SLOTS for t in app.tasks.values()}
+        self.queues = dict(queues) if queues else dict.fromkeys(sorted(app.queues() or ()), SLOTS)
         if not self.queues:
             raise Invalid("a worker needs a queue, such as {'mail': 8}: the app has no tasks either")
         for queue, slots in self.queues.items():
@@ -73,6 +73,11 @@ class Worker:
         kinds = self._app.kinds()
         if kinds == []:
             raise Invalid("the app has no tasks: import the modules that define them before the worker runs")
+        if (known := self._app.queues()) is not None:
+            for queue in self.queues.keys() - known:
+                log.warning(
+                    "no task of the app is in queue %r, but in %s: if it is misspelt, nothing will come", queue, ", ".join(map(repr, sorted(known)))
+                )
         args.load(task.args for task in self._app.tasks.values())
         handlers = {kind: self._app.handler(kind) for kind in kinds} if kinds is not None else None
         runner = Runner(
@@ -106,7 +111,7 @@ class Worker:
                 from .sql_source import SqlSource
             except ImportError as e:
                 raise Unsupported(f"a worker needs psycopg: pip install 'weir-pg[psycopg]' ({e})") from e
-            source = SqlSource(database, self.name, self.lease, kinds, self.chores, self._registered)
+            source = SqlSource(database, self.name, self.lease, self.chores, self._registered)
             if self.exit_on_lapse:
                 source.guard.on_lapse = self._exit_if_threads_run
             return source

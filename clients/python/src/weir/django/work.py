@@ -53,6 +53,9 @@ class DjangoApp(Weir):
     def kinds(self) -> list[str] | None:
         return None  # which there are, modules say when they are imported
 
+    def queues(self) -> set[str] | None:
+        return (super().queues() or set()) | self.backend.queues if self.backend.queues else None
+
     def handler(self, kind: str) -> Handler | None:
         found = super().handler(kind)
         if found is not None:
