@@ -99,3 +99,35 @@ def test_what_the_database_refuses_is_said_in_a_line(tmp_path: Path, queue: str,
         assert done.returncode == 1, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["work"], ["enqueue", "greet"]])
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgress://ada:s3cret@localhost/x", "begins with postgress://: want postgresql://user:password@host:5432/database"),
+        ("postgres://ada:s3cret%zz@localhost/x", "can't be read: want postgresql://"),
+        ("postgres://ada:5432/s3cret@localhost/x?ssl=s3cret", "has the option ssl, which PostgreSQL does not know"),
+        ("postgres://ada:1s3cret/s3cret@localhost/x", "has a host or a port that can't be"),
+        ("postgres://ada:pass@s3cret@localhost/x", "has a host or a port that can't be"),
+        ("ada s3cret", "can't be read"),
+    ],
+)
+def test_a_wrong_connection_string_is_refused_in_a_line_that_does_not_show_it(
+    tmp_path: Path, queue: str, command: list[str], url: str, said: str
+) -> None:
+    (tmp_path / "greeting.py").write_text(APP)
+    done = run(tmp_path, queue, command[0], "greeting:app", *command[1:], DATABASE_URL=url)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert said in line
+    assert "s3cret" not in done.stderr
+
+
+def test_an_app_that_lacks_a_variable_says_which(tmp_path: Path) -> None:
+    (tmp_path / "greeting.py").write_text(APP)
+    env = {name: value for name, value in os.environ.items() if name != "QUEUE"}
+    done = subprocess.run([sys.executable, "-m", "weir.cli", "work", "greeting"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "weir-py: greeting needs the environment variable QUEUE, which is not set\n")
+    (tmp_path / "other.py").write_text("{}['QUEUE']")
+    assert "KeyError: 'QUEUE'" in run(tmp_path, "q", "work", "other").stderr  # which may be anything

@@ -25,6 +25,10 @@ def find(path: str) -> Weir:
         if e.name is None or not (module_name == e.name or module_name.startswith(e.name + ".")):
             raise
         raise Invalid(f"there is no module {module_name}: name one that can be imported from {os.getcwd()}, as module:app") from e
+    except KeyError as e:
+        if last_module(e) != "os":
+            raise
+        raise Invalid(f"{module_name} needs the environment variable {e.args[0]}, which is not set") from e
     for part in (name or "app").split("."):
         if not hasattr(found, part):
             raise Invalid(f"{module_name} has no {name or 'app'}: name the weir.Weir in it, as {module_name}:app")
@@ -32,6 +36,14 @@ def find(path: str) -> Weir:
     if not isinstance(found, Weir):
         raise Invalid(f"{path} is a {type(found).__name__}, want a weir.Weir")
     return found
+
+
+def last_module(error: BaseException) -> str:
+    """The module that has raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(trace.tb_frame.f_globals.get("__name__")) if trace is not None else ""
 
 
 def queues_of(given: list[str]) -> dict[str, int] | None:

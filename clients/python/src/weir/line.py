@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
+
+from .errors import Invalid
 
 log = logging.getLogger("weir")
 
@@ -110,8 +113,26 @@ def options(lease: float) -> dict[str, Any]:
 def with_name(conninfo: str) -> str:
     """The connection string with the name of this program, unless it has one, and with a driver's name removed."""
     conninfo = plain(conninfo)
-    known = psycopg.conninfo.conninfo_to_dict(conninfo)
+    known = _parsed(conninfo)
     return conninfo if known.get("application_name") else psycopg.conninfo.make_conninfo(conninfo, application_name="weir-py")
+
+
+def _parsed(conninfo: str) -> dict[str, Any]:
+    """What a connection string says. Errors show nothing of it but its scheme, and names of options: any part may be one of the password."""
+    scheme, separator, _ = conninfo.partition("://")
+    wanted = "want postgresql://user:password@host:5432/database, or pairs such as host=localhost dbname=app"
+    if separator and scheme not in ("postgres", "postgresql"):
+        raise Invalid(f"the connection string of the database begins with {scheme if scheme.isalnum() else '?'}://: {wanted}")
+    wanted += "; in a URL, characters of the password such as @ / % are written as %40 %2F %25"
+    try:
+        found = psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as e:
+        option = re.search(r'invalid (?:connection option|URI query parameter:?) "(\w+)"', str(e))
+        what = f"has the option {option[1]}, which PostgreSQL does not know" if option else "can't be read"
+        raise Invalid(f"the connection string of the database {what}: {wanted}") from None
+    if re.search("[^,]@", str(found.get("host") or "")) or re.search("[^0-9,]", str(found.get("port") or "")):
+        raise Invalid(f"the connection string of the database has a host or a port that can't be: {wanted}")
+    return found
 
 
 def plain(conninfo: str) -> str:
