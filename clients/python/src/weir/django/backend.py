@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django.conf import settings
 from django.core import checks
-from django.db import connections, router
+from django.db import connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from weir import operations, text
 from weir.calls import execute
-from weir.errors import sqlstate
+from weir.errors import Invalid, sqlstate
 from weir.operations import JobInfo, NewJob
 from weir.options import JobOptions
 
 from .names import BaseTaskBackend, TaskResultDoesNotExist, base, signals
 
+KEYS = ("BACKEND", "QUEUES", "OPTIONS")  # of an entry of TASKS
+OPTIONS = ("database", "max_attempts")
 BACKEND = "django_backend"  # in the meta of a job: which of Django's backends has enqueued it
 
 
@@ -116,6 +119,19 @@ class WeirBackend(BaseTaskBackend):  # type: ignore[misc]
         return result
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        for name in sorted(set(settings.TASKS[self.alias]) - set(KEYS)):  # which a newer Django may know
+            yield checks.Warning(f"TASKS[{self.alias!r}] has {name!r}, which does nothing", hint=f"It may have {', '.join(KEYS)}.", id="weir.W001")
+        for name in sorted(set(self.options) - set(OPTIONS)):
+            yield checks.Error(
+                f"OPTIONS of TASKS[{self.alias!r}] has {name!r}, which Weir does not know", hint=f"It may have {', '.join(OPTIONS)}.", id="weir.E003"
+            )
+        try:
+            JobOptions(max_attempts=self.options.get("max_attempts"))
+        except Invalid as e:
+            yield checks.Error(f"OPTIONS of TASKS[{self.alias!r}]: {e}", id="weir.E004")
+        if self.database not in connections.settings:
+            yield checks.Error(f"there is no database {self.database!r}", hint="Set OPTIONS['database'] of TASKS.", id="weir.E002")
+            return
         connection = connections[self.database]
         if connection.vendor != "postgresql":
             yield checks.Error(
@@ -123,8 +139,6 @@ class WeirBackend(BaseTaskBackend):  # type: ignore[misc]
                 hint="Set OPTIONS['database'] of TASKS.",
                 id="weir.E001",
             )
-        if router.routers and self.database not in connections.settings:
-            yield checks.Error(f"there is no database {self.database!r}", id="weir.E002")
 
 
 def _error(error: str) -> Any:

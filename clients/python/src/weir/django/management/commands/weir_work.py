@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from weir.cli import queues_of as queues_given
 from weir.django.work import make_app, queues_of
-from weir.errors import Invalid
+from weir.errors import Invalid, is_refusal, line_of
 
 
 class Command(BaseCommand):  # type: ignore[misc]
@@ -24,7 +24,7 @@ class Command(BaseCommand):  # type: ignore[misc]
         parser.add_argument("--no-chores", action="store_true", help="leave the chores to other workers")
 
     def handle(self, **options: Any) -> None:
-        logging.getLogger("weir").setLevel(logging.INFO if options["verbosity"] > 0 else logging.WARNING)
+        self._log(options["verbosity"])
         alias = options["backend"]
         try:
             queues = queues_given(options["queue"]) or dict.fromkeys(queues_of(alias), 10)
@@ -32,4 +32,22 @@ class Command(BaseCommand):  # type: ignore[misc]
         except (Invalid, TypeError) as e:
             raise CommandError(str(e)) from e
         worker.exit_on_lapse = True
-        asyncio.run(worker.run_until_signalled())
+        try:
+            asyncio.run(worker.run_until_signalled())
+        except Exception as e:
+            if not is_refusal(e):
+                raise
+            raise CommandError(line_of(e)) from e
+
+    def _log(self, verbosity: int) -> None:
+        """Shows what the worker does, also if the settings say nothing of its logger."""
+        logger = logging.getLogger("weir")
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler(self.stderr._out)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logger.addHandler(handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO if verbosity > 0 else logging.WARNING)
+        failures = logging.getLogger("weir.jobs")
+        if failures.level == logging.NOTSET and verbosity < 2:
+            failures.setLevel(logging.WARNING)
