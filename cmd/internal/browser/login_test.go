@@ -56,13 +56,14 @@ func TestABrowserLogsInAtAnotherSite(t *testing.T) {
 	user := users.GetUserByID("id1")
 	login := func() {
 		t.Helper()
-		await(t, ctx, `location.origin`, issuer)
+		await(t, ctx, `location.origin + " " + document.readyState`, issuer+" complete")
 		do(t, ctx, chromedp.SetValue("#username", user.Username), chromedp.SetValue("#password", user.Password),
 			chromedp.Evaluate[chromedp.Void](`setTimeout(() => document.querySelector("button").click())`)) // a click that ends the page may have no answer
 		await(t, ctx, `location.href`, address+"queues?x=1")
 		await(t, ctx, `document.querySelector(".who")?.firstChild.textContent ?? ""`, user.Username+", operator")
 	}
 	login()
+	await(t, ctx, `document.readyState`, "complete")                                              // the table comes behind the user's name
 	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector("#pause-mail").click()`)) // at once, because the page refreshes itself
 	await(t, ctx, `document.querySelector("#pause-mail")?.firstChild.textContent ?? ""`, "Resume")
 	do(t, ctx, call(network.ClearBrowserCookies, cdp.Empty{}))
