@@ -52,14 +52,14 @@ func TestABrowserLogsInAtAnotherSite(t *testing.T) {
 	}
 	mux.Handle("/weir/", http.StripPrefix("/weir", ui))
 
-	ctx := chromium(t, address+"queues?x=1")
+	ctx := chromium(t, address+"queues?name=mail")
 	user := users.GetUserByID("id1")
 	login := func() {
 		t.Helper()
 		await(t, ctx, `location.origin + " " + document.readyState`, issuer+" complete")
 		do(t, ctx, chromedp.SetValue("#username", user.Username), chromedp.SetValue("#password", user.Password),
 			chromedp.Evaluate[chromedp.Void](`setTimeout(() => document.querySelector("button").click())`)) // a click that ends the page may have no answer
-		await(t, ctx, `location.href`, address+"queues?x=1")
+		await(t, ctx, `location.href`, address+"queues?name=mail")
 		await(t, ctx, `document.querySelector(".who")?.firstChild.textContent ?? ""`, user.Username+", operator")
 	}
 	login()
