@@ -19,7 +19,13 @@ const BouncerSessions = 2
 // unless WEIR_TEST_REQUIRE names it.
 func Bouncer(t testing.TB, target string) string {
 	t.Helper()
-	b, err := bouncer.Start(t.Context(), bouncer.Config{Target: target, Sessions: BouncerSessions})
+	return BouncerOf(t, target, BouncerSessions)
+}
+
+// BouncerOf is Bouncer with so many sessions at the server.
+func BouncerOf(t testing.TB, target string, sessions int) string {
+	t.Helper()
+	b, err := bouncer.Start(t.Context(), bouncer.Config{Target: target, Sessions: sessions})
 	if errors.Is(err, bouncer.ErrNotInstalled) && !strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "pgbouncer") {
 		t.Skip(err)
 	}

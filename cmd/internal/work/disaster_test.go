@@ -101,7 +101,7 @@ func TestHubsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	s := &site{t: t, database: pgtest.Database(t)}
 	s.pool = pgtest.Pool(t, s.database)
-	through := pgtest.Bouncer(t, s.database)
+	through := pgtest.BouncerOf(t, s.database, 4) // each of the two hubs waits in one for what is published
 	pooled := func(name string) func(c *server.Config) {
 		return func(c *server.Config) {
 			shortLease(c)
