@@ -16,7 +16,7 @@ func TestWhatIsWrongIsSaidWithoutThePassword(t *testing.T) {
 		"postgres://app:secret@db:port/shop":        "invalid port",
 		"postgres://app:secret@[::1/shop":           "matching",
 		"secret":                                    "neither a URL nor a list of keyword=value",
-		"host=db password=top secret port=1":               "in single quotes",
+		"host=db password=top secret port=1":        "in single quotes",
 		"host=db password=secret sslmode=maybe":     "sslmode is invalid",
 		"postgres://app:secret@db?pool_max_conns=x": "cannot parse pool_max_conns",
 	} {
