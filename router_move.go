@@ -151,19 +151,21 @@ func (r *Router) Move(ctx context.Context, low, high int, to *Client, progress f
 
 // move makes one step after another, each of which follows from what the databases say, until the slots are in the database to which they are to move.
 func (r *Router) move(ctx context.Context, m *move, to int) error {
-	for again := true; ; {
+	lookedAgain := false
+	for {
 		said, errs := r.said(ctx)
 		if err := r.all(errs); err != nil {
 			return err // one that is not asked may own them
 		}
 		next, err := r.next(said, m, to)
-		if err != nil && again {
-			again = false // another move may have ended after one database was asked, and before the next
+		if err != nil && !lookedAgain {
+			lookedAgain = true // another move may have ended after one database was asked, and before the next
 			continue
 		}
-		if again = true; err != nil || next == nil {
+		if err != nil || next == nil {
 			return err
 		}
+		lookedAgain = false
 		if err := next(ctx); err != nil {
 			return err
 		}
