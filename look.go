@@ -315,7 +315,7 @@ type FailureGroupsPage struct {
 }
 
 // FailureGroups groups the jobs that have failed for good, and have not been retried, by kind and by the shape of their errors. It looks at the
-// newest 10,000 failures (of a Key in a Queue, at the newest 10,000 of that key). If there are more, pass Rest as Before to continue with the next 10,000.
+// newest 5,000 failures (of a Key in a Queue, at the newest 5,000 of that key). If there are more, pass Rest as Before to continue with the next 5,000.
 func (c *Client) FailureGroups(ctx context.Context, p FailureGroupsParams) (*FailureGroupsPage, error) {
 	found, err := store.FailureGroups(ctx, c.store, p.Queue, p.Kind, p.Key, p.Since, p.Before, cmp.Or(p.Limit, 100))
 	if err != nil {

@@ -28,8 +28,11 @@ Example:
     weir jobs failures --queue files --since 24h`
 }
 
-// lookAt is how many failures the command groups: more would take long.
-const lookAt = 100_000
+// How many failures the command groups, since more would take long; and of how many one call knows.
+const (
+	lookAt    = 100_000
+	lookAtNow = 5_000
+)
 
 func (c *jobsFailuresCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if c.Limit < 1 || c.Limit > 10_000 {
@@ -78,7 +81,7 @@ func (c *jobsFailuresCmd) Run(ctx context.Context, s *streams, db *database) err
 func failureGroups(ctx context.Context, client *weir.Client, params weir.FailureGroupsParams) (groups []weir.FailureGroup, rest time.Time, err error) {
 	type key struct{ kind, shape string }
 	places := map[key]int{}
-	for range lookAt / 10_000 {
+	for range lookAt / lookAtNow {
 		page, err := client.FailureGroups(ctx, params)
 		if err != nil {
 			return nil, rest, err

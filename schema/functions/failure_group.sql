@@ -111,7 +111,7 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  most  CONSTANT integer := 10000;  -- failures that are looked at
+  most  CONSTANT integer := 5000;  -- failures that are looked at: so many are grouped in a few hundredths of a second
   ids   bigint[];
   lanes bigint[];  -- of the key in the queue: only there are they indexed
   rest  timestamptz;
@@ -164,4 +164,4 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.failure_groups IS
-  'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 10,000 failures, or of a key in a queue at the newest 10,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'Jobs that have failed for good and have not been retried, grouped by kind and by the shape of the error (its text without numbers, ids, quoted texts and the like), the largest groups first, up to max_rows (100). Only of that queue, kind and key, and only those that failed at since or later, and before that time (NULL: any). Each group has the number of jobs, when the first and the last of them failed, and one of the last, with up to 1000 characters of its error. A call looks at the newest 5,000 failures, or of a key in a queue at the newest 5,000 of that key. If there are more, rest is the time up to which they were not looked at: pass it as before to continue, and add up the groups; a row with 0 jobs says that none of those looked at is of that queue, kind and key. Errors: 22023. Locks: none that others wait for, and none that outlast the call. Isolation: any.';
