@@ -61,7 +61,31 @@ func runBudgets(ctx context.Context, r *run, share float64, ways []budgetWay) er
 
 func budgetName(name string) string { return "at a CPU budget: " + name }
 
-var errBudget = errors.New("the system does not grant budgets of CPU time to this user")
+var errBudget = errors.New("the system does not grant budgets of CPU time")
+
+// grant gives a postmaster a budget, and sees it answer. On Linux 6.18, at least, a process that has used up its budget at the moment when that is lifted
+// may get no time at all with the next one; it gets some with the one after that.
+func grant(ctx context.Context, to target, pid int, share float64) error {
+	const tries, patience = 5, time.Second
+	for range tries {
+		if err := setBudget(pid, share); err != nil {
+			return fmt.Errorf("%w to this user: %w", errBudget, err)
+		}
+		waits, cancel := context.WithTimeout(ctx, patience)
+		k := knockAt(waits, to, 0)
+		cancel()
+		if k.conn != nil {
+			k.conn.Close()
+		}
+		if k.err == nil {
+			return nil
+		}
+		if err := lift(pid); err != nil || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+	}
+	return fmt.Errorf("%w: the postmaster with process id %d did not answer within %s of getting one, %d times", errBudget, pid, patience, tries)
+}
 
 func measureBudget(ctx context.Context, r *run, way *Way, w budgetWay, share float64, clients int) (err error) {
 	lasts := max(r.Duration/4, 300*time.Millisecond)
@@ -80,9 +104,9 @@ func measureBudget(ctx context.Context, r *run, way *Way, w budgetWay, share flo
 			err = settle(ctx, targets) // the postmasters still have to answer those who have left
 		}
 	}()
-	for _, s := range w.servers { // lifted before the queries end, which need their postmaster for that
-		if err := setBudget(s.server.PID(), share); err != nil {
-			return fmt.Errorf("%w: %w", errBudget, err)
+	for i, s := range w.servers { // lifted before the queries end, which need their postmaster for that
+		if err := grant(ctx, targets[i], s.server.PID(), share); err != nil {
+			return err
 		}
 		defer func() { err = errors.Join(err, lift(s.server.PID())) }()
 	}
