@@ -99,6 +99,12 @@ func runPinned(ctx context.Context, r *run) error {
 	r.set("pinned from", at.pin)
 	r.set("pinned until", at.release)
 	r.set("a slow job takes", slowJob)
+	if !at.countable() {
+		r.note("Jobs that were not found were not counted: in so short a run none that is committed late is old enough at the end. It takes more than %s.", countableFrom)
+	}
+	if err := r.noteVacuum(ctx, at); err != nil {
+		return err
+	}
 	ways, err := r.pinnedWays(ctx)
 	if err != nil {
 		return err
@@ -121,13 +127,29 @@ func runPinned(ctx context.Context, r *run) error {
 	return nil
 }
 
+// noteVacuum says so if dead rows stay on this server whether or not something pins them.
+func (r *run) noteVacuum(ctx context.Context, at phases) error {
+	var on bool
+	var every int // seconds
+	err := r.site.guard.QueryRow(ctx, `SELECT current_setting('autovacuum')::boolean, (SELECT setting::int FROM pg_settings WHERE name = 'autovacuum_naptime')`).Scan(&on, &every)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the settings of autovacuum: %w", err)
+	case !on:
+		r.note("Autovacuum is off here, so dead rows stay whether or not something pins them.")
+	case time.Duration(every)*time.Second > at.pin:
+		r.note("Autovacuum comes every %d s here (autovacuum_naptime), and the time before the pin is shorter: dead rows gather in it too, and stay after it.", every)
+	}
+	return nil
+}
+
 // runPinnedWay measures one queue under one pin.
 func (r *run) runPinnedWay(ctx context.Context, w pinnedWay, at phases, sampler *activity, conn *pgx.Conn) (*track, error) {
 	q := w.queue
 	way := &Way{Name: q.name + ", " + w.pin.name + " pin", Kind: q.kind, What: q.what, Unit: "jobs", Settings: []Setting{{"pin", w.pin.name}}}
 	k := newTrack(way, r.Duration)
 	k.every = min(k.every, 500*time.Millisecond) // the end of a backlog is read from the series
-	k.latencyOf = "a claim"
+	k.latencyOf = "a claim that found a job"
 	t := &trial{PinnedSize: r.Pinned, phases: at, site: r.site, queue: q, pin: w.pin, name: fmt.Sprintf("weir_lab_%d", r.step)}
 	gauges := []gauge{
 		{backlog, func(context.Context) (float64, error) { return float64(t.enqueued.Load() - t.done.Load()), nil }},
@@ -179,10 +201,12 @@ type trial struct {
 	holder         *pgx.Conn // nil: the pin needs none on this server
 	enqueued, done atomic.Int64
 	begun          time.Time
-	calm, hard     *load.Tally // claims before the pin, and in its last third
-	waits          *load.Tally // of jobs, until they started, before the pin
-	left           int64       // jobs that were never found
+	calm, hard     *load.Tally  // claims before the pin, and in its last third
+	waits          *load.Tally  // of jobs, until they started, before the pin
+	left           int64        // jobs that were never found
+	behind         atomic.Int64 // nanoseconds that a job waited for others of its batch, at most, before the pin
 	guarded        atomic.Int64
+	lost           error // the long transaction was, before its time
 }
 
 func (t *trial) begin(ctx context.Context) (err error) {
@@ -214,12 +238,26 @@ func (t *trial) end(ctx context.Context, err error) error {
 	return err
 }
 
+const (
+	// A worker may overlook a job that was committed late for so long.
+	overlooked = forgetEvery + lateBy + time.Second
+	// After four fifths of so long a time the first of them, which comes after the pin, is older than that.
+	countableFrom = (lateEvery - lateBy + overlooked) * 5 / 4
+)
+
+// countable says whether jobs that were not found can be told, at the end, from those that are merely overlooked.
+func (p phases) countable() bool { return p.total > countableFrom }
+
 // count counts the jobs that nobody has found for longer than a worker may overlook them.
 func (t *trial) count(ctx context.Context) error {
-	if t.queue.left == "" {
+	if !t.countable() {
 		return nil
 	}
-	return t.site.guard.QueryRow(ctx, t.queue.left, (forgetEvery + lateBy + time.Second).Seconds()).Scan(&t.left)
+	args := []any{overlooked.Seconds()}
+	if t.queue.named {
+		args = append(args, t.name)
+	}
+	return t.site.guard.QueryRow(ctx, t.queue.left, args...).Scan(&t.left)
 }
 
 // run enqueues, works, and opens and ends the long transaction when it is due.
@@ -252,6 +290,9 @@ func (t *trial) run(ctx, until context.Context, m *load.Tally) error {
 			first = err
 		}
 	}
+	if first == nil && t.lost != nil && t.guarded.Load() == 0 { // which is known only now: the guard may still have been about to say that it ended it
+		first = fmt.Errorf("the long transaction was lost, so the figures are worthless: %w", t.lost)
+	}
 	return first
 }
 
@@ -269,10 +310,7 @@ func (t *trial) hold(ctx, until context.Context) error {
 	} else {
 		sleep.For(until, time.Until(release))
 	}
-	err := t.pin.end(context.WithoutCancel(ctx), t)
-	if err != nil && t.guarded.Load() == 0 {
-		return fmt.Errorf("the long transaction was lost, so the figures are worthless: %w", err)
-	}
+	t.lost = t.pin.end(context.WithoutCancel(ctx), t)
 	return nil
 }
 
@@ -322,8 +360,11 @@ func (t *trial) enqueueArgs(n int) []any {
 	return []any{n}
 }
 
-// claimed records a claim that returned n jobs.
+// claimed records a claim that returned n jobs. One that found none is no claim: there are many of them while a queue keeps up, and none once it doesn't.
 func (t *trial) claimed(m *load.Tally, n int, took time.Duration) {
+	if n == 0 {
+		return
+	}
 	m.Did(0, took)
 	switch passed := time.Since(t.begun); {
 	case passed < t.phases.pin:
@@ -340,6 +381,15 @@ func (t *trial) handle(ctx context.Context, id int64, waited time.Duration) {
 	}
 	if id%slowEvery == 0 {
 		sleep.For(ctx, slowJob)
+	}
+}
+
+// waitedBehind records how long a job has waited for those before it in its batch.
+func (t *trial) waitedBehind(d time.Duration) {
+	if time.Since(t.begun) >= t.phases.pin {
+		return
+	}
+	for most := t.behind.Load(); int64(d) > most && !t.behind.CompareAndSwap(most, int64(d)); most = t.behind.Load() {
 	}
 }
 

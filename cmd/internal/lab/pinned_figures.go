@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
 const (
@@ -12,12 +14,17 @@ const (
 	rateBefore       = "jobs per second before the pin"
 	rateLate         = "jobs per second at the end of the pin"
 	backlogAtRelease = "backlog when the pin ends"
+	deadAtPin        = "dead tuples when the pin begins"
 	deadAtRelease    = "dead tuples when the pin ends"
 	goneAfter        = "seconds until the backlog is gone" // missing: it was not
 	backlogAtEnd     = "backlog at the end"
 	waitBefore       = "longest wait of a job before the pin"
+	behindBefore     = "longest wait for others of the batch before the pin"
 	leftBehind       = "jobs that were not found"
-	guardedAfter     = "seconds until the guard ended the pin"
+	enqueuedRate     = "jobs enqueued per second"
+
+	keptUp       = 0.9 // of the rate: a producer that enqueues less did not keep up
+	guardedAfter = "seconds until the guard ended the pin"
 )
 
 // within returns the values of a series between two times.
@@ -42,20 +49,32 @@ func (t *trial) figures(k *track) []Figure {
 	_, hard := t.hard.Cut()
 	_, waits := t.waits.Cut()
 	p := t.phases
-	all := []Figure{
-		{claimBefore, milliseconds(before, 50), "ms"},
-		{claimLate, milliseconds(hard, 50), "ms"},
-		{"claim at the end of the pin, 99th percentile", milliseconds(hard, 99), "ms"},
+	var all []Figure
+	for _, f := range []struct {
+		name    string
+		claims  load.Histogram
+		percent float64
+	}{{claimBefore, before, 50}, {claimLate, hard, 50}, {"claim at the end of the pin, 99th percentile", hard, 99}} {
+		if ms := f.claims.At(f.percent); ms != nil { // no claim is not a fast one
+			all = append(all, Figure{f.name, round(*ms), "ms"})
+		}
+	}
+	all = append(all, []Figure{
+		{enqueuedRate, round(ratio(float64(t.enqueued.Load()), k.seconds)), "jobs/s"},
 		{rateBefore, k.during(k.rate, 0, p.pin), "jobs/s"},
 		{rateLate, k.during(k.rate, p.late(), p.release), "jobs/s"},
+		{deadAtPin, last(k.within(k.gauges[deadRows], 0, p.pin)), "rows"},
 		{deadAtRelease, last(k.within(k.gauges[deadRows], 0, p.release)), "rows"},
 		{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"},
-	}
+	}...)
 	if after, ok := k.goneAfter(p, float64(t.Rate)/4); ok {
 		all = append(all, Figure{goneAfter, round(after), "s"})
 	}
 	all = append(all, Figure{backlogAtEnd, float64(t.enqueued.Load() - t.done.Load()), "jobs"}, Figure{waitBefore, milliseconds(waits, 100), "ms"})
-	if t.queue.left != "" {
+	if behind := time.Duration(t.behind.Load()); behind > 0 {
+		all = append(all, Figure{behindBefore, round(behind.Seconds() * 1000), "ms"})
+	}
+	if p.countable() && t.enqueued.Load()-t.done.Load() < int64(t.Rate) { // otherwise they are those that the queue is behind with
 		all = append(all, Figure{leftBehind, float64(t.left), "jobs"})
 	}
 	if at := time.Duration(t.guarded.Load()); at > 0 {
@@ -119,9 +138,7 @@ func chartPins(r *run, suffix, note string, tracks []*track) {
 	r.chart(claim)
 	r.chart(rates)
 	for _, t := range tracks {
-		if lines := t.waits.lines(t.at); len(lines) > 0 {
-			r.chart(Chart{Title: t.way.Name, Kind: Stack, X: x, Y: Axis{Label: "sessions, stacked"}, Lines: lines}, t.way.Settings...)
-		}
+		r.chartWaits(t, Chart{Title: t.way.Name})
 	}
 }
 
@@ -132,6 +149,17 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 	}
 	figure := func(w *Way, name string) string { return Number(value(w, name)) }
 	times := func(w *Way) float64 { return ratio(value(w, claimLate), value(w, claimBefore)) }
+	claims := func(w *Way) string {
+		_, before := w.Figure(claimBefore)
+		_, late := w.Figure(claimLate)
+		switch {
+		case before && late:
+			return fmt.Sprintf("claims from %s to %s ms", figure(w, claimBefore), figure(w, claimLate))
+		case before:
+			return "no claim found a job at the end of the pin"
+		}
+		return "no claim found a job before the pin"
+	}
 	evaporation := func(w *Way) string {
 		after, gone := w.Figure(goneAfter)
 		switch {
@@ -144,10 +172,6 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 	}
 	var worst *Way
 	var sentences []string
-	usual := 0.0 // how long a job waits that is claimed alone
-	if w := r.Way("SKIP LOCKED, DELETE, read pin"); w != nil {
-		usual = value(w, waitBefore)
-	}
 	for _, w := range r.Ways {
 		if w.Kind == Collapse && (worst == nil || times(w) > times(worst)) {
 			worst = w
@@ -157,29 +181,37 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		if w == worst {
 			continue
 		}
-		s := fmt.Sprintf("%s: claims from %s to %s ms, %s, a backlog of %s", capital(w.Name), figure(w, claimBefore), figure(w, claimLate), count(value(w, deadAtRelease), "dead row"), figure(w, backlogAtRelease)) + evaporation(w)
+		s := fmt.Sprintf("%s: %s, %s, a backlog of %s", capital(w.Name), claims(w), count(value(w, deadAtRelease), "dead row"), figure(w, backlogAtRelease)) + evaporation(w)
 		if after, ok := w.Figure(guardedAfter); ok {
 			s += fmt.Sprintf("; the guard ended the pin after %s s", Number(after))
+		} else if strings.HasPrefix(w.Name, guardName) {
+			s += "; the guard did not end the pin"
 		}
-		if n := value(w, leftBehind); n > 0 && value(w, backlogAtEnd) < float64(size.Rate) {
+		if rate, ok := w.Figure(enqueuedRate); ok && rate < keptUp*float64(size.Rate) {
+			s += fmt.Sprintf("; only %s jobs per second could be enqueued, and no more could be claimed", Number(rate))
+		}
+		if n := value(w, leftBehind); n > 0 {
 			s += fmt.Sprintf("; %s that committed late were never found", count(n, "job"))
 		}
-		if ms := value(w, waitBefore); ms >= max(0.5*float64(slowJob.Milliseconds()), 2*usual) && usual > 0 && strings.HasPrefix(w.Name, bulkName) { // others do not do jobs in batches, so that has other causes
-			s += fmt.Sprintf("; even before the pin a job waited for %s ms, because a slow one was before it in its batch", Number(ms))
+		if ms := value(w, behindBefore); ms >= float64(slowJob.Milliseconds())/2 {
+			s += fmt.Sprintf("; even before the pin a job waited for %s ms behind others of its batch", Number(ms))
 		}
 		sentences = append(sentences, s+".")
+	}
+	if times(worst) == 0 {
+		return verdict(0, "so few claims found a job that those before the pin and at its end can't be compared", sentences)
 	}
 	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it "+
 		"then finishes %s jobs per second, with %s before and %s enqueued, and has %s dead rows and a backlog of %s",
 		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateLate),
-		figure(worst, rateBefore), Number(float64(size.Rate)), figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
+		figure(worst, rateBefore), figure(worst, enqueuedRate), figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
 	return verdict(times(worst), what, sentences)
 }
 
 // count writes a number of things.
 func count(n float64, what string) string {
-	if n == 1 {
-		return "1 " + what
+	if number := Number(n); number != "1" {
+		return number + " " + what + "s"
 	}
-	return Number(n) + " " + what + "s"
+	return "1 " + what
 }

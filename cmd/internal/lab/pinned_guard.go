@@ -11,9 +11,11 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
+const guardName = "with the guard"
+
 // guardQueue is a queue beside which the guard runs.
 func guardQueue(q queueKind) queueKind {
-	q.name, q.kind, q.guard, q.what = "with the guard", Fix, true, q.name+": "+q.what
+	q.name, q.kind, q.guard, q.what = guardName, Fix, true, q.name+": "+q.what
 	q.what += "; and weir guard ends the transaction, by a policy: one that has been open for a tenth of the time and holds back a table with dead rows"
 	return q
 }

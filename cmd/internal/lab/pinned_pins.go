@@ -45,7 +45,7 @@ func pinKinds() []*pinKind {
 		},
 		{
 			name: "slot", what: "a replication slot whose standby is gone, and which keeps the rows that it last asked for", unable: slotUnable,
-			prepare: func(context.Context, *trial) error { return nil }, open: abandonSlot, end: dropPinSlot,
+			prepare: func(context.Context, *trial) error { return nil }, open: abandonSlot, end: endSlot,
 		},
 		{
 			name: "prepared", what: "a prepared transaction that nobody commits, and which no session belongs to", unable: preparedUnable, prepare: holdHere,
@@ -81,16 +81,17 @@ func pinNamed(name string) (*pinKind, error) {
 	return nil, fmt.Errorf("%q is not a pin: use one of %s", name, strings.Join(PinNames(), ", "))
 }
 
-// unpin removes what the pins of a lab that was killed have left.
+// unpin removes what the pins of a lab that was killed or interrupted have left.
 func unpin(ctx context.Context, conn *pgx.Conn) error {
-	rows, _ := conn.Query(ctx, `SELECT 'ROLLBACK PREPARED ' || quote_literal(gid) FROM pg_prepared_xacts WHERE gid = $1 AND database = current_database() AND owner = current_user
-		UNION ALL SELECT format('SELECT pg_drop_replication_slot(%L)', slot_name) FROM pg_replication_slots
-		WHERE NOT active AND slot_name = $2 || (SELECT oid FROM pg_database WHERE datname = current_database())`, pinPrepared, pinSlot) // rows report the error
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	for _, sql := range all {
+	rows, _ := conn.Query(ctx, `SELECT gid FROM pg_prepared_xacts WHERE gid = $1 AND database = current_database() AND owner = current_user`, pinPrepared) // rows report the error
+	prepared, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for range prepared {
 		if err == nil {
-			_, err = conn.Exec(ctx, sql)
+			_, err = conn.Exec(ctx, `ROLLBACK PREPARED '`+pinPrepared+`'`)
 		}
+	}
+	if err == nil {
+		_, err = dropPinSlot(ctx, conn)
 	}
 	if err != nil {
 		return fmt.Errorf("lab: remove what pins the horizon: %w", err)
@@ -194,67 +195,102 @@ func slotUnable(ctx context.Context, s *site) (why string) {
 	err := s.guard.QueryRow(ctx, `SELECT CASE
 		WHEN NOT (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user) THEN 'the role may not use replication'
 		WHEN current_setting('wal_level') = 'minimal' THEN 'wal_level is minimal'
-		WHEN current_setting('max_wal_senders')::int = 0 OR current_setting('max_replication_slots')::int = 0 THEN 'the server allows no replication slots'
+		WHEN (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::int THEN 'the server allows no further replication slot'
 		ELSE '' END`).Scan(&why)
 	if err != nil {
 		return err.Error()
 	}
+	if why == "" { // pg_hba.conf has lines of its own for replication, and poolers have none
+		stream, err := replicate(ctx, s.url)
+		if err != nil {
+			return fmt.Sprintf("the server accepts no connection for replication: %v", err)
+		}
+		_ = stream.Close(ctx)
+	}
 	return why
 }
 
+// replicate opens a connection for physical replication.
+func replicate(ctx context.Context, url string) (*pgconn.PgConn, error) {
+	config, err := pgconn.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["replication"], config.RuntimeParams["application_name"] = "true", watcherName
+	return pgconn.ConnectConfig(ctx, config)
+}
+
 func preparedUnable(ctx context.Context, s *site) (why string) {
-	err := s.guard.QueryRow(ctx, `SELECT CASE current_setting('max_prepared_transactions') WHEN '0' THEN 'max_prepared_transactions is 0' ELSE '' END`).Scan(&why)
+	err := s.guard.QueryRow(ctx, `SELECT CASE WHEN (SELECT count(*) FROM pg_prepared_xacts) < current_setting('max_prepared_transactions')::int THEN ''
+		ELSE 'max_prepared_transactions is ' || current_setting('max_prepared_transactions') || ', and no more can be prepared' END`).Scan(&why)
 	if err != nil {
 		return err.Error()
 	}
 	return why
 }
 
-// slotName returns the name of the slot, which is this database's.
-func (t *trial) slotName(ctx context.Context, conn *pgx.Conn) (name string, err error) {
-	err = conn.QueryRow(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, pinSlot).Scan(&name)
-	return name, err
+// thisSlot is the name of this database's slot, in SQL.
+const thisSlot = `'` + pinSlot + `' || (SELECT oid FROM pg_database WHERE datname = current_database())`
+
+// dropPinSlot drops the slot, and says whether there was one. Its client is gone, but the server may not have noticed yet.
+func dropPinSlot(ctx context.Context, conn *pgx.Conn) (found bool, err error) {
+	if _, err := conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = `+thisSlot+` AND active`); err != nil {
+		return false, err
+	}
+	tag, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = `+thisSlot)
+	return tag.RowsAffected() > 0, err
 }
 
-// abandonSlot plays a standby that asks for rows to be kept, as with hot_standby_feedback, and then is gone for good.
-func abandonSlot(ctx context.Context, t *trial) error {
+func endSlot(ctx context.Context, t *trial) error {
 	conn, err := connect(ctx, t.site.url, watcherName, nil)
 	if err != nil {
 		return err
 	}
 	defer closeConn(conn)
-	name, err := t.slotName(ctx, conn)
-	if err != nil {
-		return err
+	found, err := dropPinSlot(ctx, conn)
+	if err == nil && !found {
+		err = errors.New("somebody else has dropped the slot")
 	}
-	var at string
+	return err
+}
+
+// abandonSlot plays a standby that asks for rows to be kept, and then is gone for good.
+func abandonSlot(ctx context.Context, t *trial) error {
+	stream, err := followSlot(ctx, t)
+	if stream != nil {
+		_ = stream.Close(context.WithoutCancel(ctx)) // the slot remains
+	}
+	return err
+}
+
+// followSlot plays a standby that asks for rows to be kept, as with hot_standby_feedback. The connection is the caller's to close, with an error too.
+func followSlot(ctx context.Context, t *trial) (stream *pgconn.PgConn, err error) {
+	conn, err := connect(ctx, t.site.url, watcherName, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer closeConn(conn)
+	var name, at string
 	var xid uint64
-	err = conn.QueryRow(ctx, `SELECT lsn::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM pg_create_physical_replication_slot($1, true)`, name).Scan(&at, &xid)
+	err = conn.QueryRow(ctx, `SELECT slot_name, lsn::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM pg_create_physical_replication_slot(`+thisSlot+`, true)`).Scan(&name, &at, &xid)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	config, err := pgconn.ParseConfig(t.site.url)
-	if err != nil {
-		return err
+	if stream, err = replicate(ctx, t.site.url); err != nil {
+		return nil, err
 	}
-	config.RuntimeParams["replication"], config.RuntimeParams["application_name"] = "true", watcherName
-	stream, err := pgconn.ConnectConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = stream.Close(context.WithoutCancel(ctx)) }() // the slot remains
 	stream.Frontend().SendQuery(&pgproto3.Query{String: fmt.Sprintf("START_REPLICATION SLOT %s PHYSICAL %s", name, at)})
 	if err := stream.Frontend().Flush(); err != nil {
-		return err
+		return stream, err
 	}
 	for streaming := false; !streaming; {
 		m, err := stream.ReceiveMessage(ctx)
 		if err != nil {
-			return err
+			return stream, err
 		}
 		switch m := m.(type) {
 		case *pgproto3.ErrorResponse:
-			return pgconn.ErrorResponseToPgError(m)
+			return stream, pgconn.ErrorResponseToPgError(m)
 		case *pgproto3.CopyBothResponse:
 			streaming = true
 		}
@@ -267,22 +303,9 @@ func abandonSlot(ctx context.Context, t *trial) error {
 	feedback = binary.BigEndian.AppendUint64(feedback, 0)
 	stream.Frontend().Send(&pgproto3.CopyData{Data: feedback})
 	if err := stream.Frontend().Flush(); err != nil {
-		return err
+		return stream, err
 	}
-	return t.await(ctx, `SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = $1`, name)
-}
-
-func dropPinSlot(ctx context.Context, t *trial) error {
-	conn, err := connect(ctx, t.site.url, watcherName, nil)
-	if err != nil {
-		return err
-	}
-	defer closeConn(conn)
-	name, err := t.slotName(ctx, conn)
-	if err == nil {
-		_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name)
-	}
-	return err
+	return stream, t.await(ctx, `SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = $1`, name)
 }
 
 // oldestTransaction reads for how many seconds that has been open what holds the horizon: the age of the oldest transaction, wherever it is.

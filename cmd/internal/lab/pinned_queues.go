@@ -21,7 +21,7 @@ type queueKind struct {
 	cleanup    string   // drops it
 	enqueue    string   // enqueues $1 jobs
 	named      bool     // into the queue $2
-	left       string   // counts the jobs that have waited for more than $1 seconds; "": it is not counted
+	left       string   // counts the jobs that have waited for more than $1 seconds, in the queue $2 if it is named
 	guard      bool     // the guard ends what pins
 	work       func(ctx, until context.Context, t *trial, m *load.Tally) error
 }
@@ -72,9 +72,6 @@ const (
 	waited = `extract(epoch FROM clock_timestamp() - run_at)::float8`
 )
 
-// bulkName is the name of the queue whose jobs wait for those before them in their batch.
-const bulkName = "100 at once"
-
 // sqlQueues are queues of all known kinds, each in its simplest form.
 var sqlQueues = []queueKind{
 	{
@@ -105,7 +102,7 @@ var sqlQueues = []queueKind{
 		work: workers(func() claimFunc { return newAdvisoryClaim(advisoryByID) }),
 	},
 	{
-		name: bulkName, kind: Fix, what: "a claim takes up to a hundred jobs with SKIP LOCKED, does one after another, and deletes them, so that one walk through the " +
+		name: "100 at once", kind: Fix, what: "a claim takes up to a hundred jobs with SKIP LOCKED, does one after another, and deletes them, so that one walk through the " +
 			"dead rows serves all of them; a job waits for those before it in its batch",
 		work: workers(newBulkClaim),
 	},
@@ -198,7 +195,9 @@ func newBulkClaim() claimFunc {
 			took = time.Since(begun)
 			claimed := time.Now()
 			for _, j := range jobs {
-				t.handle(until, j.ID, seconds(j.Waited)+time.Since(claimed))
+				behind := time.Since(claimed)
+				t.waitedBehind(behind)
+				t.handle(until, j.ID, seconds(j.Waited)+behind)
 			}
 			n = len(jobs)
 			return err

@@ -20,7 +20,7 @@ import (
 
 // relayQueue hands jobs on to another broker: the table only makes them commit with the application's data.
 var relayQueue = queueKind{
-	name: "relay to NATS", kind: Fix, what: "one process moves up to a thousand jobs at a time from the table to a stream of NATS JetStream, on disk, from which " +
+	name: "relay to NATS", kind: Fix, what: "one process moves up to a thousand jobs at a time from the table to a stream of NATS JetStream, on disk (which NATS flushes every two minutes, by default), from which " +
 		"the workers take them; it deletes them when the stream has confirmed them",
 	schema: "weir_lab", setup: []string{makePlainQueue, makePlainIndex}, cleanup: dropQueue, enqueue: fillQueue, left: countLeft, work: workRelay,
 }

@@ -2,9 +2,13 @@ package lab
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -101,32 +105,172 @@ func TestTheGuardEndsThePin(t *testing.T) {
 	}
 }
 
-// A lab that was killed leaves what no session belongs to.
+// A lab that was killed leaves what no session belongs to. The server may not have noticed yet that the client of its slot is gone.
 func TestWhatAKilledLabHasPinnedIsReleased(t *testing.T) {
 	t.Parallel()
 	s := private(t)
 	trial := &trial{site: s}
-	for _, name := range []string{"slot", "prepared"} {
-		pin, err := pinNamed(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := pin.prepare(t.Context(), trial); err != nil {
-			t.Fatal(err)
-		}
-		if err := pin.open(t.Context(), trial); err != nil {
-			t.Fatal(err)
-		}
+	pin, err := pinNamed("prepared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pin.prepare(t.Context(), trial); err != nil {
+		t.Fatal(err)
+	}
+	if err := pin.open(t.Context(), trial); err != nil {
+		t.Fatal(err)
 	}
 	closeConn(trial.holder)
-	pgtest.Until(t, "nothing is left", func() bool {
-		var left int
-		if err := unpin(t.Context(), s.guard); err != nil {
+	stream, err := followSlot(t.Context(), trial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading := make(chan struct{})
+	go func() { // ends with the connection
+		defer close(reading)
+		for err := error(nil); err == nil; _, err = stream.ReceiveMessage(context.Background()) {
+		}
+	}()
+	defer func() { <-reading }()
+	if err := unpin(t.Context(), s.guard); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	err = s.guard.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_prepared_xacts) + (SELECT count(*) FROM pg_replication_slots)`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d pins are left: %v", left, err)
+	}
+}
+
+// TestAPinThatIsImpossibleIsFoundOutBeforeAnythingIsMeasured: at a server whose slots are all in use, or that accepts no connection for replication.
+func TestAPinThatIsImpossibleIsFoundOutBeforeAnythingIsMeasured(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, map[string]string{"max_replication_slots": "1", "max_prepared_transactions": "1"})
+	s, err := openSite(t.Context(), server.URL("postgres"), 0, false, needs{}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for _, unable := range []func(context.Context, *site) string{slotUnable, preparedUnable} {
+		if why := unable(t.Context(), s); why != "" {
+			t.Fatalf("impossible already: %s", why)
+		}
+	}
+	each := func(statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := s.guard.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	each(`SELECT pg_create_physical_replication_slot('others')`, `BEGIN`, `SELECT pg_current_xact_id()`, `PREPARE TRANSACTION 'others'`)
+	if why := slotUnable(t.Context(), s); !strings.Contains(why, "no further replication slot") {
+		t.Errorf("whether a slot can be made: %q", why)
+	}
+	if why := preparedUnable(t.Context(), s); !strings.Contains(why, "no more can be prepared") {
+		t.Errorf("whether a transaction can be prepared: %q", why)
+	}
+	each(`ROLLBACK PREPARED 'others'`, `SELECT pg_drop_replication_slot('others')`, `CREATE ROLE alone LOGIN PASSWORD 'secret'`)
+	as, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as.User = url.UserPassword("alone", "secret")
+	if why := slotUnable(t.Context(), &site{url: as.String(), guard: s.guard}); !strings.Contains(why, "no connection for replication") {
+		t.Errorf("whether a standby can connect: %q", why)
+	}
+}
+
+// The guard says that it has ended a transaction a moment after it has done so.
+func TestALostPinIsAnErrorUnlessTheGuardEndedIt(t *testing.T) {
+	t.Parallel()
+	for _, guarded := range []bool{false, true} {
+		until, cancel := context.WithCancel(t.Context())
+		gone := errors.New("terminated")
+		pinned := &trial{phases: phases{release: time.Millisecond}, sessions: &sessions{make([]*pgx.Conn, 2)}}
+		pinned.pin = &pinKind{
+			open: func(context.Context, *trial) error { return nil },
+			end:  func(context.Context, *trial) error { cancel(); return gone },
+		}
+		pinned.queue.work = func(_, until context.Context, _ *trial, _ *load.Tally) error {
+			<-until.Done()
+			if guarded {
+				pinned.guarded.Store(1)
+			}
+			return nil
+		}
+		if err := pinned.run(t.Context(), until, load.NewTally()); errors.Is(err, gone) == guarded {
+			t.Errorf("ended by the guard: %v; the run ends with %v", guarded, err)
+		}
+	}
+}
+
+// A claim that finds no job is not one, for any queue: there are many of them only while a queue keeps up.
+func TestOnlyClaimsThatFindAJobAreMeasured(t *testing.T) {
+	t.Parallel()
+	trial := &trial{phases: phasesOf(time.Hour), begun: time.Now(), calm: load.NewTally(), hard: load.NewTally(), waits: load.NewTally()}
+	m := load.NewTally()
+	trial.claimed(m, 0, time.Millisecond)
+	trial.claimed(m, 1, time.Second)
+	for what, tally := range map[string]*load.Tally{"all": m, "before the pin": trial.calm} {
+		if _, took := tally.Cut(); took.Times() == nil || took.Times().Count != 1 || took.Times().P50 < 900 {
+			t.Errorf("%s: %+v", what, took.Times())
+		}
+	}
+	w := &Way{Figures: trial.figures(&track{seconds: 1})} // in which nothing was claimed any more
+	for _, name := range []string{claimBefore, claimLate} {
+		if ms, ok := w.Figure(name); ok {
+			t.Errorf("no claim at all took %g ms: %s", ms, name)
+		}
+	}
+}
+
+// TestJobsThatNobodyFindsAreCountedInEveryQueue: Weir's too. In a run that is too short for it, and while a queue is behind, nothing is said about them.
+func TestJobsThatNobodyFindsAreCountedInEveryQueue(t *testing.T) {
+	t.Parallel()
+	s, err := openSite(t.Context(), pgtest.Empty(t), 0, false, needs{weir: true}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for _, q := range append(append([]queueKind{}, sqlQueues...), relayQueue, weirQueue) {
+		trial := &trial{PinnedSize: PinnedSize{Rate: 100}, site: s, queue: q, name: "weir_lab_1", calm: load.NewTally(), hard: load.NewTally(), waits: load.NewTally()}
+		if _, err := s.guard.Exec(t.Context(), strings.Join(append(q.setup, `SELECT 1`), ";")); err != nil {
 			t.Fatal(err)
 		}
-		err := s.guard.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_prepared_xacts) + (SELECT count(*) FROM pg_replication_slots)`).Scan(&left)
-		return err == nil && left == 0
-	})
+		if _, err := s.guard.Exec(t.Context(), q.enqueue, trial.enqueueArgs(3)...); err != nil {
+			t.Fatal(err)
+		}
+		args := []any{0.0}
+		if q.named {
+			args = append(args, trial.name)
+		}
+		var left int
+		if err := s.guard.QueryRow(t.Context(), q.left, args...).Scan(&left); err != nil || left != 3 {
+			t.Errorf("%s: %d of 3 jobs were left: %v", q.name, left, err)
+		}
+		for _, c := range []struct {
+			lasts   time.Duration
+			behind  int64
+			counted bool
+		}{{16 * time.Second, 99, true}, {16 * time.Second, 100, false}, {8 * time.Second, 0, false}} {
+			trial.phases = phasesOf(c.lasts)
+			trial.enqueued.Store(c.behind)
+			if err := trial.count(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w := &Way{Figures: trial.figures(&track{seconds: 16})}
+			if _, counted := w.Figure(leftBehind); counted != c.counted {
+				t.Errorf("%s, %s, %d behind: jobs that were not found are counted: %v", q.name, c.lasts, c.behind, counted)
+			}
+		}
+		if q.cleanup != "" {
+			if _, err := s.guard.Exec(t.Context(), q.cleanup); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func TestPinnedSaysHowTheBacklogEnds(t *testing.T) {
@@ -152,11 +296,19 @@ func TestPinnedSaysHowTheBacklogEnds(t *testing.T) {
 	}
 	v := pinnedVerdict(&Result{Ways: []*Way{
 		way("SKIP LOCKED, DELETE, read pin", Collapse, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 2, ""}, Figure{backlogAtRelease, 5000, ""}, Figure{goneAfter, 1.5, ""}, Figure{waitBefore, 4, ""}),
-		way("100 at once, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 0.5, ""}, Figure{goneAfter, 0, ""}, Figure{waitBefore, 290, ""}),
-		way("recursive CTE, last id, read pin", Fix, Figure{goneAfter, 0, ""}, Figure{leftBehind, 7, ""}),
+		way("100 at once, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 0.5, ""}, Figure{goneAfter, 0, ""}, Figure{waitBefore, 400, ""}, Figure{behindBefore, 290, ""}),
+		way("recursive CTE, last id, read pin", Fix, Figure{goneAfter, 0, ""}, Figure{leftBehind, 7, ""}, Figure{waitBefore, 400, ""}),
+		way("with the guard, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{goneAfter, 0, ""}),
+		way("Weir, read pin", Fix, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 0.1, ""}, Figure{enqueuedRate, 500, ""}),
 	}}, PinnedSize{Rate: 1000})
-	if !v.Shown || v.Times != 20 || !strings.Contains(v.Text, "backlog of 5,000, which was gone 1.5 s after the pin had ended") || len(v.Fixes) != 2 ||
-		!strings.Contains(v.Fixes[0], "a job waited for 290 ms") || !strings.Contains(v.Fixes[1], "7 jobs that committed late were never found") {
+	if !v.Shown || v.Times != 20 || !strings.Contains(v.Text, "backlog of 5,000, which was gone 1.5 s after the pin had ended") || len(v.Fixes) != 4 ||
+		!strings.Contains(v.Fixes[0], "a job waited for 290 ms behind others of its batch") || !strings.Contains(v.Fixes[1], "7 jobs that committed late were never found") ||
+		strings.Contains(v.Fixes[1], "waited") || !strings.Contains(v.Fixes[2], "no claim found a job at the end of the pin") || !strings.Contains(v.Fixes[2], "the guard did not end the pin") ||
+		!strings.Contains(v.Fixes[3], "only 500 jobs per second could be enqueued") {
 		t.Errorf("the verdict is %+v", v)
+	}
+	v = pinnedVerdict(&Result{Ways: []*Way{way("SKIP LOCKED, DELETE, read pin", Collapse, Figure{claimBefore, 0.1, ""})}}, PinnedSize{Rate: 1000})
+	if v.Shown || !strings.Contains(v.Text, "can't be compared") {
+		t.Errorf("of too few claims the verdict is %+v", v)
 	}
 }

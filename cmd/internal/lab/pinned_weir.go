@@ -18,9 +18,10 @@ import (
 // it uses three sessions at any concurrency.
 var weirQueue = queueKind{
 	name: "Weir", kind: Fix, what: "jobs are rows of an insert-only log, read through a snapshot cursor and reclaimed by " +
-		"TRUNCATE; they are claimed and completed by Weir's own worker",
+		"TRUNCATE; they are claimed and completed by Weir's own worker, which has four connections, and runs up to 25 times as many jobs at a time as the others have sessions",
 	schema: "weir", named: true,
 	enqueue: `SELECT count(weir.enqueue($2, 'lab', '{"n": 1}')) FROM generate_series(1, $1::int)`,
+	left:    `SELECT count(*) FROM weir.jobs('available', $2, 10000) WHERE coalesce(run_at, enqueued_at) < now() - $1::float8 * interval '1 second'`,
 	work:    workWeir,
 }
 
