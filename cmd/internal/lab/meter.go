@@ -121,6 +121,9 @@ func (t *track) add(at, seconds float64, m *load.Tally, now *levels) {
 	}
 }
 
+// leastWait is the share from which on an event is listed. A class may consist of many with a small share each.
+const leastWait = 0.001
+
 // sum computes the way's figures from the record.
 func (t *track) sum() *Way {
 	w := t.way
@@ -133,8 +136,8 @@ func (t *track) sum() *Way {
 	if t.took.At(50) != nil {
 		w.Latency = latencyOf(t.took, t.latencyOf)
 	}
-	all, dominant := t.waits.top()
-	w.Waits, w.Dominant = all[:min(len(all), 6)], dominant
+	w.Waits, w.Dominant = t.waits.top()
+	w.Waits = slices.DeleteFunc(w.Waits, func(w Wait) bool { return w.Share < leastWait })
 	return w
 }
 

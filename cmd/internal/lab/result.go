@@ -161,6 +161,9 @@ type Verdict struct {
 // shownFrom is how many times worse a collapse must be to count as shown: less could be noise.
 const shownFrom = 1.5
 
+// tooShort is what a verdict says that has nothing to compare: nothing done in a time is not infinitely slow.
+const tooShort = "in so short a time nothing was done that could be compared"
+
 // verdict describes a comparison: what is a clause about the collapse, fixes are sentences about the fixes.
 func verdict(times float64, what string, fixes []string) Verdict {
 	times = round(times) // what readers see decides

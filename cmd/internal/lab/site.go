@@ -25,6 +25,7 @@ const (
 	// Comments of schema weir_lab, which say what the lab may drop.
 	markAlone = "made by weir lab"
 	markWeir  = "made by weir lab, which also installed schema weir"
+	markFlows = markWeir + " and made schema " + treeFlowsSchema
 )
 
 // needs is what a scenario requires of its server.
@@ -141,15 +142,31 @@ func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 			"were not measured.")
 		return nil
 	}
-	// The mark comes first, so that the lab knows what it may drop even if it is killed next.
-	if _, err := s.guard.Exec(ctx, `COMMENT ON SCHEMA weir_lab IS '`+markWeir+`'`); err != nil {
-		return fmt.Errorf("lab: mark schema weir_lab: %w", err)
+	if err := s.remark(ctx, markWeir); err != nil {
+		return err
 	}
 	if err := schema.Up(ctx, s.guard); err != nil {
 		return fmt.Errorf("lab: install Weir: %w", err)
 	}
 	s.weir = true
 	return nil
+}
+
+// remark comes before what it names is made, so that the lab knows what it may drop even if it is killed next.
+func (s *site) remark(ctx context.Context, mark string) error {
+	if _, err := s.guard.Exec(ctx, `COMMENT ON SCHEMA weir_lab IS '`+mark+`'`); err != nil {
+		return fmt.Errorf("lab: mark schema weir_lab: %w", err)
+	}
+	return nil
+}
+
+// ownFlows makes the schema of the tree in Weir's flows the lab's, unless the database has one of its own.
+func (s *site) ownFlows(ctx context.Context) (own bool, err error) {
+	var there bool
+	if err := s.guard.QueryRow(ctx, `SELECT to_regnamespace('`+treeFlowsSchema+`') IS NOT NULL`).Scan(&there); err != nil || there {
+		return false, err
+	}
+	return true, s.remark(ctx, markFlows)
 }
 
 // mark returns the comment of schema weir_lab, or "".
@@ -165,8 +182,10 @@ func (s *site) mark(ctx context.Context) (mark string, err error) {
 func (s *site) refuseForeign(ctx context.Context, mark string) error {
 	own := []string{"public", "information_schema"}
 	switch mark {
-	case markWeir:
+	case markFlows:
 		own = append(own, "weir_lab", "weir", treeFlowsSchema)
+	case markWeir:
+		own = append(own, "weir_lab", "weir")
 	case markAlone:
 		own = append(own, "weir_lab")
 	}
@@ -203,19 +222,21 @@ func (s *site) clear(ctx context.Context) error {
 	if err != nil || mark == "" {
 		return err
 	}
-	if mark != markAlone && mark != markWeir {
+	if mark != markAlone && mark != markWeir && mark != markFlows {
 		return fmt.Errorf("lab: the database has a schema weir_lab that the lab has not created (its comment is %q): drop or rename it, or use "+
 			"another database", mark)
 	}
 	if err := unpin(ctx, s.guard); err != nil {
 		return err
 	}
-	if mark == markWeir {
-		if err := schema.Down(ctx, s.guard, 0); err != nil {
-			return fmt.Errorf("lab: remove Weir: %w", err)
-		}
+	if mark == markFlows {
 		if _, err := s.guard.Exec(ctx, `SET client_min_messages = warning; DROP SCHEMA IF EXISTS `+treeFlowsSchema+` CASCADE`); err != nil {
 			return fmt.Errorf("lab: drop schema %s: %w", treeFlowsSchema, err)
+		}
+	}
+	if mark == markWeir || mark == markFlows {
+		if err := schema.Down(ctx, s.guard, 0); err != nil {
+			return fmt.Errorf("lab: remove Weir: %w", err)
 		}
 	}
 	if _, err := s.guard.Exec(ctx, `SET client_min_messages = warning; DROP SCHEMA weir_lab CASCADE`); err != nil {

@@ -66,6 +66,44 @@ func TestSchemaOfTheSameNameIsNotDropped(t *testing.T) {
 	}
 }
 
+// TestTheLabsTreesLeaveASchemaOfTheirNameAlone: and a lab that was killed while it had one of its own is cleared away.
+func TestTheLabsTreesLeaveASchemaOfTheirNameAlone(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Empty(t)
+	pool := pgtest.Pool(t, url)
+	for _, theirs := range []bool{true, false} {
+		if theirs {
+			if _, err := pool.Exec(t.Context(), `CREATE SCHEMA weir_bench; CREATE TABLE weir_bench.dear (id int)`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := openSite(t.Context(), url, 0, theirs, needs{weir: true}, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := s.ownFlows(t.Context())
+		if err != nil || own == theirs {
+			t.Errorf("the schema is the lab's: %v, %v", own, err)
+		}
+		if own {
+			if _, err := s.guard.Exec(t.Context(), `CREATE SCHEMA weir_bench`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+		var there bool
+		if err := pool.QueryRow(t.Context(), `SELECT to_regnamespace('weir_bench') IS NOT NULL`).Scan(&there); err != nil || there != theirs {
+			t.Errorf("afterwards there is a schema weir_bench: %v, and it was there before: %v; %v", there, theirs, err)
+		}
+		if _, err := pool.Exec(t.Context(), `DROP SCHEMA IF EXISTS weir_bench CASCADE`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nothingLeft(t, url)
+}
+
 func TestKilledLabIsClearedAwayByTheNext(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Empty(t)

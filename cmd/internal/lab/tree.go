@@ -110,6 +110,9 @@ func runTree(ctx context.Context, r *run) error {
 // dominantWords describes the dominant class of waits with its share and its largest event.
 func dominantWords(w *Way) string {
 	words := "none"
+	if len(w.Waits) == 0 {
+		return "unknown, in so short a time"
+	}
 	for _, wait := range w.Waits {
 		if wait.Class == w.Dominant.Class {
 			words = fmt.Sprintf("%s, %.0f%% of the time (%s)", wait.Class, 100*w.Dominant.Share, wait.Event)

@@ -28,6 +28,8 @@ const (
 	treeFlowsNodes       = 5000               // of one tree: another one begins when it is complete
 	treeFlowsWarmUp      = 200
 	treeFlowsName        = "Weir's flows"
+
+	namedPerNode = "children named per node"
 )
 
 // flows measures the tree in Weir's flows: each node is a job, done once however many name it.
@@ -49,6 +51,12 @@ func (p *treePlan) flows(ctx context.Context, conn *pgx.Conn) (err error) {
 	if !ok {
 		return fmt.Errorf("%s has no trees", f.Engine.Name())
 	}
+	if own, err := p.site.ownFlows(ctx); err != nil {
+		return err
+	} else if !own {
+		p.note("Weir's flows were not measured: the database has its own schema %s, which the lab does not touch.", treeFlowsSchema)
+		return nil
+	}
 	if err := client.Plant(ctx); err != nil {
 		return err
 	}
@@ -63,8 +71,8 @@ func (p *treePlan) flows(ctx context.Context, conn *pgx.Conn) (err error) {
 		if here, err = client.Workers(ctx); err != nil {
 			return err
 		}
-		if here == 0 && !sleep.For(ctx, 20*time.Millisecond) {
-			return ctx.Err()
+		if err := w.failed(); err != nil || here == 0 && !sleep.For(ctx, 20*time.Millisecond) {
+			return errors.Join(err, ctx.Err())
 		}
 	}
 	if _, err := client.Root(ctx, true); err != nil {
@@ -87,22 +95,25 @@ func (p *treePlan) flows(ctx context.Context, conn *pgx.Conn) (err error) {
 	if err != nil {
 		return err
 	}
-	sum, c := t.sum(), w.count()
-	rows := float64(c.Rows - before.Rows)
-	sum.Figures = []Figure{
-		{rowsPerSec, round(ratio(rows, sum.Seconds)), "rows/s"},
-		{perRow, round(ratio(float64(c.Inserts-before.Inserts), rows)), "statements"},
-		{"children named per node", round(ratio(float64(c.Named-before.Named), float64(c.Nodes-before.Nodes))), "names"},
-	}
+	sum := t.sum()
+	sum.Figures = flowsFigures(sum.Rate, before, w.count())
 	if y := t.gauges[deadRows]; len(y) > 0 {
 		sum.Figures = append(sum.Figures, Figure{"dead tuples at the end", y[len(y)-1], "rows"})
 	}
 	p.result.Ways = append(p.result.Ways, sum)
 	p.chart(Chart{Title: "Nodes in Weir's flows over time", Kind: Lines, X: Axis{Label: "seconds"}, Y: Axis{Label: "nodes per second"}, Lines: []Line{{sum.Name, sum.Kind, t.at, rounded(t.rate)}}})
-	if lines := t.waits.lines(t.at); len(lines) > 0 {
-		p.chart(Chart{Title: "What sessions wait for: " + sum.Name, Kind: Stack, X: Axis{Label: "seconds"}, Y: Axis{Label: "sessions, stacked"}, Lines: lines})
-	}
+	p.chartWaits(t, Chart{Title: "What sessions wait for: " + sum.Name})
 	return nil
+}
+
+// flowsFigures returns what a worker has done between two counts, of which the second was taken after the measured time.
+func flowsFigures(nodesPerSec float64, from, to load.TreeCount) []Figure {
+	rows, nodes := float64(to.Rows-from.Rows), float64(to.Nodes-from.Nodes)
+	return []Figure{
+		{rowsPerSec, round(nodesPerSec * ratio(rows, nodes)), "rows/s"},
+		{perRow, round(ratio(float64(to.Inserts-from.Inserts), rows)), "statements"},
+		{namedPerNode, round(ratio(float64(to.Named-from.Named), nodes)), "names"},
+	}
 }
 
 // treeWorker is a worker in this process.

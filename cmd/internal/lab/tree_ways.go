@@ -26,6 +26,7 @@ const (
 	perRow      = "statements per row written"
 	rowsPerSec  = "rows written per second"
 	deadPerItem = "rows left dead per item"
+	moreCores   = "cores of the machine to those of the server"
 )
 
 // treeWay is a step, under conditions of its own.
@@ -63,7 +64,7 @@ func (p *treePlan) ways() []treeWay {
 		p.note("A pooler was not measured: PgBouncer is not installed.")
 	} else {
 		pool := max(size.Workers/4, 1)
-		add(Symptom, "as it was, a pooler", fmt.Sprintf("the workers go through PgBouncer, which has %d sessions", pool), func(w *treeWay) { w.pool = pool })
+		add(Symptom, "as it was, a pooler", fmt.Sprintf("the workers go through PgBouncer, which has %d sessions, and so can't prepare their statements", pool), func(w *treeWay) { w.pool = pool })
 	}
 	add(Symptom, "as it was, more vacuum", "the tables are vacuumed without pause", func(w *treeWay) { w.vacuum = true })
 	switch {
@@ -72,7 +73,7 @@ func (p *treePlan) ways() []treeWay {
 	case p.site.server == nil || !canConfine:
 		p.note("What a bigger machine would bring was not measured: only a private server on Linux can be confined to some of the cores.")
 	default:
-		add(Symptom, halfWay, fmt.Sprintf("the server may use %d of the %d cores: what doubling them brings is how much faster the first variant is", runtime.NumCPU()/2, runtime.NumCPU()), func(w *treeWay) { w.half = true })
+		add(Symptom, halfWay, fmt.Sprintf("the server may use %d of the %d cores: what the others bring is how much faster the first variant is", runtime.NumCPU()/2, runtime.NumCPU()), func(w *treeWay) { w.half = true })
 	}
 	for _, step := range treeSteps[1:] {
 		ways = append(ways, treeWay{treeStep: step, size: size})
@@ -103,8 +104,8 @@ func (p *treePlan) measure(ctx context.Context, w treeWay) (err error) {
 		return err
 	}
 	if w.half {
-		undo, err := confine(p.site.server.PID(), runtime.NumCPU()/2)
-		if err != nil {
+		var undo func() error
+		if undo, err = confine(p.site.server.PID(), runtime.NumCPU()/2); err != nil {
 			p.note("What a bigger machine would bring was not measured: %v.", err)
 			p.steps--
 			return nil
@@ -112,10 +113,16 @@ func (p *treePlan) measure(ctx context.Context, w treeWay) (err error) {
 		defer func() { err = errors.Join(err, undo()) }()
 	}
 	workers, closeAll, err := p.workers(ctx, w)
-	if err != nil {
+	switch {
+	case err == nil:
+		defer closeAll()
+	case w.pool > 0 && ctx.Err() == nil: // it may not reach a server that this process does, for example by a socket or with TLS
+		p.note("A pooler was not measured: %v.", err)
+		p.steps--
+		return nil
+	default:
 		return fmt.Errorf("%s: %w", w.name, err)
 	}
-	defer closeAll()
 	err = p.run.measure(ctx, t, p.Duration, p.sampler, []gauge{p.dead}, func(until context.Context, m *load.Tally) error {
 		if !w.vacuum {
 			return tree.grow(ctx, until, workers, m)
@@ -141,6 +148,9 @@ func (p *treePlan) measure(ctx context.Context, w treeWay) (err error) {
 	sum.Figures = tree.figures(sum, multixacts)
 	if y := t.gauges[p.dead.name]; len(y) > 0 {
 		sum.Figures = append(sum.Figures, Figure{"dead tuples at the end", y[len(y)-1], "rows"})
+	}
+	if w.half {
+		sum.Figures = append(sum.Figures, Figure{moreCores, round(float64(runtime.NumCPU()) / float64(runtime.NumCPU()/2)), "times"})
 	}
 	p.result.Ways = append(p.result.Ways, sum)
 	p.tracks = append(p.tracks, t)
