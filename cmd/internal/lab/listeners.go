@@ -47,9 +47,12 @@ func (s *ListenersSize) fill(cores int) {
 	defaults(&s.Notifiers, "notifiers", []int{1, 2, 4, 8, 16, 32, 64, 128}, []int{1, 8, 32, 128})
 	defaults(&s.Clients, "clients that listen", []int{1, 2, 4, 8, 16, 32, 100, 1000}, []int{1, 8, 32, 1000})
 	if s.Grouped == 0 {
-		s.Grouped = 64
+		s.Grouped = allGrouped
 	}
 }
+
+// allGrouped is the default number of listeners in all groups.
+const allGrouped = 64
 
 // smallMachine is the number of cores from which on sweeps have all their numbers.
 const smallMachine = 4
@@ -124,40 +127,48 @@ func listenersVerdict(r *Result, size ListenersSize) Verdict {
 	what := fmt.Sprintf("two sessions make %s round trips per second next to %d idle listeners, and %s next to %d: %s times fewer, although nobody "+
 		"notifies the idle ones",
 		Number(first.Rate), few, Number(last.Rate), many, Number(times))
+	if times == 0 {
+		what = tooShort
+	}
 	var fixes []string
 	hubFirst, hubLast := r.Way(pingPongName("hub", few)), r.Way(pingPongName("hub", many))
 	if hubFirst != nil && hubLast != nil {
 		fixes = append(fixes, fmt.Sprintf("Through the hub they make %s and %s per second.", Number(hubFirst.Rate), Number(hubLast.Rate)))
 		crossing := -1
-		for _, n := range idle {
-			if pg, hub := r.Way(pingPongName("PostgreSQL", n)), r.Way(pingPongName("hub", n)); pg != nil && hub != nil && hub.Rate > pg.Rate {
-				crossing = n
+		for _, n := range slices.Backward(idle) { // from there on the hub is faster at all numbers
+			if pg, hub := r.Way(pingPongName("PostgreSQL", n)), r.Way(pingPongName("hub", n)); pg == nil || hub == nil || hub.Rate <= pg.Rate {
 				break
 			}
+			crossing = n
 		}
 		if crossing >= 0 {
 			fixes = append(fixes, fmt.Sprintf("The hub is faster from %d idle listeners on (of the numbers measured).", crossing))
 		} else {
-			fixes = append(fixes, "PostgreSQL is faster at all numbers measured.")
+			fixes = append(fixes, fmt.Sprintf("PostgreSQL is faster next to %d.", many))
 		}
 	}
-	fixes = append(fixes, compareText(r, size.Groups, groupsName, "Groups of %s listeners make %s rounds per second")...)
-	fixes = append(fixes, compareText(r, size.Notifiers, notifiersName, "%s notifiers of one listener send %s notifications per second")...)
+	fixes = append(fixes, compareText(r, size.Groups, groupsName, theRate, "Groups of %s listeners make %s rounds per second")...)
+	fixes = append(fixes, compareText(r, size.Notifiers, notifiersName, theReceived, "%s sessions that notify one listener get %s notifications per second to it")...)
 	most := size.Clients[len(size.Clients)-1]
-	fixes = append(fixes, compareText(r, []int{size.Clients[0], most}, func(post string, n int) string { return listeningName(post, listenOps[1].name, ownChannels, n) },
+	fixes = append(fixes, compareText(r, []int{size.Clients[0], most}, func(post string, n int) string { return listeningName(post, listenOps[1].name, ownChannels, n) }, theRate,
 		"%s clients that LISTEN and NOTIFY on channels of their own do so %s times per second")...)
 	return verdict(times, what, append(fixes, tailText(r)...))
 }
 
+func theRate(w *Way) float64 { return w.Rate }
+
+// theReceived is what arrives, which may be less than what is sent.
+func theReceived(w *Way) float64 { v, _ := w.Figure(oneReceived); return v }
+
 // compareText names the rates of the ends of a sweep, at PostgreSQL and at the hub.
-func compareText(r *Result, numbers []int, name func(post string, n int) string, format string) []string {
+func compareText(r *Result, numbers []int, name func(post string, n int) string, rate func(*Way) float64, format string) []string {
 	ends := []int{numbers[0], numbers[len(numbers)-1]}
 	text := ""
 	for _, post := range []string{"PostgreSQL", "hub"} {
 		var rates, counts []string
 		for _, n := range slices.Compact(slices.Clone(ends)) {
 			if w := r.Way(name(post, n)); w != nil {
-				counts, rates = append(counts, strconv.Itoa(n)), append(rates, Number(w.Rate))
+				counts, rates = append(counts, strconv.Itoa(n)), append(rates, Number(rate(w)))
 			}
 		}
 		switch {

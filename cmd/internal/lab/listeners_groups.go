@@ -137,7 +137,7 @@ func runNotifiers(ctx context.Context, r *run, posts []post, point time.Duration
 				return err
 			}
 			w := t.sum()
-			w.Figures = append(w.Figures, Figure{"received by the listener", round(ratio(float64(received), w.Seconds)), "per second"})
+			w.Figures = append(w.Figures, Figure{oneReceived, round(ratio(float64(received), w.Seconds)), "per second"})
 			r.result.Ways = append(r.result.Ways, w)
 			sent.X, sent.Y = append(sent.X, float64(n)), append(sent.Y, w.Rate)
 			got.X, got.Y = append(got.X, float64(n)), append(got.Y, w.Figures[0].Value)
@@ -147,6 +147,8 @@ func runNotifiers(ctx context.Context, r *run, posts []post, point time.Duration
 	r.chart(chart)
 	return nil
 }
+
+const oneReceived = "received by the listener"
 
 func notifiersName(post string, n int) string { return fmt.Sprintf("%s: notifiers: %d", post, n) }
 

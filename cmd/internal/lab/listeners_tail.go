@@ -34,6 +34,9 @@ const (
 	emptyAfter      = "queue empty after the transaction's end"
 	notEmpty        = "queue not empty within"
 	otherReceived   = "received by the other listener"
+	lateReceived    = "received by the listener in the transaction, in all"
+	lateClosed      = "connections closed of the listener in the transaction"
+	emptyPages      = 3 // of the queue, in which what has just been sent may be
 	tailQueuePages  = 256
 	defaultPages    = 1 << 20 // 8 GB, before PostgreSQL 17 always
 	tailNotifiers   = 4
@@ -170,7 +173,7 @@ func (t *tail) measure(ctx context.Context, r *run, p post, s *site) (*track, er
 		err = watcher.QueryRow(ctx, `SELECT 100 * pg_notification_queue_usage()`).Scan(&percent)
 		return percent, err
 	}
-	w := &tailWatch{empty: -1, full: make(chan struct{})}
+	w := newTailWatch(t.pages)
 	begun := time.Now()
 	gauges := []gauge{
 		{queueUsed, func(ctx context.Context) (float64, error) {
@@ -222,7 +225,11 @@ func (t *tail) measure(ctx context.Context, r *run, p post, s *site) (*track, er
 	}
 	k.sum()
 	r.result.Ways = append(r.result.Ways, way)
-	way.Figures = append(way.Figures, Figure{refusedInAll, float64(refused.Load()), "commits"}, Figure{otherReceived, round(ratio(float64(received), way.Seconds)), "per second"})
+	way.Figures = append(way.Figures, Figure{refusedInAll, float64(refused.Load()), "commits"}, Figure{otherReceived, round(ratio(float64(received), way.Seconds)), "per second"},
+		Figure{lateReceived, float64(w.late), "messages"})
+	if w.closed {
+		way.Figures = append(way.Figures, Figure{lateClosed, 1, "connection"})
+	}
 	if ended := time.Duration(w.ended.Load()); ended > t.calm {
 		t.held = ended - t.calm // and so long for those that follow
 	}
@@ -237,7 +244,8 @@ func (t *tail) measure(ctx context.Context, r *run, p post, s *site) (*track, er
 func (t *tail) lag(ctx, until context.Context, conn *pgx.Conn, begun time.Time, w *tailWatch) error {
 	calm, cancel := context.WithDeadline(until, begun.Add(t.calm))
 	defer cancel()
-	if err := answer(calm, conn, func(context.Context) error { return nil }); err != nil || until.Err() != nil {
+	count := func(context.Context) error { w.late++; return nil }
+	if err := answer(calm, conn, count); err != nil || until.Err() != nil {
 		return err
 	}
 	if _, err := conn.Exec(ctx, `BEGIN`); err != nil {
@@ -249,28 +257,38 @@ func (t *tail) lag(ctx, until context.Context, conn *pgx.Conn, begun time.Time, 
 		sleep.For(until, t.calm) // so that it is seen for how long commits fail
 	default:
 	}
-	_, _ = conn.Exec(ctx, `COMMIT`)
+	_, err := conn.Exec(ctx, `COMMIT`)
 	ended := time.Since(begun)
 	w.ended.Store(int64(ended))
 	last, cancel := context.WithTimeout(until, t.after)
 	defer cancel()
-	_ = answer(last, conn, func(context.Context) error { return nil })
+	if err == nil {
+		err = answer(last, conn, count)
+	}
+	w.closed = err != nil && until.Err() == nil
 	sleep.For(last, t.after)
 	return nil
 }
 
 // tailWatch keeps when the queue was full and empty again.
 type tailWatch struct {
+	small   float64 // percent of the queue that count as empty
 	most    float64
+	late    int           // what the listener in the transaction has received
+	closed  bool          // its connection was
 	empty   time.Duration // since the transaction's end; -1: never
 	full    chan struct{} // closed when a commit is refused
 	firstNo atomic.Int64  // nanoseconds since the beginning: of the first commit that is refused,
 	ended   atomic.Int64  // and of the transaction's end; 0: not yet
 }
 
+func newTailWatch(pages int) *tailWatch {
+	return &tailWatch{empty: -1, full: make(chan struct{}), small: 100 * emptyPages / float64(pages)}
+}
+
 func (w *tailWatch) see(at time.Duration, percent float64) {
 	w.most = max(w.most, percent)
-	if ended := time.Duration(w.ended.Load()); ended > 0 && percent < 1 && w.empty < 0 {
+	if ended := time.Duration(w.ended.Load()); ended > 0 && percent < w.small && w.empty < 0 {
 		w.empty = at - ended
 	}
 }
@@ -304,10 +322,17 @@ func tailText(r *Result) (sentences []string) {
 	if s, ok := pg.Figure(emptyAfter); ok {
 		text += fmt.Sprintf("; it is empty %s s after the transaction's end", Number(s))
 	}
-	sentences = append(sentences, text+".")
+	itself := func(w *Way) string { // what became of the listener in the transaction
+		text := fmt.Sprintf("the one in the transaction received %s of %s messages", Number(figure(w, lateReceived)), Number(float64(w.Done)))
+		if _, closed := w.Figure(lateClosed); closed {
+			text += ", and its connection was closed"
+		}
+		return text
+	}
+	sentences = append(sentences, text+"; "+itself(pg)+".")
 	if hub := r.Way("hub" + tailName); hub != nil {
-		sentences = append(sentences, fmt.Sprintf("With the listener at the hub, %s commits fail, and the other listener receives %s messages per second.", Number(figure(hub, refusedInAll)),
-			Number(figure(hub, otherReceived))))
+		sentences = append(sentences, fmt.Sprintf("With the listener at the hub, %s commits fail, and the other listener receives %s messages per second; %s.", Number(figure(hub, refusedInAll)),
+			Number(figure(hub, otherReceived)), itself(hub)))
 	}
 	return sentences
 }
