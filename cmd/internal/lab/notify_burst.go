@@ -38,6 +38,10 @@ func planBurst(r *run, suffix, flush string) *burst {
 	if publish := r.result.Way("insert + weir.publish" + suffix); publish != nil {
 		most = min(most, publish.Rate)
 	}
+	if notify.Rate == 0 {
+		r.note("A burst was not measured%s: in so short a time no transaction with pg_notify ended.", suffix)
+		return nil
+	}
 	b := &burst{calm: r.Duration / 4, lasts: r.Duration / 3, limit: 2 * r.Duration, steady: most / 4, flush: flush, suffix: suffix}
 	b.more = min(3*notify.Rate, 0.6*most-b.steady)
 	if b.more < 1.1*notify.Rate {
@@ -141,13 +145,14 @@ func (b *burst) figures(t *track, queued int, recovered time.Duration) {
 		series       []float64
 		calm, during string
 		unit         string
+		needs        time.Duration // of a phase's second half
 	}{
-		{t.rate, rateCalm, rateBurst, "per second"},
-		{t.gauges[serverCPU], cpuCalm, cpuBurst, "cores"},
-		{t.gauges[walWritten], walCalm, walBurst, "MB/s"},
-		{t.gauges[activeSessions], activeCalm, activeBurst, ""},
+		{t.rate, rateCalm, rateBurst, "per second", 0},
+		{t.gauges[serverCPU], cpuCalm, cpuBurst, "cores", gaugeEvery},
+		{t.gauges[walWritten], walCalm, walBurst, "MB/s", gaugeEvery},
+		{t.gauges[activeSessions], activeCalm, activeBurst, "", 2 * t.every},
 	} {
-		if len(f.series) > 0 {
+		if len(f.series) > 0 && b.calm/2 >= f.needs {
 			add(f.calm, t.during(f.series, b.calm/2, b.calm), f.unit)
 			add(f.during, t.during(f.series, b.calm+b.lasts/2, end), f.unit)
 		}
@@ -169,11 +174,14 @@ func burstVerdict(r *Result, suffix string) (sentences []string) {
 		}
 		figure := func(name string) float64 { v, _ := way.Figure(name); return v }
 		moved := fmt.Sprintf("the server went from %s to %s transactions per second", Number(figure(rateCalm)), Number(figure(rateBurst)))
-		if _, ok := way.Figure(cpuCalm); ok {
-			moved += fmt.Sprintf(", its CPU from %s to %s cores", Number(figure(cpuCalm)), Number(figure(cpuBurst)))
+		for _, f := range []struct{ calm, during, text string }{
+			{cpuCalm, cpuBurst, ", its CPU from %s to %s cores"}, {walCalm, walBurst, ", the WAL that it writes from %s to %s MB/s"},
+			{activeCalm, activeBurst, ", and its active sessions from %s to %s"},
+		} {
+			if _, ok := way.Figure(f.calm); ok { // not if the phases were too short for it
+				moved += fmt.Sprintf(f.text, Number(figure(f.calm)), Number(figure(f.during)))
+			}
 		}
-		moved += fmt.Sprintf(", the WAL that it writes from %s to %s MB/s, and its active sessions from %s to %s", Number(figure(walCalm)), Number(figure(walBurst)),
-			Number(figure(activeCalm)), Number(figure(activeBurst)))
 		end := fmt.Sprintf("had not gone %s s after its end", Number(figure(notRecovered)))
 		switch s, ok := way.Figure(recoveredIn); {
 		case ok && s < 0.1:

@@ -73,7 +73,7 @@ func TestRequestsArriveAtTheRateOfTheirPhase(t *testing.T) {
 
 func TestABurstIsPlannedOnlyWhereItCanShowSomething(t *testing.T) {
 	t.Parallel()
-	for notify, planned := range map[float64]bool{100: true, 300: true, 400: false, 900: false} {
+	for notify, planned := range map[float64]bool{0: false, 100: true, 300: true, 400: false, 900: false} {
 		r := &run{Config: Config{Duration: time.Second}, result: &Result{Ways: []*Way{{Name: "insert", Rate: 1000}, {Name: "insert + pg_notify", Rate: notify}}}}
 		b := planBurst(r, "", normalFlush)
 		if (b != nil) != planned || (len(r.result.Notes) > 0) == planned {
@@ -83,6 +83,75 @@ func TestABurstIsPlannedOnlyWhereItCanShowSomething(t *testing.T) {
 			t.Errorf("pg_notify at %g of 1000: %g and %g more per second", notify, b.steady, b.more)
 		}
 	}
+}
+
+// TestAVerdictSaysNothingOfWaitsThatWereNotSampled: and neither does a burst of a CPU that was read in none of its phases.
+func TestAVerdictSaysNothingOfWaitsThatWereNotSampled(t *testing.T) {
+	t.Parallel()
+	alone, notify := &Way{Name: "insert", Rate: 1000}, &Way{Name: "insert + pg_notify", Rate: 100}
+	if v := notifyVerdict(&Result{Ways: []*Way{alone, notify}}); strings.Contains(v.Text, notifyLock) {
+		t.Errorf("nothing was sampled, and the verdict says: %s", v.Text)
+	}
+	notify.Waits = []Wait{{Event: notifyLock, Class: "object-lock", Share: 0.75}}
+	if v := notifyVerdict(&Result{Ways: []*Way{alone, notify}}); !strings.Contains(v.Text, "75% of the sessions' time spent waiting") {
+		t.Errorf("the verdict says: %s", v.Text)
+	}
+	for _, c := range []struct {
+		duration time.Duration
+		cpu      bool
+	}{{10 * time.Second, true}, {2 * time.Second, false}} {
+		b := &burst{calm: c.duration / 4, lasts: c.duration / 3, limit: 2 * c.duration}
+		k := newTrack(&Way{Name: "a burst of insert + pg_notify", Kind: Collapse}, c.duration)
+		k.every = c.duration / 50
+		for at := k.every; at < c.duration; at += k.every {
+			k.at, k.rate = append(k.at, at.Seconds()), append(k.rate, 7)
+			for name, v := range map[string]float64{serverCPU: 0.5, walWritten: 3, activeSessions: 9} {
+				if at < gaugeEvery && name != activeSessions { // a rate needs two readings
+					v = 0
+				}
+				k.gauges[name] = append(k.gauges[name], v)
+			}
+		}
+		b.figures(k, 5, time.Second)
+		for _, name := range []string{cpuCalm, cpuBurst, walCalm, walBurst} {
+			if v, ok := k.way.Figure(name); ok != c.cpu || ok && v != 0.5 && v != 3 {
+				t.Errorf("%s: %s is %g, %v", c.duration, name, v, ok)
+			}
+		}
+		text := strings.Join(burstVerdict(&Result{Ways: []*Way{k.way}}, ""), " ")
+		if strings.Contains(text, "CPU") != c.cpu || strings.Contains(text, "WAL") != c.cpu || !strings.Contains(text, "active sessions from 9 to 9") {
+			t.Errorf("%s: the verdict says: %s", c.duration, text)
+		}
+	}
+}
+
+// TestFlushesThatDoNotHappenAreNotSlow: commit_delay has no effect where nothing is flushed.
+func TestFlushesThatDoNotHappenAreNotSlow(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, map[string]string{"fsync": "on"})
+	conn, err := connect(t.Context(), server.URL("postgres"), watcherName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	able := func(super bool, want string) {
+		t.Helper()
+		if why := slowFlushUnable(t.Context(), &site{guard: conn, super: super}); !strings.Contains(why, want) || (why == "") != (want == "") {
+			t.Errorf("flushes can't be slow because %q, want %q", why, want)
+		}
+	}
+	able(true, "")
+	able(false, "only a superuser")
+	if _, err := conn.Exec(t.Context(), `SET synchronous_commit = off`); err != nil {
+		t.Fatal(err)
+	}
+	able(true, "synchronous_commit is off")
+	unsafe := pgtest.Server(t, map[string]string{"fsync": "off"})
+	if conn, err = connect(t.Context(), unsafe.URL("postgres"), watcherName, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	able(true, "fsync is off")
 }
 
 func TestWhatFallsIsReadAndCharted(t *testing.T) {
