@@ -251,9 +251,22 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 	if f.Duration < 0 {
 		return usagef("--duration must not be negative, got %s", f.Duration)
 	}
+	for _, c := range configs {
+		if err := c.Usable(); err != nil {
+			return usagef("%w", err)
+		}
+	}
 	url := ""
 	if given(k, "database") {
 		url = d.url
+		where := " --database URL" // which may contain a password
+		if f.AllowNonempty {
+			where += " --allow-nonempty"
+		}
+		command += where
+		for i := range configs {
+			configs[i].size += where
+		}
 	} else if d.url != "" {
 		fmt.Fprintln(s.err, "weir: DATABASE_URL is ignored: a private PostgreSQL is used; pass --database to measure on another")
 	}

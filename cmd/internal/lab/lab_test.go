@@ -211,19 +211,55 @@ func TestLoadAndRunRefuseWhatTheyDoNotKnow(t *testing.T) {
 
 func TestInterruptedRunCleansUp(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Empty(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	c := tiny("tree", url)
-	c.Duration = time.Minute
-	c.Progress = func(p Progress) {
-		if p.Way != "" {
-			cancel()
+	for _, name := range []string{"notify", "listeners", "tree", "pinned"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Empty(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c := tiny(name, url)
+			c.Duration = time.Minute
+			after := time.Duration(0)
+			if name == "pinned" { // with a slot, which would hold rows and WAL of the whole server for ever
+				c.Pinned.Pins, c.Duration = []string{"slot"}, 4*time.Second
+				after = phasesOf(c.Duration).pin + 200*time.Millisecond
+			}
+			c.Progress = func(p Progress) {
+				if p.Way != "" && p.Elapsed >= after {
+					cancel()
+				}
+			}
+			if _, err := Run(ctx, c); err == nil || ctx.Err() == nil {
+				t.Errorf("an interrupted run returns %v", err)
+			}
+			nothingLeft(t, url)
+			var slots int
+			if err := pgtest.Pool(t, url).QueryRow(t.Context(), `SELECT count(*) FROM pg_replication_slots WHERE slot_name = `+thisSlot).Scan(&slots); err != nil || slots != 0 {
+				t.Errorf("%d slots were left behind: %v", slots, err)
+			}
+		})
+	}
+}
+
+// TestNothingDoneIsNotSlow: a run that is too short for anything compares nothing, and divides by nothing.
+func TestNothingDoneIsNotSlow(t *testing.T) {
+	t.Parallel()
+	zero := func(names ...string) *Result {
+		r := &Result{}
+		for _, name := range names {
+			r.Ways = append(r.Ways, &Way{Name: name, Kind: Collapse})
+		}
+		return r
+	}
+	size := ListenersSize{Idle: []int{0, 10}, Groups: []int{2}, Notifiers: []int{1}, Clients: []int{1}}
+	for _, v := range []Verdict{
+		notifyVerdict(zero("insert", "insert + pg_notify", "insert + weir.publish")), listenersVerdict(zero(pingPongName("PostgreSQL", 0), pingPongName("PostgreSQL", 10)), size),
+		treeVerdict(zero(treeSteps[0].name, treeSteps[4].name)), pinnedVerdict(zero("SKIP LOCKED, DELETE, read pin"), PinnedSize{Rate: 1}),
+	} {
+		if v.Shown || v.Times != 0 || strings.Contains(v.Text, "times fewer") || strings.Contains(v.Text, "times more:") {
+			t.Errorf("%+v", v)
 		}
 	}
-	if _, err := Run(ctx, c); err == nil || ctx.Err() == nil {
-		t.Errorf("an interrupted run returns %v", err)
-	}
-	nothingLeft(t, url)
 }
 
 func TestVerdictIsComputed(t *testing.T) {
@@ -238,6 +274,34 @@ func TestVerdictIsComputed(t *testing.T) {
 		if v.Shown != c.shown || v.Times != round(1000/c.notify) || strings.Contains(v.Text, "Not shown on this machine") == c.shown {
 			t.Errorf("%g of 1000: %+v", c.notify, v)
 		}
+	}
+}
+
+// TestALineThatCantBeDrawnMakesNoChart: on a logarithmic axis zero is nowhere.
+func TestALineThatCantBeDrawnMakesNoChart(t *testing.T) {
+	t.Parallel()
+	r := &run{result: &Result{}}
+	for _, log := range []bool{true, false} {
+		r.chart(Chart{Title: "zeros", Y: Axis{Log: log}, Lines: []Line{{Name: "none", X: []float64{1, 2}, Y: []float64{0, 0}}}})
+	}
+	r.chart(Chart{Title: "some", Y: Axis{Log: true}, Lines: []Line{{Name: "none", X: []float64{1}, Y: []float64{0}}, {Name: "one", X: []float64{1}, Y: []float64{3}}}})
+	if c := r.result.Charts; len(c) != 2 || c[0].Y.Log || len(c[1].Lines) != 1 || c[1].Lines[0].Name != "one" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestAClassOfManySmallWaitsIsSeen: MultiXacts are waited for at several places, each with a small share.
+func TestAClassOfManySmallWaitsIsSeen(t *testing.T) {
+	t.Parallel()
+	k := newTrack(&Way{Name: "some"}, time.Second)
+	k.waits.samples, k.waits.found = 1, busy{}
+	for i, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		k.waits.found[wait{"LWLock:" + name, "commit"}] = 10 + i
+		k.waits.found[wait{"LWLock:MultiXact" + name, "multixact"}] = 5
+	}
+	k.waits.cut()
+	if got, want := classShare(k.sum(), "multixact"), 30.0/105; got < want-0.01 || got > want+0.01 {
+		t.Errorf("%g of the time, want %g", got, want)
 	}
 }
 

@@ -88,6 +88,9 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 	if c.Progress == nil {
 		c.Progress = func(Progress) {}
 	}
+	if err := c.Usable(); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
 	if c.Duration < 0 {
 		return nil, fmt.Errorf("lab: the duration must not be negative, got %s", c.Duration)
 	}
@@ -194,10 +197,12 @@ func (r *run) measure(ctx context.Context, t *track, d time.Duration, s sampler,
 	return nil
 }
 
-// chart adds a chart to the result, with the command and the settings that produced it. A line without points is left out, and so is a chart without
-// lines.
+// chart adds a chart to the result, with the command and the settings that produced it. A line without points that can be drawn is left out, and so is a chart
+// without lines.
 func (r *run) chart(c Chart, more ...Setting) {
-	c.Lines = slices.DeleteFunc(c.Lines, func(l Line) bool { return len(l.X) == 0 })
+	c.Lines = slices.DeleteFunc(c.Lines, func(l Line) bool { // on a logarithmic axis zero is nowhere
+		return len(l.X) == 0 || c.Y.Log && !slices.ContainsFunc(l.Y, func(y float64) bool { return y > 0 })
+	})
 	if len(c.Lines) == 0 {
 		return
 	}
