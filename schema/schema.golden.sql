@@ -12716,6 +12716,8 @@ AS $$
 $$;
 CREATE FUNCTION weir.start(name text, queues text[], lease interval DEFAULT NULL::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
+DECLARE
+  unused text;
 BEGIN
   PERFORM weir._check_array('start', 'queues', start.queues, true);
   IF coalesce(cardinality(start.queues), 0) = 0 THEN
@@ -12725,6 +12727,13 @@ BEGIN
     PERFORM weir._check_cluster();
   EXCEPTION WHEN SQLSTATE 'WR003' THEN
     PERFORM weir.rebase();
+  END;
+  BEGIN
+    FOREACH unused IN ARRAY (weir._never_used(start.queues))[:20] LOOP
+      RAISE WARNING 'weir: no job was ever enqueued to queue "%": check its name, unless its first jobs are still to come', unused;
+    END LOOP;
+  EXCEPTION WHEN serialization_failure THEN
+    NULL;  -- of a snapshot that is too old to know
   END;
   RETURN weir._start(start.name, start.queues, coalesce(start.lease, '30 seconds'));
 END
@@ -13668,7 +13677,7 @@ COMMENT ON ROUTINE weir.set_retry_rule(text,text,text,text,text,interval,interva
 COMMENT ON ROUTINE weir.set_schedule(text,text,text,text,jsonb,text,text,interval,integer,integer,jsonb,text) IS 'Declares a schedule: at each of its due times after the commit, a job is enqueued. schedule is a cron expression of five fields (minute, hour, day, month, weekday), of six with the second first, @hourly and the like, or an interval (every 90 seconds; every 2 weeks from 2026-01-05 09:00), in the time zone time_zone. Returns created, changed, or unchanged: declaring the same again writes nothing, so every process can do it when it starts. A paused schedule stays paused. missed says what happens to due times that nobody fired for more than a minute, because no worker ran: one (a single job for all of them, with the newest of these due times), all (a job for each), or none. Those of the last minute are fired one by one, whatever missed says. jitter delays each job by a random time up to it. The job''s meta has the keys schedule (the name) and due (the due time), and its key is key. NULL: the default. Errors: 22023 with the field and the value; 40001; WR004 (a change outside READ COMMITTED). Locks: none that others wait for, except another change of the same schedule; a change waits while firings are being compacted. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.set_weight(text,text,double precision) IS 'Sets how many jobs a key of a queue gets to start in relation to the other keys, while both have jobs that wait: 0.01 to 1000; NULL or 1: as many as a key without a weight. It counts from each key''s next turn on; limits per key hold all the same. The queue and the key need not exist yet. The same weight again writes nothing. Errors: 22023. Locks: none that others wait for, except another change of the same weight. Isolation: any.';
 COMMENT ON ROUTINE weir.settings() IS 'All settings that weir.set changes: those of the database (queue is NULL), then those of each queue; of failed_retention, what applies, which is at least completed_retention. Errors: none. Locks: none that others wait for. Isolation: any.';
-COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
+COMMENT ON ROUTINE weir.start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. Raises a WARNING for each queue, of up to 20, that never had a job: its name may be misspelt. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop(integer) IS 'Ends a worker. The jobs that it still holds are released immediately, without using up an attempt. Returns false while a call for this worker is still running, or more jobs are left to release: then call it again. It is safe to repeat. Errors: WR001 (the worker is unknown), WR004. Locks: see _reconcile, _fence and _settle. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.stop_operation(bigint,text) IS 'Stops an operation: after the commit it changes no more jobs, and what it has done stays done. by says who has stopped it (NULL: the session''s user). Returns stopped; done or failed, if it had ended; NULL: the number is unknown. Errors: 22023, 55P03 (a step did not end within 5 seconds: call again), WR004 (not in READ COMMITTED). Locks: advisory: the operation (exclusive), until the transaction ends; steps of it pass over it meanwhile. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.storage() IS 'What Weir''s tables take on disk. One row for each segment of each log: job (with batches, results and turns), later (scheduled jobs), failure, report, message (with ticks). state is active (new rows go there), closed (it is kept until reclaim_at, at least) or free (emptied, or never used: since is NULL); since is when it came to be so; opened_at is when its oldest rows came, apart from those that were carried into it; bytes include index_bytes and TOAST; from max_bytes on, the next segment is opened, if one is free. holders are the pids of up to 10 transactions that began a second ago or earlier, as far as the schema''s owner may see that, and hold a lock on a closed segment past its reclaim_at (0: a prepared one): they keep it from being reclaimed. Then one row each, without a segment, for the tables of flows (flow) and all others (control). It reads the sizes of files, and no rows but the history of segments. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only, if that was compacted since the snapshot). Locks: none that others wait for, and none that outlast the call; it waits while a segment is being emptied. Isolation: any.';

@@ -6,6 +6,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
+DECLARE
+  unused text;
 BEGIN
   PERFORM weir._check_array('start', 'queues', start.queues, true);
   IF coalesce(cardinality(start.queues), 0) = 0 THEN
@@ -16,11 +18,18 @@ BEGIN
   EXCEPTION WHEN SQLSTATE 'WR003' THEN
     PERFORM weir.rebase();
   END;
+  BEGIN
+    FOREACH unused IN ARRAY (weir._never_used(start.queues))[:20] LOOP
+      RAISE WARNING 'weir: no job was ever enqueued to queue "%": check its name, unless its first jobs are still to come', unused;
+    END LOOP;
+  EXCEPTION WHEN serialization_failure THEN
+    NULL;  -- of a snapshot that is too old to know
+  END;
   RETURN weir._start(start.name, start.queues, coalesce(start.lease, '30 seconds'));
 END
 $$;
 COMMENT ON FUNCTION weir.start IS
-  'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
+  'Registers a worker, creates its queues and returns its id. From then on it must call take (or heartbeat) well within its lease, 1 second to 5 minutes (NULL: 30 seconds), or other workers get its jobs. Raises a WARNING for each queue, of up to 20, that never had a job: its name may be misspelt. A log that comes from another cluster is rebased first; that may take minutes, and ignores statement_timeout. Errors: 22023; see rebase. Locks: none that others wait for; see rebase if it rebases. Isolation: any; if it rebases, READ COMMITTED, in autocommit.';
 
 CREATE OR REPLACE FUNCTION weir.take(
   worker integer, queues text[] DEFAULT NULL, limits integer[] DEFAULT NULL, kinds text[] DEFAULT NULL, held text[] DEFAULT NULL,

@@ -137,6 +137,21 @@ async def test_jobs_and_queues_that_no_task_is_for_are_named_in_the_log(app: wei
     assert f"no task of the app is in queue 'mial', but in '{queue}': if it is misspelt, nothing will come" in said
 
 
+@pytest.mark.parametrize("way", ["sql", "hub"])
+async def test_a_queue_that_never_had_a_job_is_named_in_the_log(way: str, url: str, queue: str, request: Any, caplog: Any) -> None:
+    app = weir.Weir(url) if way == "sql" else weir.Weir(hub=request.getfixturevalue("hub"))
+
+    @app.task(queue=queue)
+    async def known() -> None: ...
+
+    def warned() -> list[str]:
+        return [r.message for r in caplog.records if r.levelname == "WARNING" and f'no job was ever enqueued to queue "{queue}"' in r.message]
+
+    async with app, app.working({queue: 1}):
+        await until(lambda: bool(warned()))
+    assert len(warned()) == 1
+
+
 class Odd(Exception):
     """An error that can't be compared, shown or told from others."""
 

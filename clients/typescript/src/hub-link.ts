@@ -80,15 +80,17 @@ export class HubLink extends AtHub implements Link {
         const asked = within(room, MOST - holds);
         const wait = this.worker === undefined || urgent ? 0 : 20; // at first, to be known at once
         const answer = this.hub.call("POST", "/v1/work/take", JSON.stringify({ ...this.opening(feed, asked), wait }), { signal: call.signal, patience: 40 });
-        const { worker, lease, waited, jobs = [], cancel, quiet } = (await this.#unlessThereIsMore(feed, asked, urgent, answer, call)) as {
+        const { worker, lease, waited, jobs = [], cancel, quiet, warnings } = (await this.#unlessThereIsMore(feed, asked, urgent, answer, call)) as {
           worker: string;
           lease: number;
           waited?: number;
           jobs?: HubJob[];
           cancel?: Cancel[];
           quiet?: boolean;
+          warnings?: string[];
         };
         this.worker = worker;
+        warn(feed, warnings);
         backoff.reset();
         // A call that has nothing to renew waits for longer than a lease may be; and when its answer is read says nothing, if this process or the network stood still.
         const from = holds > 0 ? sentAt : jobs.length > 0 && waited !== undefined ? later(sentAt, waited) : now();
@@ -137,6 +139,11 @@ export class HubLink extends AtHub implements Link {
   }
 
   lapse(): void {}
+}
+
+/** Passes on what may be wrong with what the worker has asked for. */
+export function warn(feed: Feed, warnings: readonly string[] = []): void {
+  for (const text of warnings) feed.failed(new Error(`weir: ${text}`));
 }
 
 export interface Results {

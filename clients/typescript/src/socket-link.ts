@@ -1,7 +1,7 @@
 import { now } from "./clock.js";
 import { WeirError } from "./errors.js";
 import type { Hub } from "./hub.js";
-import { AtHub, given, type HubJob, MOST, refusals, type Results, within } from "./hub-link.js";
+import { AtHub, given, type HubJob, MOST, refusals, type Results, warn, within } from "./hub-link.js";
 import { type Cancel, type End, Fatal, type Feed, type Link, type Refusal, type Report } from "./protocol.js";
 import { Backoff, Bell, sleep } from "./time.js";
 import { connect, type WebSocketConstructor, type WebSocketLike } from "./web-socket.js";
@@ -10,7 +10,7 @@ const PING = 5; // seconds between two pings, at most; and at most a third of th
 const PATIENCE = 15; // seconds to wait for an answer
 const HANDOVER = 10; // seconds that jobs have to end at a hub that is stopping, before they are taken along to another
 
-type Answer = { type: string; id?: number; worker: string; lease: number; jobs: HubJob[]; attempts: Cancel[]; code: string; error: string; hint?: string } & Results;
+type Answer = { type: string; id?: number; worker: string; lease: number; jobs: HubJob[]; attempts: Cancel[]; warnings: string[]; code: string; error: string; hint?: string } & Results;
 
 /** The way to the jobs over a WebSocket, on which many jobs and ends share a frame: docs/work-http.md. */
 export class SocketLink extends AtHub implements Link {
@@ -97,6 +97,9 @@ export class SocketLink extends AtHub implements Link {
           case "cancel":
             heard.push(said);
             pass();
+            break;
+          case "warning":
+            warn(feed, said.warnings);
             break;
           case "quiet":
             quiet = performance.now();

@@ -61,6 +61,12 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
         },
       ));
 
+    test("a queue that never had a job is named", async () => {
+      const heard: string[] = [];
+      await working(() => {}, (queue) => until("onError hears of the name", async () => heard.some((text) => text.includes(`no job was ever enqueued to queue "${queue}"`)) || undefined).then(() => {}), { onError: (error) => heard.push(String(error)) });
+      assert.equal(heard.filter((text) => text.includes("no job was ever enqueued")).length, 1);
+    });
+
     test("a running job that is cancelled is interrupted", async () => {
       const seen: unknown[] = [];
       const handler: Handler = (_, { signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => (seen.push(signal.reason), reject(signal.reason))));

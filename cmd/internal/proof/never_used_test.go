@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -55,5 +58,28 @@ func TestAQueueWhoseSegmentIsBeingEmptiedWasUsed(t *testing.T) {
 	exec(t, conn, `COMMIT`)
 	if a := pgtest.Receive(t, got, "the reader returns"); a.err != nil || len(a.names) > 0 {
 		t.Errorf("never used: %q, %v; want none", a.names, a.err)
+	}
+}
+
+// TestStartWarnsOfQueuesThatWereNeverUsed: by name, and in any isolation.
+func TestStartWarnsOfQueuesThatWereNeverUsed(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	enqueueN(t, conn, "mail", 1)
+	var warned []string
+	config := conn.Config().Copy()
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warned = append(warned, n.Message) }
+	worker, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer worker.Close(t.Context())
+	for _, isolation := range []string{"read committed", "serializable"} {
+		warned = nil
+		exec(t, worker, `SET default_transaction_isolation = '`+isolation+`'`)
+		exec(t, worker, `SELECT weir.start('w', ARRAY['mail', 'mial'])`)
+		if want := []string{`weir: no job was ever enqueued to queue "mial": check its name, unless its first jobs are still to come`}; !slices.Equal(warned, want) {
+			t.Errorf("%s: it warns %q, want %q", isolation, warned, want)
+		}
 	}
 }

@@ -157,6 +157,9 @@ func (e *endpoint) serve(ctx context.Context, call *work.Call) error {
 			e.start(ctx, job)
 		}
 		e.interrupt(ctx, news.Interrupted)
+		for _, warning := range news.Warnings {
+			e.p.Log.Warn("weir: an endpoint may miss jobs", "endpoint", e.name, "why", warning)
+		}
 		if again || err != nil || ctx.Err() != nil {
 			return err
 		}

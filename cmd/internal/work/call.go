@@ -91,6 +91,9 @@ func (d *Dispatcher) open(o *Opening, names []string, standing bool, seen looks)
 		}
 		s = &Session{d: d, id: o.Worker, wants: map[string]*want{}, held: map[key]*attempt{}, wake: make(chan struct{}, 1)}
 		d.sessions[s.id] = s
+		if d.Calls != nil {
+			d.begun = append(d.begun, s)
+		}
 	}
 	if o.Number > 0 && o.Number <= s.newest {
 		return nil, nil, &BadError{fmt.Sprintf("call %d came after call %d", o.Number, s.newest), "number the calls of a worker in the order in which they are made"}
@@ -306,8 +309,9 @@ func (c *Call) Slots(queues map[string]int) error {
 type News struct {
 	Jobs        []Job
 	Interrupted []Interrupted
-	Quiet       bool  // the hub is stopping: there will be no more jobs
-	Trouble     error // why the hub can't work jobs now; nil: it can, or has said so of late
+	Quiet       bool     // the hub is stopping: there will be no more jobs
+	Trouble     error    // why the hub can't work jobs now; nil: it can, or has said so of late
+	Warnings    []string // to a standing call: others get them with their answer
 }
 
 // tellTroubleEvery is how often a session is told that the hub can't work jobs, which tries again more often than that.
@@ -339,7 +343,7 @@ func (c *Call) Wait(ctx context.Context) (News, error) {
 			more, _ := c.take()
 			news.add(more)
 		}
-		if len(news.Jobs) > 0 || len(news.Interrupted) > 0 || news.Quiet || news.Trouble != nil {
+		if len(news.Jobs) > 0 || len(news.Interrupted) > 0 || news.Quiet || news.Trouble != nil || len(news.Warnings) > 0 {
 			return news, nil
 		}
 		select {
@@ -360,6 +364,7 @@ func (n *News) add(more News) {
 		}
 	}
 	n.Jobs, n.Interrupted, n.Quiet = append(n.Jobs, more.Jobs...), append(n.Interrupted, more.Interrupted...), n.Quiet || more.Quiet
+	n.Warnings = append(n.Warnings, more.Warnings...)
 	if more.Trouble != nil {
 		n.Trouble = more.Trouble
 	}
@@ -411,6 +416,9 @@ func (c *Call) news() (n News, gathers bool) {
 		s.signal()
 	}
 	n.Interrupted, s.tellOf = s.tellOf, nil // if it has recorded some since, it ignores them
+	if c.Standing {
+		n.Warnings = s.warningsNow()
+	}
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
 	for _, a := range untold {

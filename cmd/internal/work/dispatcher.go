@@ -23,7 +23,7 @@ import (
 // Config configures a Dispatcher. All fields are required except Hubs and Lease.
 type Config struct {
 	Pool   *pgxpool.Pool // whose configuration the worker's connections have
-	Calls  *store.Store  // for calls about attempts of other hubs, and what to tell again; nil: in tests without a database
+	Calls  *store.Store  // for calls about attempts of other hubs, what to tell again, and names of queues; nil: in tests without a database
 	Name   string        // of this hub, for people
 	Secret string        // the same at all hubs of the database
 	Hubs   Hubs          // how hubs tell each other; nil: they don't
@@ -61,6 +61,7 @@ type Dispatcher struct {
 	bytes    int64          // of all attempts' jobs
 	average  float64        // bytes of a job, of late
 	wanting  int            // queues with credit
+	begun    []*Session     // new ones, the names of whose queues were not looked up yet
 	counts   counts
 	quiet    bool          // it is stopping
 	idle     chan struct{} // closed when it is stopping and no attempt is left
@@ -97,6 +98,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { d.sweeps(ctx) })
 	all.Go(func() { d.peers.run(ctx) })
+	all.Go(func() { d.looksNamesUp(ctx) })
 	d.generations(ctx)
 	all.Wait()
 }

@@ -20,6 +20,7 @@ type queue struct {
 	waiting map[string][]*attempt // claimed, but nobody is free for them: by kind, in the order in which they were claimed
 	here    int                   // how many wait
 	claimed int64                 // how many have waited, ever
+	newest  *want                 // of the session that has come last
 }
 
 // A job for which nobody is free waits here for a moment, because a worker that takes one after the other asks again at once.
@@ -64,6 +65,7 @@ func (q *queue) turn() int64 {
 // join returns what a session wants of the queue, with its lines; none yet.
 func (q *queue) join(s *Session) *want {
 	w := &want{session: s}
+	q.newest = w
 	if s.kinds == nil {
 		q.all.wanting++
 		w.unlisted = []*line{&q.all}
@@ -84,7 +86,9 @@ func (q *queue) join(s *Session) *want {
 
 // leave takes a session's want away.
 func (q *queue) leave(w *want) {
-	w.gone, w.unlisted = true, nil
+	if w.gone, w.unlisted = true, nil; q.newest == w {
+		q.newest = nil
+	}
 	if w.session.kinds == nil {
 		q.all.wanting--
 		q.all.leave()
@@ -233,6 +237,7 @@ const longestUnwanted = 10 * time.Minute
 
 // unwanted is the end of an attempt whose kind no session takes: it is left to others, as weir.take does.
 func (d *Dispatcher) unwanted(a *attempt) worker.Result {
+	a.queue.warnOfKind(a)
 	after := d.jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
 	return worker.Result{Outcome: store.Released, Err: errKind(a.task.Kind), After: &after}
 }

@@ -129,12 +129,13 @@ func (n *numbers) UnmarshalJSON(b []byte) error {
 
 // taken is the answer of take.
 type taken struct {
-	Worker string        `json:"worker"`
-	Lease  float64       `json:"lease"`
-	Waited float64       `json:"waited"` // for how many seconds the call had waited when it was told the first of the jobs
-	Jobs   []Job         `json:"jobs"`
-	Cancel []Interrupted `json:"cancel"`
-	Quiet  bool          `json:"quiet,omitempty"`
+	Worker   string        `json:"worker"`
+	Lease    float64       `json:"lease"`
+	Waited   float64       `json:"waited"` // for how many seconds the call had waited when it was told the first of the jobs
+	Jobs     []Job         `json:"jobs"`
+	Cancel   []Interrupted `json:"cancel"`
+	Quiet    bool          `json:"quiet,omitempty"`
+	Warnings []string      `json:"warnings,omitempty"`
 }
 
 func (e *endpoints) take(caller web.Caller, rw http.ResponseWriter, r *http.Request) (any, error) {
@@ -188,6 +189,7 @@ func (c *Call) answer(news News) (answer taken, err error) {
 			answer.Cancel = append(answer.Cancel, i)
 		}
 	}
+	answer.Warnings = c.warnings()
 	if !c.told.IsZero() {
 		answer.Waited = c.told.Sub(c.begun).Seconds()
 	}

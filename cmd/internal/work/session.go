@@ -21,13 +21,15 @@ type Session struct {
 	wants  map[string]*want
 	held   map[key]*attempt // given to it, and without an end
 	// What it has to be told.
-	outbox    []*attempt    // jobs
-	tellOf    []Interrupted // attempts to interrupt
-	toldQuiet bool          // that the hub is stopping
-	trouble   error         // why the hub can't work jobs now; nil: it can, or has said so
-	troubled  time.Time     // when it has said so last
-	wake      chan struct{} // signals that it has to be told something; never closed
-	call      *Call         // what it is connected by; nil: nothing
+	outbox    []*attempt      // jobs
+	tellOf    []Interrupted   // attempts to interrupt
+	toldQuiet bool            // that the hub is stopping
+	trouble   error           // why the hub can't work jobs now; nil: it can, or has said so
+	troubled  time.Time       // when it has said so last
+	warnings  []string        // what may be wrong with what it has asked for
+	warned    map[string]bool // of what
+	wake      chan struct{}   // signals that it has to be told something; never closed
+	call      *Call           // what it is connected by; nil: nothing
 }
 
 // want is what a session wants of one queue.

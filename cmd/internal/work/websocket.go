@@ -76,6 +76,7 @@ type message struct {
 	Attempts []Interrupted   `json:"attempts,omitempty"`
 	Results  []Result        `json:"results,omitempty"`
 	Expires  *time.Time      `json:"expires,omitempty"`
+	Warnings []string        `json:"warnings,omitempty"`
 	*web.Failure
 }
 
@@ -337,6 +338,9 @@ func (s *session) pass(ctx context.Context, news News) (err error) {
 	}
 	if len(after) > 0 && err == nil {
 		err = s.send(ctx, message{Type: "cancel", Attempts: after})
+	}
+	if len(news.Warnings) > 0 && err == nil {
+		err = s.send(ctx, message{Type: "warning", Warnings: news.Warnings})
 	}
 	if news.Quiet && err == nil {
 		err = s.send(ctx, message{Type: "quiet"})

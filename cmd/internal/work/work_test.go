@@ -90,12 +90,13 @@ type job struct {
 type interrupted struct{ Token, Reason string }
 
 type answer struct {
-	Worker  string
-	Lease   float64
-	Jobs    []job
-	Cancel  []interrupted
-	Quiet   bool
-	Results []struct {
+	Worker   string
+	Lease    float64
+	Jobs     []job
+	Cancel   []interrupted
+	Quiet    bool
+	Warnings []string
+	Results  []struct {
 		Token, Refusal, Detail string
 		Recorded               bool
 	}
@@ -228,10 +229,11 @@ func values(m map[int64]string) []string {
 
 // socket is a session over a WebSocket.
 type socket struct {
-	t      *testing.T
-	conn   *websocket.Conn
-	frames chan frame // what it has received; closed when the connection has ended
-	why    error      // why it has ended
+	t        *testing.T
+	conn     *websocket.Conn
+	frames   chan frame // what it has received; closed when the connection has ended
+	warnings chan string
+	why      error // why it has ended
 }
 
 type frame struct {
@@ -239,6 +241,7 @@ type frame struct {
 	ID                        any
 	Jobs                      []job
 	Attempts                  []interrupted
+	Warnings                  []string
 	Results                   []struct {
 		Token, Refusal string
 		Recorded       bool
@@ -255,7 +258,7 @@ func (s *site) dial(open m) (*socket, frame) {
 	}
 	conn.SetReadLimit(64 << 20)
 	s.t.Cleanup(func() { _ = conn.CloseNow() })
-	k := &socket{t: s.t, conn: conn, frames: make(chan frame, 1000)}
+	k := &socket{t: s.t, conn: conn, frames: make(chan frame, 1000), warnings: make(chan string, 1000)}
 	go k.receive()
 	open["type"] = "open"
 	k.send(open)
@@ -291,6 +294,12 @@ func (k *socket) receive() {
 		if err != nil {
 			k.why = err
 			return
+		}
+		if f.Type == "warning" { // whenever a test takes its time to enqueue the first job
+			for _, text := range f.Warnings {
+				k.warnings <- text
+			}
+			continue
 		}
 		k.frames <- f
 	}

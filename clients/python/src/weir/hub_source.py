@@ -202,6 +202,7 @@ class HubSource:
                 "cancel": self._cancel,
                 "quiet": self._quiet,
                 "error": self._error,
+                "warning": self._warning,
             }.get(frame.get("type", ""))
             if heard is not None:
                 heard(frame)
@@ -240,6 +241,10 @@ class HubSource:
     def _quiet(self, _: dict[str, Any]) -> None:
         self._is_quiet = True
         self._runner.roomy.set()
+
+    def _warning(self, frame: dict[str, Any]) -> None:
+        for text in frame.get("warnings") or ():
+            log.warning("%s", text)
 
     def _error(self, frame: dict[str, Any]) -> None:
         error = HubError(0, frame.get("code", ""), frame.get("error", ""), frame.get("hint"))
