@@ -14,6 +14,7 @@ import (
 	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/share"
 	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/worker"
 )
 
 // MultiWorkerConfig configures a MultiWorker. Databases, Handlers and Queues are required.
@@ -197,7 +198,8 @@ type WorkedDatabase struct {
 	Err   error // why it is not worked; nil: it is
 }
 
-// Databases returns the databases that are worked now, in the order of their names.
+// Databases returns the databases that are worked now, in the order of their names. It asks none of them: one whose calls fail is unreachable after two seconds of that, and one that does not
+// answer, when its worker gives up its lease: after 25 of 30 seconds at most.
 func (m *MultiWorker) Databases() []WorkedDatabase {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,8 +207,11 @@ func (m *MultiWorker) Databases() []WorkedDatabase {
 	for _, one := range m.members {
 		d := WorkedDatabase{Name: one.name, ID: one.id, State: one.state, Err: one.err}
 		if one.state == DatabaseWorking && one.worker != nil {
-			if err := one.worker.Health(); err != nil {
-				d.Err = err
+			if why, since, err := one.worker.config.Health.IllSoon(); why != "" {
+				d.Err = &HealthError{Reason: HealthReason(why), Since: since, Err: err}
+				if why == worker.Unreachable {
+					d.State = DatabaseUnreachable
+				}
 			}
 		}
 		all = append(all, d)

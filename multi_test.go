@@ -306,6 +306,38 @@ func TestADatabaseThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestADatabaseThatDiesWhileItIsWorkedIsUnreachable: Databases says so, with the reason, and when it is worked again.
+func TestADatabaseThatDiesWhileItIsWorkedIsUnreachable(t *testing.T) {
+	t.Parallel()
+	runs, end := make(chan struct{}, 10), make(chan struct{})
+	e := newEstate(t, 0, func(context.Context, *weir.Job[number]) error {
+		runs <- struct{}{}
+		<-end // a worker without a job ends
+		return nil
+	}, nil)
+	server := pgtest.Server(t, nil)
+	url := server.URL("postgres")
+	migrate(t, url)
+	e.urls, e.clients = []string{url}, []*weir.Client{weir.NewClient(pgtest.Pool(t, url))}
+	e.list(url)
+	e.enqueue(0, 1)
+	e.run()
+	defer close(end)
+	pgtest.Receive(t, runs, "the job runs")
+	e.until(0, weir.DatabaseWorking)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	e.until(0, weir.DatabaseUnreachable)
+	if err := e.multi.Databases()[0].Err; err == nil {
+		t.Error("nothing says why")
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.until(0, weir.DatabaseWorking)
+}
+
 // TestManyDatabasesWakeTogether: whose worker has started does not keep others from starting, of which there are more than start at once.
 func TestManyDatabasesWakeTogether(t *testing.T) {
 	t.Parallel()

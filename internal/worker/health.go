@@ -76,14 +76,21 @@ func (h *Health) works() { h.phase.Store(nil) }
 func (h *Health) enter(reason Reason, err error) { h.phase.Store(&phase{reason, time.Now(), err}) }
 
 // Ill returns why the worker is not healthy, since when, and the last error, if any; "": it is healthy.
-func (h *Health) Ill() (why Reason, since time.Time, err error) { return h.ill(time.Now(), stuckAfter) }
+func (h *Health) Ill() (why Reason, since time.Time, err error) {
+	return h.ill(time.Now(), max(time.Duration(h.lease.Load())/3, patience), stuckAfter)
+}
 
-func (h *Health) ill(now time.Time, stuckAfter time.Duration) (why Reason, since time.Time, err error) {
+// IllSoon is Ill for who only shows it, and restarts nothing: failures count after patience, whatever the lease.
+func (h *Health) IllSoon() (why Reason, since time.Time, err error) {
+	return h.ill(time.Now(), patience, stuckAfter)
+}
+
+func (h *Health) ill(now time.Time, grace, stuckAfter time.Duration) (why Reason, since time.Time, err error) {
 	o := h.outage.Load()
 	if o == nil {
 		return NotRunning, time.Time{}, nil
 	}
-	p, stopping, grace := h.phase.Load(), h.stopping.Load(), max(time.Duration(h.lease.Load())/3, patience)
+	p, stopping := h.phase.Load(), h.stopping.Load()
 	if p != nil && p.reason == NotRunning {
 		return p.reason, p.since, p.err
 	}

@@ -20,9 +20,10 @@ func TestHealthDoesNotFlap(t *testing.T) {
 	now := time.Now()
 	h.works()
 	h.heard.Store(&now)
+	const grace = 10 * time.Second
 	want := func(what string, after time.Duration, want Reason) {
 		t.Helper()
-		if why, _, err := h.ill(time.Now().Add(after), stuckAfter); why != want {
+		if why, _, err := h.ill(time.Now().Add(after), grace, stuckAfter); why != want {
 			t.Errorf("%s: %q (%v), want %q", what, why, err, want)
 		}
 	}
@@ -32,8 +33,11 @@ func TestHealthDoesNotFlap(t *testing.T) {
 	o.Failed("claims", errors.New("refused"))
 	want("two failed in a moment", 0, "")
 	want("two failed, and none succeeds", 11*time.Second, Unreachable)
-	if _, since, err := h.ill(time.Now().Add(11*time.Second), stuckAfter); err == nil || time.Since(since) > time.Minute {
+	if _, since, err := h.ill(time.Now().Add(11*time.Second), grace, stuckAfter); err == nil || time.Since(since) > time.Minute {
 		t.Errorf("since %v: %v", since, err)
+	}
+	if why, _, _ := h.ill(time.Now().Add(3*time.Second), patience, stuckAfter); why != Unreachable {
+		t.Errorf("two failed, and none succeeds for longer than patience: %q", why)
 	}
 	o.Worked("heartbeats")
 	want("others succeed, these do not", 11*time.Second, Unreachable)
@@ -47,7 +51,7 @@ func TestHealthDoesNotFlap(t *testing.T) {
 	want("no heartbeat was answered for nearly the lease", 2*time.Minute+26*time.Second, Unreachable)
 
 	h.claims.Beat()
-	if why, _, _ := h.ill(time.Now().Add(time.Hour), 0); why != Stuck {
+	if why, _, _ := h.ill(time.Now().Add(time.Hour), grace, 0); why != Stuck {
 		t.Errorf("claiming is stuck: %q, want %q", why, Stuck)
 	}
 	h.claims.Rest()
