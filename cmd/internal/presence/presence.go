@@ -50,6 +50,7 @@ type Presence struct {
 	remotes map[string]*remote
 	dirty   map[string]struct{} // channels with changes that no event has told
 	told    uint64              // times that subscribers were told of changes
+	emptied uint64              // the same when the last member of any channel had left, of which nothing is known since
 	local   map[place]*here
 	sizes   map[string]int // users listed of each channel
 	more    map[string]int // users that are counted, and not listed
@@ -180,11 +181,21 @@ func (p *Presence) List(of, after string, most int) Members {
 	return p.rooms[of].list(of, after, most)
 }
 
-// Told returns how often subscribers have been told of changes. One who began to listen when it had the same value has missed none.
+// Told returns how often subscribers have been told of changes.
 func (p *Presence) Told() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.told
+}
+
+// ToldSince reports whether subscribers may have been told of changes of a channel since Told had a value: one who began to listen then has missed some.
+func (p *Presence) ToldSince(of string, told uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.rooms[of]; r != nil && r.told > 0 {
+		return r.told > told
+	}
+	return p.emptied > told
 }
 
 // CountOf returns an event that says only how many members a channel has: whoever receives it asks again who they are.
@@ -364,20 +375,20 @@ func (p *Presence) tell() {
 	}
 	var all []told
 	p.mu.Lock()
+	now := p.told + 1
 	for on := range p.dirty {
 		if r := p.rooms[on]; r != nil {
 			if r.changed {
 				all = append(all, told{on, r.event(on)})
+				p.told, r.told = now, now // before anybody is told
 			}
 			if len(r.users) == 0 && r.more == 0 {
 				delete(p.rooms, on)
+				p.emptied = now
 			}
 		}
 	}
 	clear(p.dirty)
-	if len(all) > 0 {
-		p.told++ // before anybody is told
-	}
 	p.mu.Unlock()
 	for _, t := range all {
 		if to := string(EventsOf(t.on)); p.Hub.Wanted(to) {

@@ -16,6 +16,7 @@ type room struct {
 	more    int                 // members that are counted, and not listed
 	touched map[string]struct{} // users who have joined, left, or changed their info since the last event
 	changed bool
+	told    uint64 // Presence.told when subscribers were told of it last; 0: they were not yet
 }
 
 // member is a user on a channel, at one hub or several.

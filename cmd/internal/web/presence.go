@@ -104,17 +104,24 @@ func (s *stream) misses(events []hub.Filter) {
 	}
 }
 
-// CaughtUp implements hub.Resumer. If members have joined or left in the meantime, the client has to ask for them again: it may have done so too early.
+// CaughtUp implements hub.Resumer. If members of a channel have joined or left in the meantime, the client has to ask for them again: it may have done so too early.
 func (s *stream) CaughtUp() {
 	m := s.missed
 	s.missed = nil
-	if m == nil || m.told == s.web.Presence.Told() {
+	if m == nil {
 		return
 	}
 	var counts []hub.Event
 	for _, on := range m.channels {
-		event := s.web.Presence.CountOf(presence.Of(on))
+		channel := presence.Of(on)
+		if !s.web.Presence.ToldSince(channel, m.told) {
+			continue
+		}
+		event := s.web.Presence.CountOf(channel)
 		counts = append(counts, hub.Event{Message: &hub.Message{Channel: on.String(), Payload: marshal(event)}})
+	}
+	if len(counts) == 0 {
+		return
 	}
 	if err := s.Deliver(counts); err != nil {
 		s.leave(err)
