@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/internal/clock"
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
@@ -20,23 +20,8 @@ type hold struct {
 	conn   *pgxpool.Conn
 	cancel context.CancelCauseFunc
 	ctx    context.Context
-	done   chan struct{} // closed when watch has ended
-	alive  atomic.Pointer[moment]
-}
-
-// moment is a time by both clocks: the monotonic one, which stands still while a machine is suspended, and that of the wall, which may be set.
-type moment struct{ steady, wall time.Time }
-
-func now() *moment {
-	at := time.Now()
-	return &moment{steady: at, wall: at.Round(0)}
-}
-
-// isWithin reports whether a moment was not longer ago than this, by both clocks.
-func (m *moment) isWithin(age time.Duration) bool {
-	at := now()
-	wall := at.wall.Sub(m.wall)
-	return at.steady.Sub(m.steady) <= age && wall >= 0 && wall <= age
+	done   chan struct{}                // closed when watch has ended
+	alive  atomic.Pointer[clock.Moment] // when the session answered last
 }
 
 // sureFor is for how long a hold is relied on after its session has answered.
@@ -81,12 +66,13 @@ func (h *hold) watch() {
 }
 
 func (h *hold) answered() {
-	h.alive.Store(now())
+	at := clock.Now()
+	h.alive.Store(&at)
 }
 
 // sure waits until it is known that the hold is not lost, or ctx ends. After a process stood still, or its machine did, another one may have the relay.
 func (h *hold) sure(ctx context.Context) error {
-	for !h.alive.Load().isWithin(sureFor) {
+	for alive := h.alive.Load(); !clock.Now().IsWithin(*alive, alive.Add(sureFor)); alive = h.alive.Load() {
 		if !sleep.For(ctx, sleep.Jitter(retryFirst)) {
 			return ctx.Err()
 		}

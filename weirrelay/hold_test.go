@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-pg/weir/internal/clock"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -16,32 +17,17 @@ func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
 		t.Fatalf("%v, %v", h, err)
 	}
 	defer h.end()
-	suspended := now()
-	suspended.wall = suspended.wall.Add(-time.Hour)
-	h.alive.Store(suspended)
-	if err := h.sure(h.ctx); err != nil || h.alive.Load() == suspended {
+	suspended := clock.Now()
+	suspended.Wall = suspended.Wall.Add(-time.Hour)
+	h.alive.Store(&suspended)
+	if err := h.sure(h.ctx); err != nil || *h.alive.Load() == suspended {
 		t.Errorf("%v: the session was not asked", err)
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, h.conn.Conn().PgConn().PID()); err != nil {
 		t.Fatal(err)
 	}
-	h.alive.Store(suspended)
+	h.alive.Store(&suspended)
 	if err := h.sure(h.ctx); err == nil {
 		t.Error("the relay may still be sent to, although its session has ended")
-	}
-}
-
-// TestBothClocksSayHowLongAgoItWas: one stands still while the machine is suspended, and the other may be set.
-func TestBothClocksSayHowLongAgoItWas(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		steady, wall time.Duration // ago
-		want         bool
-	}{{0, 0, true}, {time.Minute, time.Minute, false}, {0, time.Minute, false}, {time.Minute, 0, false}, {0, -time.Minute, false}} {
-		m := now()
-		m.steady, m.wall = m.steady.Add(-c.steady), m.wall.Add(-c.wall)
-		if got := m.isWithin(sureFor); got != c.want {
-			t.Errorf("%v ago by the one and %v by the other: %v", c.steady, c.wall, got)
-		}
 	}
 }

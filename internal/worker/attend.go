@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/weir-pg/weir/internal/clock"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -46,8 +47,9 @@ func (k *keeper) leave() {
 
 func (k *keeper) lose() {
 	k.leave()
-	k.lost = time.Now()
-	k.lease.shorten(k.lost.Add(haste))
+	now := clock.Now()
+	k.lost = now.Steady
+	k.lease.shorten(now.Add(haste))
 }
 
 // giveUp handles the error of a call by the attending session, or by one that was to attend. If the call is unanswered, it may still
@@ -56,7 +58,7 @@ func (k *keeper) lose() {
 func (k *keeper) giveUp(err error) {
 	if store.IsUnanswered(err) {
 		k.unsure = time.Now().Add(k.Lease)
-		k.lease.shorten(time.Now().Add(haste))
+		k.lease.shorten(clock.Now().Add(haste))
 	}
 }
 
@@ -87,7 +89,7 @@ func (k *keeper) beat(ctx context.Context) error {
 	}
 	if store.IsDown(err) {
 		k.unsure = time.Time{}
-		k.lease.shorten(time.Time{}) // the server's knowledge of attending sessions is lost with it
+		k.lease.shorten(clock.Moment{}) // the server's knowledge of attending sessions is lost with it
 		return err
 	}
 	if k.heartbeat(ctx, k.Store) == nil {
@@ -117,9 +119,9 @@ func (k *keeper) attend(ctx context.Context, hurries bool) (err error) {
 
 // heartbeat sends one heartbeat, and shortens the lease while it is unsure which session attends.
 func (k *keeper) heartbeat(ctx context.Context, by *store.Store) error {
-	sent := time.Now()
+	sent := clock.Now()
 	err := k.session.heartbeat(ctx, by)
-	if err == nil && k.held == nil && sent.Before(k.unsure) {
+	if err == nil && k.held == nil && sent.Steady.Before(k.unsure) {
 		k.lease.shorten(sent.Add(haste))
 	}
 	return err
@@ -128,7 +130,7 @@ func (k *keeper) heartbeat(ctx context.Context, by *store.Store) error {
 func (s *session) heartbeat(ctx context.Context, by *store.Store) error {
 	ctx, cancel := s.briefly(ctx)
 	defer cancel()
-	sent := time.Now()
+	sent := clock.Now()
 	fenced, workers, sharing, err := by.Heartbeat(ctx, s.id, s.unrecorded())
 	if err != nil {
 		s.endedBy(err)

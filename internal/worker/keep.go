@@ -44,6 +44,8 @@ func (s *session) keep(ctx context.Context) {
 			s.Outage.Worked("heartbeats")
 			wait.reset()
 			beat.Reset(k.rest(every))
+		case <-s.lease.asks:
+			beat.Reset(0)
 		case <-s.heard:
 			_ = k.call(func(by *store.Store) error { s.hearCancellations(ctx, by); return nil })
 		case <-hear.C:

@@ -25,6 +25,7 @@ func (s *session) startRunner(q *queue) {
 }
 
 func (s *session) runJob(q *queue, t *Task) {
+	s.lease.sure()
 	started := time.Now()
 	defer func() { s.freed(q, time.Since(started)) }()
 	ctx, stop := context.WithCancelCause(s.timeouts.context(s.timeout(t.Kind), started))

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/clock"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -78,7 +79,7 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	s.sharing.Store(1)
 	s.completer = newCompleter(s)
 	s.reports = newReports(s)
-	s.lease.begin(s, asked)
+	s.lease.begin(s, clock.At(asked))
 	for _, name := range w.queues {
 		q := newQueue(name, w.Queues[name])
 		q.start = func() { s.startRunner(q) }
