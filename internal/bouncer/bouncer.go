@@ -121,6 +121,7 @@ unix_socket_dir =
 auth_type = plain
 auth_file = %s
 pool_mode = transaction
+server_login_retry = 1
 max_client_conn = %d
 ignore_startup_parameters = extra_float_digits
 `, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, sessions, port, users, clients)} {
