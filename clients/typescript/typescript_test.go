@@ -55,6 +55,7 @@ func TestTheClientInTypeScriptDoesWhatWorkersDo(t *testing.T) {
 	dir := built(t)
 	for _, driver := range []string{"pg", "postgres"} {
 		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
 			workertest.Run(t, func(url string) *exec.Cmd {
 				return exec.Command("node", filepath.Join(dir, "out", "test", "programs", "worker.js"), url, "q", driver)
 			})

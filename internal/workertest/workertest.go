@@ -33,6 +33,7 @@ func Run(t *testing.T, command Command) {
 		"through PgBouncer": pgtest.Bouncer,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for name, check := range map[string]func(*stage){
 				"does what workers do":                  doesWhatWorkersDo,
 				"survives the end of its sessions":      survivesTheEndOfItsSessions,
@@ -41,6 +42,7 @@ func Run(t *testing.T, command Command) {
 				"ends every job once, whatever happens": endsEveryJobOnce,
 			} {
 				t.Run(name, func(t *testing.T) {
+					t.Parallel()
 					url := pgtest.Database(t)
 					check(&stage{T: t, command: command, pool: judge(t, url), line: pgtest.NewLine(t, through(t, url))})
 				})
