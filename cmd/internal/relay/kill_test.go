@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -37,11 +36,10 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-var kills = flag.Int("kills", 0, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each; 0: 24 times with NATS, 8 times with the others")
+var kills = flag.Int("kills", 8, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each")
 
 // dying is a broker that the test kills.
 type dying struct {
-	kills   int    // by default
 	target  string // in the relay's file
 	kill    func()
 	start   func()
@@ -61,7 +59,7 @@ func dyingNATS(t *testing.T) *dying {
 	t.Helper()
 	port, dir := freePort(t), t.TempDir()
 	var server *exec.Cmd
-	b := &dying{kills: 24, target: fmt.Sprintf("[relay.orders.nats]\nurl = \"nats://127.0.0.1:%s\"\nstream = \"ORDERS\"\n", port)}
+	b := &dying{target: fmt.Sprintf("[relay.orders.nats]\nurl = \"nats://127.0.0.1:%s\"\nstream = \"ORDERS\"\n", port)}
 	b.kill = func() { kill(server) }
 	b.start = func() { server = process(t, "nats", dir, port) }
 	b.start()
@@ -89,7 +87,7 @@ func dyingRedis(t *testing.T) *dying {
 	server := startRedis(t)
 	c := server.client()
 	return &dying{
-		kills: 8, target: fmt.Sprintf("[relay.orders.redis]\nurl = \"redis://%s\"\nform = \"bullmq\"\n", server.address()), kill: server.kill, start: server.start,
+		target: fmt.Sprintf("[relay.orders.redis]\nurl = \"redis://%s\"\nform = \"bullmq\"\n", server.address()), kill: server.kill, start: server.start,
 		arrived: func() int { return int(c.LLen(t.Context(), "bull:orders:wait").Val()) },
 		stored: func(n int) (all []string) {
 			pgtest.Until(t, fmt.Sprintf("%d jobs are in the queue", n), func() bool { return c.LLen(t.Context(), "bull:orders:wait").Val() >= int64(n) })
@@ -108,7 +106,7 @@ func dyingKafka(t *testing.T) *dying {
 	kafka.createTopic(t, "orders", 1)
 	consumer := kafka.consumer(t, "orders")
 	var read []string
-	b := &dying{kills: 8, target: fmt.Sprintf("[relay.orders.kafka]\nbrokers = %q\n", kafka.address()), kill: kafka.kill, start: func() { kafka.start(t) }}
+	b := &dying{target: fmt.Sprintf("[relay.orders.kafka]\nbrokers = %q\n", kafka.address()), kill: kafka.kill, start: func() { kafka.start(t) }}
 	b.arrived = func() int {
 		read = append(read, values(poll(t, consumer))...)
 		return len(read)
@@ -159,7 +157,7 @@ func killEachSide(t *testing.T, broker *dying) {
 		}
 	}()
 	passed := 0
-	for n := range cmp.Or(*kills, broker.kills) {
+	for n := range *kills {
 		switch n % 4 {
 		case 0, 2:
 			i := n / 2 % 2
