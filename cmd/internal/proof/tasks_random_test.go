@@ -24,7 +24,7 @@ func TestRandomGraphsEndAsAModelSays(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
 	began := time.Now()
-	for nr := uint64(0); nr < 2 || time.Since(began) < *longFlag; nr++ {
+	for nr := uint64(0); nr < 1 || time.Since(began) < *longFlag; nr++ {
 		runGraphs(t, seed, nr)
 		if t.Failed() {
 			t.Fatalf("in run %d", nr)
