@@ -141,16 +141,28 @@ func (t *track) sum() *Way {
 	return w
 }
 
-// during returns the mean of the points of a series between two moments, in seconds of measured time.
-func (t *track) during(series []float64, from, to time.Duration) float64 {
-	sum, n := 0.0, 0
+// within returns the points of a series between two moments of measured time.
+func (t *track) within(series []float64, from, to time.Duration) (points []float64) {
 	for i, at := range t.at {
 		if i < len(series) && at > from.Seconds() && at <= to.Seconds() {
-			sum += series[i]
-			n++
+			points = append(points, series[i])
 		}
 	}
-	return round(ratio(sum, float64(n)))
+	return points
+}
+
+// during returns the mean of these points; false if there is none, which is not the same as zero.
+func (t *track) during(series []float64, from, to time.Duration) (mean float64, ok bool) {
+	points := t.within(series, from, to)
+	return round(meanOf(points)), len(points) > 0
+}
+
+func meanOf(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return ratio(sum, float64(len(values)))
 }
 
 func latencyOf(h load.Histogram, of string) *Latency {

@@ -70,7 +70,7 @@ func runBursts(ctx context.Context, r *run, b *burst, writers *sessions, s sampl
 		if _, err := r.site.guard.Exec(ctx, `TRUNCATE weir_lab.entry`); err != nil {
 			return err
 		}
-		if err := writers.exec(ctx, b.flush); err != nil {
+		if err := setFlush(ctx, r.site, writers, b.flush); err != nil {
 			return err
 		}
 		if err := b.measure(ctx, r, t, writers, s, conn, w.add); err != nil {
@@ -152,9 +152,11 @@ func (b *burst) figures(t *track, queued int, recovered time.Duration) {
 		{t.gauges[walWritten], walCalm, walBurst, "MB/s", gaugeEvery},
 		{t.gauges[activeSessions], activeCalm, activeBurst, "", 2 * t.every},
 	} {
-		if len(f.series) > 0 && b.calm/2 >= f.needs {
-			add(f.calm, t.during(f.series, b.calm/2, b.calm), f.unit)
-			add(f.during, t.during(f.series, b.calm+b.lasts/2, end), f.unit)
+		calm, ok := t.during(f.series, b.calm/2, b.calm)
+		during, also := t.during(f.series, b.calm+b.lasts/2, end)
+		if ok && also && b.calm/2 >= f.needs {
+			add(f.calm, calm, f.unit)
+			add(f.during, during, f.unit)
 		}
 	}
 	add(queuedAtEnd, float64(queued), "")
@@ -173,7 +175,10 @@ func burstVerdict(r *Result, suffix string) (sentences []string) {
 			continue
 		}
 		figure := func(name string) float64 { v, _ := way.Figure(name); return v }
-		moved := fmt.Sprintf("the server went from %s to %s transactions per second", Number(figure(rateCalm)), Number(figure(rateBurst)))
+		moved := "the time was too short to see what the server did"
+		if _, ok := way.Figure(rateCalm); ok {
+			moved = fmt.Sprintf("the server went from %s to %s transactions per second", Number(figure(rateCalm)), Number(figure(rateBurst)))
+		}
 		for _, f := range []struct{ calm, during, text string }{
 			{cpuCalm, cpuBurst, ", its CPU from %s to %s cores"}, {walCalm, walBurst, ", the WAL that it writes from %s to %s MB/s"},
 			{activeCalm, activeBurst, ", and its active sessions from %s to %s"},

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,13 @@ func TestAVerdictSaysNothingOfWaitsThatWereNotSampled(t *testing.T) {
 	if v := notifyVerdict(&Result{Ways: []*Way{alone, notify}}); !strings.Contains(v.Text, "75% of the sessions' time spent waiting") {
 		t.Errorf("the verdict says: %s", v.Text)
 	}
+	b := &burst{calm: 125 * time.Millisecond, lasts: 170 * time.Millisecond, limit: time.Second}
+	k := newTrack(&Way{Name: "a burst of insert", Kind: Baseline}, time.Second)
+	k.at, k.rate = []float64{0.2, 0.4}, []float64{5, 5} // on a busy machine
+	b.figures(k, 0, 0)
+	if text := strings.Join(burstVerdict(&Result{Ways: []*Way{k.way}}, ""), " "); !strings.Contains(text, "too short to see") || strings.Contains(text, "from 0") {
+		t.Errorf("of a burst without a point before it the verdict says: %s", text)
+	}
 	for _, c := range []struct {
 		duration time.Duration
 		cpu      bool
@@ -121,6 +129,37 @@ func TestAVerdictSaysNothingOfWaitsThatWereNotSampled(t *testing.T) {
 		text := strings.Join(burstVerdict(&Result{Ways: []*Way{k.way}}, ""), " ")
 		if strings.Contains(text, "CPU") != c.cpu || strings.Contains(text, "WAL") != c.cpu || !strings.Contains(text, "active sessions from 9 to 9") {
 			t.Errorf("%s: the verdict says: %s", c.duration, text)
+		}
+	}
+}
+
+// TestNotifyNeedsNoSuperuser: on a server that belongs to somebody else it measures what it may.
+func TestNotifyNeedsNoSuperuser(t *testing.T) {
+	t.Parallel()
+	pgtest.Database(t) // whose installation makes Weir's roles, as an administrator does
+	to, err := url.Parse(pgtest.Empty(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := pgtest.Pool(t, to.String())
+	database := strings.TrimPrefix(to.Path, "/")
+	role := "lab_" + database[max(len(database)-20, 0):]
+	for _, sql := range []string{`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret'`, `GRANT CREATE ON DATABASE ` + database + ` TO ` + role} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to.User = url.UserPassword(role, "secret")
+	r, err := Run(t.Context(), tiny("notify", to.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := strings.Join(r.Notes, " "); r.Way("insert + pg_notify") == nil || r.Way("insert + pg_notify"+slowSuffix) != nil || !strings.Contains(notes, "only a superuser can set commit_delay") {
+		t.Errorf("%d ways, and the notes: %s", len(r.Ways), notes)
+	}
+	for _, sql := range []string{`REVOKE ALL ON DATABASE ` + database + ` FROM ` + role, `DROP ROLE ` + role} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -27,16 +27,6 @@ const (
 	guardedAfter = "seconds until the guard ended the pin"
 )
 
-// within returns the values of a series between two times.
-func (k *track) within(series []float64, from, to time.Duration) (values []float64) {
-	for i, at := range k.at {
-		if i < len(series) && at > from.Seconds() && at <= to.Seconds() {
-			values = append(values, series[i])
-		}
-	}
-	return values
-}
-
 func last(series []float64) float64 {
 	if len(series) == 0 {
 		return 0
@@ -61,12 +51,18 @@ func (t *trial) figures(k *track) []Figure {
 	}
 	all = append(all, []Figure{
 		{enqueuedRate, round(ratio(float64(t.enqueued.Load()), k.seconds)), "jobs/s"},
-		{rateBefore, k.during(k.rate, 0, p.pin), "jobs/s"},
-		{rateLate, k.during(k.rate, p.late(), p.release), "jobs/s"},
 		{deadAtPin, last(k.within(k.gauges[deadRows], 0, p.pin)), "rows"},
 		{deadAtRelease, last(k.within(k.gauges[deadRows], 0, p.release)), "rows"},
 		{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"},
 	}...)
+	for _, f := range []struct {
+		name     string
+		from, to time.Duration
+	}{{rateBefore, 0, p.pin}, {rateLate, p.late(), p.release}} {
+		if rate, ok := k.during(k.rate, f.from, f.to); ok {
+			all = append(all, Figure{f.name, rate, "jobs/s"})
+		}
+	}
 	if after, ok := k.goneAfter(p, float64(t.Rate)/4); ok {
 		all = append(all, Figure{goneAfter, round(after), "s"})
 	}
@@ -201,10 +197,12 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 	if times(worst) == 0 {
 		return verdict(0, "so few claims found a job that those before the pin and at its end can't be compared", sentences)
 	}
-	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it "+
-		"then finishes %s jobs per second, with %s before and %s enqueued, and has %s dead rows and a backlog of %s",
-		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), figure(worst, rateLate),
-		figure(worst, rateBefore), figure(worst, enqueuedRate), figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
+	rates := ""
+	if _, ok := worst.Figure(rateBefore); ok {
+		rates = fmt.Sprintf("then finishes %s jobs per second, with %s before and %s enqueued, and ", figure(worst, rateLate), figure(worst, rateBefore), figure(worst, enqueuedRate))
+	}
+	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it %shas %s dead rows and a backlog of %s",
+		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), rates, figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
 	return verdict(times(worst), what, sentences)
 }
 

@@ -1,8 +1,8 @@
 package lab
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -57,7 +57,7 @@ func (c *sessions) add(ctx context.Context, url string, n int) error {
 	return nil
 }
 
-// eachOf calls f for 0 to n-1 from several goroutines, and returns their errors.
+// eachOf calls f for 0 to n-1 from several goroutines, and returns an error of theirs. They are usually the same.
 func eachOf(n, goroutines int, f func(i int) error) error {
 	var all sync.WaitGroup
 	errs := make([]error, goroutines)
@@ -69,7 +69,7 @@ func eachOf(n, goroutines int, f func(i int) error) error {
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return cmp.Or(errs...)
 }
 
 // exec runs a statement in each session.
@@ -127,7 +127,7 @@ func (c *sessions) each(ctx, until context.Context, f func(until context.Context
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errors.Join(errs...)
+	return cmp.Or(errs...)
 }
 
 // close ends the sessions.

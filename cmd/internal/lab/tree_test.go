@@ -74,6 +74,20 @@ func TestTheTreesVerdictSaysNothingThatWasNotSeen(t *testing.T) {
 	}
 }
 
+// TestStatementsThatWriteNoRowAreNotNoStatements: in a short time hardly any key is new.
+func TestStatementsThatWriteNoRowAreNotNoStatements(t *testing.T) {
+	t.Parallel()
+	tree := &tree{}
+	tree.calls.Store(700)
+	if n, ok := (&Way{Figures: tree.figures(&Way{Done: 35, Seconds: 1}, 0)}).Figure(perRow); ok {
+		t.Errorf("700 statements that write no row are %g for each row", n)
+	}
+	tree.rows.Store(2)
+	if n, _ := (&Way{Figures: tree.figures(&Way{Done: 35, Seconds: 1}, 0)}).Figure(perRow); n != 350 {
+		t.Errorf("700 statements for 2 rows are %g for each row", n)
+	}
+}
+
 // What a worker does after the measured time is no part of its rate.
 func TestRowsOfFlowsAreThoseOfTheNodesThatCount(t *testing.T) {
 	t.Parallel()

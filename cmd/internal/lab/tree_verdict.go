@@ -38,7 +38,7 @@ func treeVerdict(r *Result) Verdict {
 		}
 		s += ". Dominant wait: " + dominantWords(w) + "."
 		if calls, ok := w.Figure(perRow); ok && (w.Name == seldomBefore || w.Name == seldomAfter) {
-			s += fmt.Sprintf(" %s statements for each row that is written.", Number(calls))
+			s += fmt.Sprintf(" %s for each row that is written.", count(calls, "statement"))
 		}
 		if dead, ok := w.Figure(deadPerItem); ok && w.Kind == Fix && dead > 0 {
 			s += fmt.Sprintf(" It leaves %s behind for each item, which vacuum must be able to remove.", count(dead, "dead row"))

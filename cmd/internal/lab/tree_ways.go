@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,14 +161,17 @@ func (p *treePlan) measure(ctx context.Context, w treeWay) (err error) {
 // figures returns the work of the database per item.
 func (t *tree) figures(w *Way, multixacts int64) []Figure {
 	per := func(n int64) float64 { return round(ratio(float64(n), float64(w.Done))) }
-	return []Figure{
+	figures := []Figure{
 		{rowsPerSec, round(ratio(float64(t.rows.Load()), w.Seconds)), "rows/s"},
-		{perRow, round(ratio(float64(t.calls.Load()), float64(t.rows.Load()))), "statements"},
 		{"commits per item", per(t.commits.Load()), "commits"},
 		{"MultiXacts per item", per(multixacts - t.multixacts), "MultiXacts"},
 		{deadPerItem, per(t.dead.Load()), "rows"},
 		{"deadlocks", float64(t.deadlocks.Load()), "transactions"},
 	}
+	if rows := t.rows.Load(); rows > 0 { // otherwise any number of statements wrote none
+		figures = slices.Insert(figures, 1, Figure{perRow, round(ratio(float64(t.calls.Load()), float64(rows))), "statements"})
+	}
+	return figures
 }
 
 // workers opens the sessions of the workers.
@@ -259,12 +263,4 @@ func (p *treePlan) connections(ctx context.Context) error {
 	}
 	p.chartGauge(tracks, inUse, Chart{Title: "Connections in use", Note: fmt.Sprintf("%s items arrive per second, before the fixes and with all of them", Number(rate)), Y: Axis{Label: "connections"}})
 	return nil
-}
-
-func meanOf(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	return ratio(sum, float64(len(values)))
 }
