@@ -294,6 +294,9 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 		if err != nil {
 			errs = append(errs, err)
 			if ctx.Err() != nil {
+				if left := (*lab.LeftError)(nil); errors.As(err, &left) { // an interrupted command says nothing else
+					fmt.Fprintln(s.err, "weir: "+left.Error())
+				}
 				break
 			}
 			continue

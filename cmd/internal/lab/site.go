@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/internal/embedded"
+	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/schema"
 )
 
@@ -107,8 +108,7 @@ func (s *site) start(ctx context.Context, major int, n needs, say func(string)) 
 // occupy creates the lab's schema, after checking what else the database contains.
 func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 	var locked bool
-	// The lock ends with the guard's session, even if this process is killed.
-	if err := s.guard.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended('weir lab', 0))`).Scan(&locked); err != nil {
+	if err := s.guard.QueryRow(ctx, tryLock).Scan(&locked); err != nil {
 		return fmt.Errorf("lab: take the lab's lock: %w", err)
 	}
 	if !locked {
@@ -257,19 +257,59 @@ func (s *site) close() error {
 		if !s.mine {
 			return s.guard.Close(ctx) // what exists is not this lab's
 		}
+		if err := s.reconnect(ctx); err != nil {
+			return &LeftError{err}
+		}
 		// Disconnected sessions may still be running in the server and hold locks. The lab's lock guarantees that they are this run's.
 		_, err := s.guard.Exec(ctx, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 			WHERE datname = current_database() AND usename = current_user AND application_name IN ($1, $2) AND pid <> pg_backend_pid()`, appName, watcherName)
 		err = errors.Join(err, s.clear(ctx))
 		// The server may notice the end of a session only after the next lab has started.
 		_, unlockErr := s.guard.Exec(ctx, `SELECT pg_advisory_unlock(hashtextextended('weir lab', 0))`)
-		return errors.Join(err, unlockErr, s.guard.Close(ctx))
+		if err = errors.Join(err, unlockErr, s.guard.Close(ctx)); err != nil {
+			return &LeftError{err}
+		}
+		return nil
 	}
 	if s.guard != nil {
 		_ = s.guard.Close(ctx) // the server is being stopped anyway
 	}
 	return errors.Join(s.dropStandby(ctx), s.private.Remove(ctx))
 }
+
+// LeftError is why a lab could not remove what it had made in a given database.
+type LeftError struct{ Err error }
+
+func (e *LeftError) Error() string {
+	return fmt.Sprintf("lab: what it has made in the database is left there, until the next lab runs in it: %v", e.Err)
+}
+
+func (e *LeftError) Unwrap() error { return e.Err }
+
+// reconnect gives the guard a new session with the lab's lock if it has lost its own, as it does when its query is interrupted.
+func (s *site) reconnect(ctx context.Context) error {
+	if !s.guard.IsClosed() {
+		return nil
+	}
+	guard, err := connect(ctx, s.url, watcherName, nil)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	for locked := false; !locked; { // the server may notice only now that the session has ended
+		if err := guard.QueryRow(ctx, tryLock).Scan(&locked); err != nil {
+			return errors.Join(fmt.Errorf("take the lab's lock: %w", err), guard.Close(ctx))
+		}
+		if !locked && !sleep.For(ctx, 50*time.Millisecond) {
+			closeConn(guard)
+			return errors.New("another lab is running in this database")
+		}
+	}
+	s.guard = guard
+	return nil
+}
+
+// tryLock takes the lab's lock, which ends with the guard's session, even if this process is killed.
+const tryLock = `SELECT pg_try_advisory_lock(hashtextextended('weir lab', 0))`
 
 // facts describes the server for the result.
 func (s *site) facts(ctx context.Context) (Server, error) {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,36 @@ func TestTheLabsTreesLeaveASchemaOfTheirNameAlone(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), `DROP SCHEMA IF EXISTS weir_bench CASCADE`); err != nil {
 			t.Fatal(err)
 		}
+	}
+	nothingLeft(t, url)
+}
+
+// TestALabWhoseGuardIsInterruptedCleansUp: a query that is interrupted ends its session, and with it the lab's lock.
+func TestALabWhoseGuardIsInterruptedCleansUp(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Empty(t)
+	s, err := openSite(t.Context(), url, 0, false, needs{weir: true}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() {
+		_, err := s.guard.Exec(ctx, `SELECT pg_sleep(3600)`)
+		asked <- err
+	}()
+	pool := pgtest.Pool(t, url)
+	pgtest.Until(t, "the guard is busy", func() bool {
+		var busy bool
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep')`).Scan(&busy)
+		return err == nil && busy
+	})
+	cancel()
+	if err := pgtest.Receive(t, asked, "the query is interrupted"); err == nil {
+		t.Error("the query was not interrupted")
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
 	}
 	nothingLeft(t, url)
 }
