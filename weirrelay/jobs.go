@@ -33,8 +33,12 @@ type JobsConfig struct {
 	Observe func(Progress)
 }
 
-// jobsAtOnce is how many jobs of a queue are on their way to the target at most: several batches, so that one is collected while another is sent.
-const jobsAtOnce = 4
+const (
+	// jobsAtOnce is how many batches of jobs are on their way to the target at most, so that one is collected while another is sent. All queues share them,
+	jobsAtOnce = 4
+	// leastOfQueue is what each queue has of them at least.
+	leastOfQueue = 10
+)
 
 // RunJobs passes jobs on until ctx ends. It works the routes' queues as a worker does: a job has completed once the target has it. So it is passed on at least once, and
 // a target that knows IDs drops repeats, which come when a process was killed between the two: NATS within the stream's duplicate window, Redis within a day; Kafka knows none. A job that
@@ -86,7 +90,7 @@ func newJobs(c JobsConfig) (*jobs, error) {
 func (r *jobs) run(ctx context.Context) error {
 	queues := map[string]int{}
 	for _, route := range r.Routes {
-		queues[route.Queue] = min(jobsAtOnce*r.MaxRecords, 10_000)
+		queues[route.Queue] = min(max(jobsAtOnce*r.MaxRecords/len(r.Routes), leastOfQueue), 10_000)
 	}
 	h := weir.NewHandlers()
 	weir.HandleRest(h, weir.KindOptions{Timeout: -1}, r.handle)

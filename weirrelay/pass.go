@@ -24,22 +24,22 @@ type item struct {
 // pass passes on what is subscribed to, until ctx ends or the subscription does, with an error; or everything was passed on that is to be.
 func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position, error) {
 	ctx, stop := context.WithCancel(ctx)
-	items, ended := r.read(ctx, sub)
+	read, ended := r.read(ctx, sub)
 	defer func() {
 		stop()
-		for range items { //nolint:revive // until it is closed
+		for range read.items { //nolint:revive // until it is closed
 		}
 	}()
-	b := batch{relay: r, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage, sure: r.sure}, recordedAt: time.Now()}
+	b := batch{relay: r, ahead: read, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage, sure: r.sure}, recordedAt: time.Now()}
 	defer b.last(ctx)
-	for i := range items {
+	for i := range read.items {
 		for more := true; more; {
 			b.add(i)
 			if b.full() {
 				break
 			}
 			select {
-			case i, more = <-items:
+			case i, more = <-read.items:
 			default:
 				more = false
 			}
@@ -57,25 +57,17 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position
 	return "", <-ended
 }
 
-// read reads the subscription. items is closed when the subscription or ctx has ended, and then ended has the error.
-func (r *relay) read(ctx context.Context, sub *weir.Subscription) (items chan item, ended chan error) {
-	items, ended = make(chan item, r.MaxRecords), make(chan error, 1)
-	give := func(i item) bool {
-		select {
-		case items <- i:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	// until reads until ctx ends, or it is time for a mark.
-	until := func(ctx context.Context) error {
+// read reads the subscription. The items are closed when the subscription or ctx has ended, and then ended has the error.
+func (r *relay) read(ctx context.Context, sub *weir.Subscription) (read *ahead, ended chan error) {
+	read, ended = newAhead(r.MaxRecords, r.MaxBytes), make(chan error, 1)
+	// until reads until it is time for a mark, or ctx ends.
+	until := func(soon context.Context) error {
 		for {
-			e, err := sub.Next(ctx)
+			e, err := sub.Next(soon)
 			if err != nil {
 				return err
 			}
-			if !give(item{Event: e}) {
+			if !read.put(ctx, item{Event: e}) {
 				return ctx.Err()
 			}
 		}
@@ -85,24 +77,25 @@ func (r *relay) read(ctx context.Context, sub *weir.Subscription) (items chan it
 		every = markUntil
 	}
 	go func() { // ends with ctx, or with the subscription
-		defer close(items)
+		defer close(read.items)
 		for {
 			soon, cancel := context.WithTimeout(ctx, every)
 			err := until(soon)
 			cancel()
 			// Nobody else calls Next, so everything up to its position has been given.
-			if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !give(item{mark: sub.Position()}) {
+			if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !read.put(ctx, item{mark: sub.Position()}) {
 				ended <- err
 				return
 			}
 		}
 	}()
-	return items, ended
+	return read, ended
 }
 
 // batch is what is sent next, and how far the relay has come.
 type batch struct {
 	*relay
+	ahead      *ahead
 	sender     sender
 	records    []Record
 	bytes      int
@@ -117,6 +110,7 @@ type batch struct {
 func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >= b.MaxBytes }
 
 func (b *batch) add(i item) {
+	b.ahead.took(i)
 	e := i.Event
 	switch {
 	case e == (weir.Event{}):

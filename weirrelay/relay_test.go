@@ -493,6 +493,12 @@ func TestARelayIsConfiguredOrRefused(t *testing.T) {
 		`{payload. is not one of`:        func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Key: "{payload.}"}} },
 		`> may only be its last word`:    func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: ">.c"}} },
 		`MaxRecords must be 1 to 100000`: func(c *weirrelay.Config) { c.MaxRecords = -1 },
+		`use broader patterns`: func(c *weirrelay.Config) {
+			c.Routes = nil
+			for i := range 1001 {
+				c.Routes = append(c.Routes, weirrelay.Route{Channels: fmt.Sprintf("c%d.>", i)})
+			}
+		},
 	} {
 		c := good
 		change(&c)

@@ -28,8 +28,9 @@ type Route struct {
 
 // router gives messages and jobs what the first route that selects them says.
 type router struct {
-	routes []route
-	jobs   bool
+	routes   []route
+	named    map[string]int // of a channel or queue: the first route that names it
+	patterns []int          // the routes with patterns, in their order
 }
 
 type route struct {
@@ -44,8 +45,9 @@ func newRouter(routes []Route, jobs bool) (*router, error) {
 	if len(routes) == 0 {
 		return nil, errors.New("no routes are given: a route names what is relayed")
 	}
-	r := &router{jobs: jobs}
-	for _, given := range routes {
+	r := &router{named: map[string]int{}}
+	filters := make([]hub.Filter, 0, len(routes))
+	for i, given := range routes {
 		made := route{Route: given, headers: map[string]template{}}
 		fields, subject, key := messageFields, "{channel}", "{channel}"
 		var err error
@@ -76,8 +78,40 @@ func newRouter(routes []Route, jobs bool) (*router, error) {
 		}
 		slices.Sort(made.names)
 		r.routes = append(r.routes, made)
+		name := given.Queue
+		if !jobs {
+			filters = append(filters, made.filter)
+			if _, is := made.filter.(hub.Pattern); is {
+				r.patterns = append(r.patterns, i)
+				continue
+			}
+			name = given.Channels
+		}
+		if _, ok := r.named[name]; !ok {
+			r.named[name] = i
+		}
 	}
-	return r, nil
+	return r, hub.CheckFilters(filters)
+}
+
+// route returns the first route that selects a channel or a queue; nil: there is none.
+func (r *router) route(name string) *route {
+	first, ok := r.named[name]
+	if !ok {
+		first = len(r.routes)
+	}
+	for _, i := range r.patterns {
+		if i > first {
+			break
+		}
+		if r.routes[i].filter.Match(name) {
+			return &r.routes[i]
+		}
+	}
+	if !ok {
+		return nil
+	}
+	return &r.routes[first]
 }
 
 // channels returns what to subscribe to.
@@ -91,18 +125,17 @@ func (r *router) channels() []string {
 
 // message returns the message as a target gets it; false: no route selects it.
 func (r *router) message(relay string, m *weir.Message) (Record, bool) {
-	for i := range r.routes {
-		if route := &r.routes[i]; route.filter.Match(m.Channel) {
-			v := values{payload: m.Payload, of: func(name string) string {
-				if name == "channel" {
-					return m.Channel
-				}
-				return string(m.Position)
-			}}
-			return route.fill(Record{ID: relay + "/" + string(m.Position), Position: m.Position, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary}, &v), true
-		}
+	route := r.route(m.Channel)
+	if route == nil {
+		return Record{}, false
 	}
-	return Record{}, false
+	v := values{payload: m.Payload, of: func(name string) string {
+		if name == "channel" {
+			return m.Channel
+		}
+		return string(m.Position)
+	}}
+	return route.fill(Record{ID: relay + "/" + string(m.Position), Position: m.Position, Channel: m.Channel, Payload: m.Payload, Binary: m.Binary}, &v), true
 }
 
 // job returns the job as a target gets it.
@@ -120,10 +153,8 @@ func (r *router) job(relay string, job *weir.Job[json.RawMessage]) Record {
 		return id
 	}}
 	made := Record{ID: relay + "/" + id, Payload: job.Args, Job: &job.JobMeta}
-	for i := range r.routes {
-		if r.routes[i].Queue == job.Queue {
-			return r.routes[i].fill(made, &v)
-		}
+	if route := r.route(job.Queue); route != nil {
+		return route.fill(made, &v)
 	}
 	return made
 }

@@ -181,11 +181,34 @@ func Overlap(a, b Filter) bool {
 	}
 }
 
-func match(filters []Filter, channel string) bool {
+// selection selects what any of some filters does.
+type selection struct {
+	channels map[Channel]struct{}
+	others   []Filter
+}
+
+// fewFilters are as fast to try one after the other.
+const fewFilters = 8
+
+func selecting(filters []Filter) (s selection) {
+	if len(filters) <= fewFilters {
+		s.others = filters
+		return s
+	}
+	s.channels = make(map[Channel]struct{}, len(filters))
 	for _, f := range filters {
-		if f.Match(channel) {
-			return true
+		if c, ok := f.(Channel); ok {
+			s.channels[c] = struct{}{}
+		} else {
+			s.others = append(s.others, f)
 		}
 	}
-	return false
+	return s
+}
+
+func (s selection) has(channel string) bool {
+	if _, ok := s.channels[Channel(channel)]; ok {
+		return true
+	}
+	return slices.ContainsFunc(s.others, func(f Filter) bool { return f.Match(channel) })
 }

@@ -84,7 +84,7 @@ func TestHistoryAndLiveMeetExactly(t *testing.T) {
 	for i, v := range visits {
 		var wanted []*Message
 		for _, e := range published {
-			if match(v.filters, e.Message.Channel) {
+			if selecting(v.filters).has(e.Message.Channel) {
 				wanted = append(wanted, e.Message)
 			}
 		}

@@ -186,6 +186,27 @@ func TestAMessageCostsABoundedWalk(t *testing.T) {
 	}
 }
 
+// TestManyFiltersSelectWhatEachDoes: as few do, of which each is tried.
+func TestManyFiltersSelectWhatEachDoes(t *testing.T) {
+	t.Parallel()
+	few := []Filter{Channel("a.b"), Channel("*.x"), Pattern("c.>"), Pattern("*.d")}
+	many := few
+	for i := range 2 * fewFilters {
+		many = append(many, Channel(fmt.Sprint("other", i)))
+	}
+	for channel, want := range map[string]bool{"a.b": true, "*.x": true, "y.x": false, "c.e.f": true, "c": false, "z.d": true, "a.c": false} {
+		if got := selecting(few).has(channel); got != want {
+			t.Errorf("few filters, %s: %t, want %t", channel, got, want)
+		}
+		if got := selecting(many).has(channel); got != want {
+			t.Errorf("many filters, %s: %t, want %t", channel, got, want)
+		}
+	}
+	if !selecting(many).has("other7") || selecting(many).has("other") {
+		t.Error("of the others")
+	}
+}
+
 // TestPatternsOfASubscriberAreBounded: one subscriber's patterns have a limit in the index, and removing some makes room for others.
 func TestPatternsOfASubscriberAreBounded(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func (s *Subscriber) Resume(ctx context.Context, after Position, filters ...Filt
 
 // replay delivers history until the subscriber has caught up, then continues as its flush.
 func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
-	r := replay{Subscriber: s, filters: filters, bounds: s.hub.bounds(filters)}
+	r := replay{Subscriber: s, filters: filters, selected: selecting(filters), bounds: s.hub.bounds(filters)}
 	err := s.hub.untilReady(ctx)
 	for joined := false; err == nil && !joined; {
 		joined, err = r.step(ctx)
@@ -61,10 +61,11 @@ func (s *Subscriber) replay(ctx context.Context, filters []Filter) {
 // replay is a subscriber that is catching up. Its position is s.at, which nothing else changes in the meantime.
 type replay struct {
 	*Subscriber
-	filters []Filter
-	bounds  []int
-	known   bool // the position was the end of the log when last read; this hub may not have reached it yet
-	gaps    int  // the hub's gaps before that read: if it has changed since, known can't be relied on
+	filters  []Filter
+	selected selection
+	bounds   []int
+	known    bool // the position was the end of the log when last read; this hub may not have reached it yet
+	gaps     int  // the hub's gaps before that read: if it has changed since, known can't be relied on
 }
 
 // step delivers a part of history, or joins the live subscribers.
@@ -93,7 +94,7 @@ func (r *replay) step(ctx context.Context) (joined bool, err error) {
 	for _, p := range parts {
 		var events []Event
 		for _, m := range p.Messages {
-			if r.at.Before(m.Position) && match(r.filters, m.Channel) {
+			if r.at.Before(m.Position) && r.selected.has(m.Channel) {
 				events = append(events, Event{Message: m})
 			}
 		}
@@ -160,7 +161,7 @@ func (r *replay) enqueue(parts []*Part, newest Position) {
 	defer r.mu.Unlock()
 	for _, p := range parts {
 		for _, m := range p.Messages {
-			if r.at.Before(m.Position) && match(r.filters, m.Channel) {
+			if r.at.Before(m.Position) && r.selected.has(m.Channel) {
 				r.queue = append(r.queue, Event{Message: m})
 				r.bytes += m.size()
 			}
