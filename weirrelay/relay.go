@@ -250,6 +250,10 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 		if at, err = r.first(ctx); err != nil {
 			return "", err
 		}
+	case own == recorded && is[r.had].known && !is[r.had].here && is.before(at, r.had): // the log itself says so if the position is not of it either
+		parted := weir.Position(is[r.had].String())
+		r.gap(weir.Gap{From: r.had, To: parted, Reason: "the database has lost messages that the target has, as by a failover to a server that lagged"})
+		r.had = parted
 	}
 	if is, err = r.places(ctx, at); err != nil {
 		return "", err

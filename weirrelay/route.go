@@ -152,7 +152,8 @@ func (r *router) job(relay string, job *weir.Job[json.RawMessage]) Record {
 		}
 		return id
 	}}
-	made := Record{ID: relay + "/" + id, Payload: job.Args, Job: &job.JobMeta}
+	// After a failover that has lost jobs, others get their ids: the time tells them apart.
+	made := Record{ID: relay + "/" + id + "-" + strconv.FormatInt(job.EnqueuedAt.UnixMicro(), 10), Payload: job.Args, Job: &job.JobMeta}
 	if route := r.route(job.Queue); route != nil {
 		return route.fill(made, &v)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -24,6 +25,8 @@ const (
 	HeaderQueue = "Weir-Queue"
 	HeaderKind  = "Weir-Kind"
 	HeaderKey   = "Weir-Key" // if it has one
+	// HeaderEnqueuedAt is when it was enqueued, in the form of RFC 3339. After a failover that has lost jobs, others get their ids: the time tells them apart.
+	HeaderEnqueuedAt = "Weir-Enqueued-At"
 )
 
 // refusal is an error for good, of one of the records from to to: what they were written with as one.
@@ -138,6 +141,7 @@ func record(r *weirrelay.Record) *kgo.Record {
 		header(HeaderJob, strconv.FormatInt(r.Job.ID, 10))
 		header(HeaderQueue, r.Job.Queue)
 		header(HeaderKind, r.Job.Kind)
+		header(HeaderEnqueuedAt, r.Job.EnqueuedAt.UTC().Format(time.RFC3339Nano))
 		if r.Job.Key != "" {
 			header(HeaderKey, r.Job.Key)
 		}

@@ -40,6 +40,8 @@ const (
 	HeaderQueue = "Weir-Queue"
 	HeaderKind  = "Weir-Kind"
 	HeaderKey   = "Weir-Key" // if it has one
+	// HeaderEnqueuedAt is when it was enqueued, in the form of RFC 3339. After a failover that has lost jobs, others get their ids: the time tells them apart.
+	HeaderEnqueuedAt = "Weir-Enqueued-At"
 )
 
 const (
@@ -229,11 +231,12 @@ func (t *Target) sendEach(ctx context.Context, records []weirrelay.Record) error
 }
 
 func message(r *weirrelay.Record) *nats.Msg {
-	m := &nats.Msg{Subject: r.Subject, Data: r.Payload, Header: make(nats.Header, 5+len(r.Headers))}
+	m := &nats.Msg{Subject: r.Subject, Data: r.Payload, Header: make(nats.Header, 6+len(r.Headers))}
 	if r.Job == nil {
 		m.Header[HeaderChannel], m.Header[HeaderPosition] = []string{r.Channel}, []string{string(r.Position)}
 	} else {
 		m.Header[HeaderJob], m.Header[HeaderQueue], m.Header[HeaderKind] = []string{strconv.FormatInt(r.Job.ID, 10)}, []string{r.Job.Queue}, []string{r.Job.Kind}
+		m.Header[HeaderEnqueuedAt] = []string{r.Job.EnqueuedAt.UTC().Format(time.RFC3339Nano)}
 		if r.Job.Key != "" {
 			m.Header[HeaderKey] = []string{r.Job.Key}
 		}

@@ -32,7 +32,7 @@ const (
 	Sidekiq Form = "sidekiq"
 	// BullMQ makes a job for BullMQ, version 5 or 6, in the queue that the route's subject names. The route's header name is the job's name: by default the kind
 	// of a job, and the channel of a message. The header attempts is how often it is tried. The job's data is the payload: JSON as it is, text as a string, and
-	// other bytes as {"bytes": …} in base64. Its id is the relay's name and the position, or the id of the job.
+	// other bytes as {"bytes": …} in base64. Its id is the relay's name and the position, or the job's id and the time, in microseconds, at which it was enqueued.
 	BullMQ Form = "bullmq"
 )
 
@@ -107,7 +107,7 @@ func (c *call) addTo(r *weirrelay.Record, name string, kind byte, values ...any)
 	}
 	once := 0 // the key that says whether a job is there already; 0: messages have positions
 	if r.Job != nil {
-		once = c.key(c.target.key+":"+strconv.FormatInt(r.Job.ID, 10), anything)
+		once = c.key(c.target.key+":"+r.ID[strings.LastIndexByte(r.ID, '/')+1:], anything)
 	}
 	k := c.key(name, kind)
 	c.values = append(append(c.values, k, once, string(r.Position), len(values)), values...)

@@ -19,7 +19,7 @@ import (
 // Config specifies a target. Client and Name are required.
 type Config struct {
 	Client redis.UniversalClient
-	// Name is the relay's, unique among all that go into this Redis, also those of other databases. Its position is in the key weir:relay:NAME; and for a day the id of each job that it has passed on, in weir:relay:NAME:ID.
+	// Name is the relay's, unique among all that go into this Redis, also those of other databases. Its position is in the key weir:relay:NAME; and for a day which jobs it has passed on, in weir:relay:NAME:ID-TIME, where the time is that at which the job was enqueued.
 	Name string
 	// Form is stream by default.
 	Form Form
