@@ -36,7 +36,9 @@ type Source struct {
 	created  string
 	last     uint64 // the number of the message that was read last
 	messages jetstream.MessagesContext
-	lost     error // to be returned by the next call of Next
+	consumer string    // the name of the one that reads them
+	looked   time.Time // when the stream was last asked whether it is still there
+	lost     error     // to be returned by the next call of Next
 }
 
 // NewSource returns a source. Whoever opened the connection closes it.
@@ -84,7 +86,8 @@ func (s *Source) Begin(ctx context.Context, position string) (at string, err err
 			s.lost = &weirrelay.Lost{What: fmt.Sprintf("the stream %s no longer has its messages %d to %d", s.Stream, n+1, info.State.FirstSeq-1)}
 		}
 	}
-	c := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: s.last + 1}
+	// What the library begins anew by itself goes on at the same number, also in another stream: so it tries once, and then Next fails.
+	c := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: s.last + 1, MaxResetAttempts: 1}
 	if s.Subject != "" {
 		c.FilterSubjects = []string{s.Subject}
 	}
@@ -92,16 +95,37 @@ func (s *Source) Begin(ctx context.Context, position string) (at string, err err
 	if err != nil {
 		return "", fmt.Errorf("stream %s: read it: %w", s.Stream, err)
 	}
-	if s.messages, err = consumer.Messages(); err != nil {
+	if s.messages, err = consumer.Messages(jetstream.PullExpiry(pull), jetstream.PullHeartbeat(heartbeat)); err != nil {
 		return "", fmt.Errorf("stream %s: read it: %w", s.Stream, err)
 	}
+	s.consumer, s.looked = consumer.CachedInfo().Name, time.Now()
 	return at, nil
 }
 
 func (s *Source) position() string { return s.created + "." + strconv.FormatUint(s.last, 10) }
 
-// linger is how long Next waits for more messages, once it has one.
-const linger = 2 * time.Millisecond
+const (
+	linger    = 2 * time.Millisecond // that Next waits for more messages, once it has one
+	lookEvery = 5 * time.Second      // whether the stream is still there
+	pull      = 20 * time.Second     // that a request for messages lasts
+	heartbeat = 2 * time.Second      // while it does: twice as long without one, and less than lookEvery, ends it
+)
+
+// look returns an error if the stream does not answer, or is not the one that is read: the relay begins anew then.
+func (s *Source) look(ctx context.Context) error {
+	if time.Since(s.looked) < lookEvery {
+		return nil
+	}
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.Stream, err)
+	}
+	s.looked = time.Now()
+	if strconv.FormatInt(info.Created.UnixMicro(), 10) != s.created || info.State.LastSeq < s.last {
+		return fmt.Errorf("the stream %s was made anew, or set back", s.Stream)
+	}
+	return nil
+}
 
 // Next implements weirrelay.Source.
 func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arrival, position string, err error) {
@@ -109,20 +133,34 @@ func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arriva
 		err, s.lost = s.lost, nil
 		return nil, "", err
 	}
-	wait := ctx
+	for len(arrived) == 0 {
+		if err := s.look(ctx); err != nil {
+			return nil, "", err
+		}
+		if arrived, err = s.some(ctx, most); err != nil {
+			return nil, "", err
+		}
+	}
+	return arrived, s.position(), nil
+}
+
+// some waits for messages, but not for long.
+func (s *Source) some(ctx context.Context, most int) (arrived []weirrelay.Arrival, err error) {
+	wait, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
 	for len(arrived) < most {
 		m, err := s.messages.Next(jetstream.NextContext(wait))
-		if err != nil && len(arrived) > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 			break
 		} else if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
-		if meta.Sequence.Stream <= s.last { // the consumer was made anew, and has begun earlier
-			continue
+		if meta.Consumer != s.consumer {
+			return nil, fmt.Errorf("stream %s: the connection was lost, or the stream was made anew", s.Stream)
 		}
 		s.last = meta.Sequence.Stream
 		arrived = append(arrived, weirrelay.Arrival{Subject: m.Subject(), ID: strconv.FormatUint(s.last, 10), Payload: m.Data(), Key: m.Headers().Get(HeaderKey)})
@@ -132,5 +170,5 @@ func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arriva
 			defer cancel()
 		}
 	}
-	return arrived, s.position(), nil
+	return arrived, nil
 }

@@ -129,7 +129,7 @@ func (t *Target) readEnd(ctx context.Context) error {
 	}
 	failed := func(err error) error { return fmt.Errorf("stream %s: read its end: %w", t.Stream, err) }
 	from := max(info.State.FirstSeq, last-min(last, tail)+1)
-	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, HeadersOnly: true})
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, HeadersOnly: true, MaxResetAttempts: 1})
 	if err != nil {
 		return failed(err)
 	}

@@ -143,6 +143,8 @@ func (s *Source) read(ctx context.Context, most int) ([]redis.XMessage, *redis.X
 		return nil
 	})
 	switch {
+	case errors.Is(err, redis.Nil) && before(about.Val().LastGeneratedID, s.last):
+		return nil, nil, fmt.Errorf("the stream %s was set back, or made anew", s.Stream) // the relay begins anew then
 	case errors.Is(err, redis.Nil), err != nil && strings.Contains(err.Error(), "no such key"):
 		return nil, nil, nil
 	case err != nil:

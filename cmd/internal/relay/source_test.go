@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -155,6 +157,93 @@ func TestARelayThatBeginsWithWhatIsNewMissesNothing(t *testing.T) {
 				t.Errorf("%d jobs, want 2", n)
 			}
 		})
+	}
+}
+
+// TestAStreamOfNATSThatIsMadeAnewIsReadFromItsBeginning: while the relay runs, and with as many messages as the old one had, or fewer.
+func TestAStreamOfNATSThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	nc, js := dial(t, jetStream(t).ClientURL())
+	source, err := natsrelay.NewSource(natsrelay.SourceConfig{Conn: nc, Stream: "IN"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gaps atomic.Int32
+	c := weirrelay.FromConfig{Name: "in", Pool: pool, Source: source, Queue: "q", Kind: "k", Observe: func(p weirrelay.Progress) {
+		if p.Gap != nil {
+			gaps.Add(1)
+		}
+	}}
+	var want []string
+	for round, n := range []int{5, 7, 2} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			want = append(want, fmt.Sprintf("%d of stream %d", i, round))
+			if _, err := js.Publish(t.Context(), "in", []byte(want[len(want)-1])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if round == 0 {
+			relaying(t, func(ctx context.Context) error { return weirrelay.RunFrom(ctx, c) })
+		}
+		var got []string
+		pgtest.Until(t, fmt.Sprintf("%d are jobs", len(want)), func() bool {
+			got = texts(t, pool, `SELECT args->>'payload' FROM weir.job WHERE kind = 'k' ORDER BY id`)
+			return len(got) >= len(want)
+		})
+		if !slices.Equal(got, want) {
+			t.Fatalf("the jobs are %q, want %q", got, want)
+		}
+		if err := js.DeleteStream(t.Context(), "IN"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := gaps.Load(); n != 2 {
+		t.Errorf("%d gaps, want one for each stream that was made anew", n)
+	}
+}
+
+// TestAStreamOfRedisThatIsSetBackIsAGap: while it is read, as by a failover to a replica that lagged.
+func TestAStreamOfRedisThatIsSetBackIsAGap(t *testing.T) {
+	t.Parallel()
+	c := startRedis(t).client()
+	source, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: c, Stream: "in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(id string) {
+		t.Helper()
+		if err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: "in", ID: id, Values: []any{"payload", id}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := source.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	add("5-1")
+	_, at, err := source.Next(t.Context(), 10)
+	if err != nil || at != "5-1" {
+		t.Fatalf("%q, %v", at, err)
+	}
+	if err := c.Del(t.Context(), "in").Err(); err != nil {
+		t.Fatal(err)
+	}
+	add("3-1")
+	if _, _, err := source.Next(t.Context(), 10); err == nil || !strings.Contains(err.Error(), "set back") {
+		t.Fatalf("got %v, want an error: the stream was set back", err)
+	}
+	if _, err := source.Begin(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := source.Next(t.Context(), 10); !errors.As(err, new(*weirrelay.Lost)) {
+		t.Errorf("got %v, want a gap", err)
+	}
+	add("3-2")
+	if arrived, at, err := source.Next(t.Context(), 10); err != nil || len(arrived) != 1 || at != "3-2" {
+		t.Errorf("%+v, %q, %v", arrived, at, err)
 	}
 }
 
