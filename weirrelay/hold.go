@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -24,18 +25,23 @@ type hold struct {
 	alive  atomic.Pointer[clock.Moment] // when the session answered last
 }
 
-// sureFor is for how long a hold is relied on after its session has answered.
-const sureFor = 3 * aliveEvery
+const (
+	// sureFor is for how long a hold is relied on after its session has answered.
+	sureFor = 3 * aliveEvery
+	// idleFor is how long a session may be silent before the server ends it, and another process takes the relay: longer than any process relies on it, whose check may have taken
+	// callTimeout.
+	idleFor = 2 * sureFor
+)
 
 // take takes the relay, until the hold's context ends. It returns nil if another process has it.
-func take(ctx context.Context, pool *pgxpool.Pool, name string) (*hold, error) {
+func take(ctx context.Context, pool *pgxpool.Pool, name string, idle time.Duration) (*hold, error) {
 	asked, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := pool.Acquire(asked)
 	if err != nil {
 		return nil, err
 	}
-	locked, err := store.LockRelay(asked, conn.Conn(), name)
+	locked, err := store.LockRelay(asked, conn.Conn(), name, idle)
 	if err != nil {
 		discard(conn)
 		return nil, err
@@ -151,7 +157,7 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 }
 
 func (h *holder) try(ctx context.Context, stint func(context.Context) error) (held bool, err error) {
-	hold, err := take(ctx, h.pool, h.name)
+	hold, err := take(ctx, h.pool, h.name, idleFor)
 	if hold == nil {
 		return false, err
 	}

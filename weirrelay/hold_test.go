@@ -12,7 +12,7 @@ import (
 func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
-	h, err := take(t.Context(), pool, "r")
+	h, err := take(t.Context(), pool, "r", idleFor)
 	if err != nil || h == nil {
 		t.Fatalf("%v, %v", h, err)
 	}
@@ -29,5 +29,30 @@ func TestAProcessThatStoodStillAsksBeforeItSends(t *testing.T) {
 	h.alive.Store(&suspended)
 	if err := h.sure(h.ctx); err == nil {
 		t.Error("the relay may still be sent to, although its session has ended")
+	}
+}
+
+// TestAnotherProcessTakesOverFromOneThatStandsStill: the server ends the session of one that is silent, as when its machine is gone, and no connection was closed.
+func TestAnotherProcessTakesOverFromOneThatStandsStill(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	still, err := take(t.Context(), pool, "r", 100*time.Millisecond) // less than it takes it to check whether it still has the relay
+	if err != nil || still == nil {
+		t.Fatalf("%v, %v", still, err)
+	}
+	defer still.end()
+	pgtest.Until(t, "another process has the relay", func() bool {
+		h, err := take(t.Context(), pool, "r", idleFor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h != nil {
+			h.end()
+		}
+		return h != nil
+	})
+	still.alive.Store(&clock.Moment{})
+	if err := still.sure(still.ctx); err == nil {
+		t.Error("the process that stood still may send")
 	}
 }

@@ -162,6 +162,8 @@ func (b *batch) send(ctx context.Context) error {
 
 // bury keeps a record that the target refuses, as a job.
 func (b *batch) bury(ctx context.Context, record *Record, why error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	letter := DeadLetter{Relay: b.Name, Position: record.Position, Channel: record.Channel, Subject: legible(record.Subject, maxSubject), Error: legible(why.Error(), maxError)}
 	letter.keep(record.Payload, record.Binary)
 	job, err := b.client.Enqueue(ctx, letter, &weir.Options{Queue: b.DeadLetters})

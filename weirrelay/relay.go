@@ -81,6 +81,7 @@ const (
 	standbyEvery = 2 * time.Second  // between tries to become the one that passes messages on
 	aliveEvery   = 5 * time.Second  // between checks that this process still is
 	callTimeout  = 10 * time.Second // of a call of the database
+	joinTimeout  = time.Minute      // of beginning to read the log, for which ticks may have to be cut
 	recordEvery  = 10 * time.Second // between records of how far the relay has come, while that changes,
 	recordIdle   = time.Hour        // and while it does not: whoever is silent for relay_retention counts as gone
 	recordMost   = 50_000           // messages from one record to the next
@@ -174,7 +175,7 @@ func newRelay(c Config) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0), router: router, holder: newHolder(c.Name, c.Pool, c.Logger, c.Observe)}, nil
+	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0).Bound(callTimeout), router: router, holder: newHolder(c.Name, c.Pool, c.Logger, c.Observe)}, nil
 }
 
 // stint passes messages on for as long as this process has the relay.
@@ -197,7 +198,9 @@ func (r *relay) stint(ctx context.Context) error {
 
 // passFrom passes on what follows a position, and returns where it is when everything was passed on that is to be.
 func (r *relay) passFrom(ctx context.Context, at weir.Position) (weir.Position, error) {
-	sub, err := weir.Subscribe(ctx, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
+	joining, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	sub, err := weir.Subscribe(joining, weir.SubscribeConfig{Client: r.client, Channels: r.router.channels(), After: at, Logger: r.Logger})
 	if err != nil {
 		return "", err
 	}

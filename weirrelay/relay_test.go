@@ -248,6 +248,93 @@ func TestATargetThatHangsIsSaid(t *testing.T) {
 	pgtest.Until(t, "the others have arrived", arrived(3))
 }
 
+// given are messages of a broker, which keeps them.
+type given struct {
+	mu   sync.Mutex
+	all  []string
+	more chan struct{}
+	at   int
+}
+
+func (g *given) add(payload string) {
+	g.mu.Lock()
+	g.all = append(g.all, payload)
+	g.mu.Unlock()
+	g.more <- struct{}{}
+}
+
+func (g *given) Begin(_ context.Context, position string) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at = 0; position != "" {
+		_, err := fmt.Sscan(position, &g.at)
+		return "", err
+	}
+	return "", nil
+}
+
+func (g *given) Next(ctx context.Context, _ int) (arrived []weirrelay.Arrival, position string, err error) {
+	for {
+		g.mu.Lock()
+		for _, payload := range g.all[g.at:] {
+			arrived = append(arrived, weirrelay.Arrival{Subject: "s", ID: "id", Payload: []byte(payload)})
+		}
+		g.at = len(g.all)
+		g.mu.Unlock()
+		if len(arrived) > 0 {
+			return arrived, fmt.Sprint(g.at), nil
+		}
+		select {
+		case <-g.more:
+		case <-ctx.Done():
+			return nil, "", ctx.Err()
+		}
+	}
+}
+
+// TestADatabaseThatDoesNotAnswerIsSaid: to a relay that begins, nor to one that makes jobs. Both go on, once, when it answers again.
+func TestADatabaseThatDoesNotAnswerIsSaid(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	pool, operator := pgtest.Pool(t, url), pgtest.Pool(t, url)
+	var out, in lines
+	source := &given{more: make(chan struct{}, 10)}
+	relaying := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() { // ends with ctx
+		relaying <- weirrelay.RunFrom(ctx, weirrelay.FromConfig{Name: "in", Pool: pool, Source: source, Queue: "q", Kind: "k", Logger: slog.New(slog.NewTextHandler(&in, nil))})
+	}()
+	defer func() {
+		stop()
+		if err := pgtest.Receive(t, relaying, "the relay ends"); err != nil {
+			t.Error(err)
+		}
+	}()
+	jobs := func(n int) func() bool {
+		return func() bool { return value[int](t, operator, `SELECT count(*) FROM weir.job WHERE kind = 'k'`) == n }
+	}
+	source.add("1")
+	pgtest.Until(t, "the first is a job", jobs(1))
+	tx, err := operator.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	source.add("2")
+	target := &refusing{}
+	run(t, weirrelay.Config{Name: "out", Pool: pool, Target: target, Since: time.Now().Add(-time.Hour), Logger: slog.New(slog.NewTextHandler(&out, nil)), Routes: []weirrelay.Route{{Channels: "c"}}})
+	exec(t, operator, `SELECT weir.publish('c', 'a')`)
+	pgtest.Until(t, "both logs say it", func() bool { return in.has("fail, retrying") && out.has("fail, retrying") })
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	source.add("3")
+	pgtest.Until(t, "all are jobs", jobs(3))
+	pgtest.Until(t, "the message has arrived", func() bool { return target.all() == "a" })
+}
+
 // lines is a log.
 type lines struct {
 	mu   sync.Mutex

@@ -129,7 +129,7 @@ func newFrom(c FromConfig) (*from, error) {
 	}
 	f.MaxRecords = cmp.Or(f.MaxRecords, defaultRecords)
 	f.Logger, f.Observe = watched(c.Name, f.Logger, f.Observe)
-	f.client, f.store = weir.NewClient(c.Pool), store.New(c.Pool, 0)
+	f.client, f.store = weir.NewClient(c.Pool), store.New(c.Pool, 0).Bound(callTimeout)
 	f.hold = newHolder(c.Name, c.Pool, f.Logger, f.Observe)
 	return f, nil
 }
@@ -202,6 +202,8 @@ func (f *from) enqueue(ctx context.Context, arrived []Arrival, position string) 
 }
 
 func (f *from) inTx(ctx context.Context, jobs []weir.NewJob, position string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout+time.Duration(len(jobs))*timePerRecord)
+	defer cancel()
 	err := pgx.BeginTxFunc(ctx, f.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := store.RelayReached(ctx, tx, f.Name, position, nil, &f.at); err != nil {
 			return err
@@ -223,6 +225,8 @@ func (f *from) inTx(ctx context.Context, jobs []weir.NewJob, position string) er
 var errTried = errors.New("weirrelay: only tried")
 
 func (f *from) try(ctx context.Context, job weir.NewJob) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	err := pgx.BeginFunc(ctx, f.Pool, func(tx pgx.Tx) error {
 		if _, err := f.client.EnqueueManyTx(ctx, tx, []weir.NewJob{job}); err != nil {
 			return err

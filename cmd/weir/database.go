@@ -22,7 +22,7 @@ import (
 // devURLPath is the file in which a running `weir dev` stores its connection string.
 const devURLPath = ".weir/url"
 
-// connectTimeout limits the first connection only.
+// connectTimeout limits the first call, and each connection of a pool, unless the URL says for how long to try.
 const connectTimeout = 10 * time.Second
 
 // database is the database of the command. It is connected when first needed.
@@ -63,6 +63,9 @@ func (d *database) poolOf(ctx context.Context, connections int) (*pgxpool.Pool, 
 		config.ConnConfig.RuntimeParams["application_name"] = "weir"
 	}
 	config.MaxConns = max(config.MaxConns, int32(connections))
+	if config.ConnConfig.ConnectTimeout == 0 { // otherwise a connection that nobody answers keeps its place for two minutes
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)

@@ -3,7 +3,6 @@
 package outage
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -92,7 +91,7 @@ func (l *Log) Failed(what string, err error) {
 	tries := t.tries
 	l.show()
 	switch {
-	case !l.said && (tries > 1 || errors.Is(err, context.DeadlineExceeded)):
+	case !l.said && (tries > 1 || isUnanswered(err)):
 		l.said, l.began = true, now
 		for _, t := range l.waits {
 			if t.since.Before(l.began) {
@@ -104,6 +103,12 @@ func (l *Log) Failed(what string, err error) {
 	case l.said && l.remind.Due(now):
 		l.log.Warn("weir: "+l.what+" still fail", "for", round(now.Sub(l.began)), "waiting", l.waiting(), "error", err)
 	}
+}
+
+// isUnanswered reports whether a time limit was exceeded: the caller's, or that of a client for calls on its connections.
+func isUnanswered(err error) bool {
+	var limit interface{ Timeout() bool }
+	return errors.As(err, &limit) && limit.Timeout()
 }
 
 // Worked records that a call succeeded.

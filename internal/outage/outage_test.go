@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,10 +78,12 @@ func TestWhatTheNextTryCuresIsNotSaid(t *testing.T) {
 // TestACallThatGetsNoAnswerIsSaidAtOnce: a call that timed out has lasted long enough for its first failure to be logged.
 func TestACallThatGetsNoAnswerIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
-	log, said := lines()
-	New(log).Failed("claims", fmt.Errorf("claim: %w", context.DeadlineExceeded))
-	if got := said(); len(got) != 1 || got[0] == "" {
-		t.Errorf("logged:\n%s", strings.Join(got, "\n"))
+	for _, err := range []error{context.DeadlineExceeded, &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}} {
+		log, said := lines()
+		New(log).Failed("claims", fmt.Errorf("claim: %w", err))
+		if got := said(); len(got) != 1 || got[0] == "" {
+			t.Errorf("logged:\n%s", strings.Join(got, "\n"))
+		}
 	}
 }
 

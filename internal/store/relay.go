@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,7 @@ const (
 	sqlRelays        = `SELECT relay, position, reached_at, tick, newest_tick, oldest_waiting FROM weir.relays()`
 	sqlForgetRelay   = `SELECT weir.forget_relay($1)`
 	sqlLockRelay     = `SELECT pg_try_advisory_lock(1464158565, hashtext($1))`
+	sqlEndIdle       = `SELECT set_config('idle_session_timeout', $1, false)`
 )
 
 // Relay is how far a relay has come.
@@ -68,10 +70,13 @@ func (s *Store) ForgetRelay(ctx context.Context, name string) (known bool, err e
 	return known, err
 }
 
-// LockRelay takes the relay for as long as the session lasts; false: another session has it.
-func LockRelay(ctx context.Context, conn *pgx.Conn, name string) (locked bool, err error) {
-	err = conn.QueryRow(ctx, sqlLockRelay, name).Scan(&locked)
-	return locked, err
+// LockRelay takes the relay for as long as the session lasts; false: another session has it. The server ends the session when it has been idle for so long: a process that stands still, or whose machine
+// is gone, would keep it otherwise.
+func LockRelay(ctx context.Context, conn *pgx.Conn, name string, idle time.Duration) (locked bool, err error) {
+	if err = conn.QueryRow(ctx, sqlLockRelay, name).Scan(&locked); err != nil || !locked {
+		return false, err
+	}
+	return true, conn.QueryRow(ctx, sqlEndIdle, strconv.FormatInt(idle.Milliseconds(), 10)).Scan(new(string))
 }
 
 // IsPassedOn reports whether another process has passed on what this one was about to.

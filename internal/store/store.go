@@ -36,6 +36,12 @@ func New(pool *pgxpool.Pool, connections int) *Store {
 	return s
 }
 
+// Bound limits how long each call may take, whatever its context says: a server that accepts calls and does not answer fails them then. Call it before the first call.
+func (s *Store) Bound(each time.Duration) *Store {
+	s.bound = each
+	return s
+}
+
 // Pool returns the pool.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 

@@ -18,6 +18,7 @@ BEGIN
   END IF;
   LOCK TABLE weir.relay IN ROW EXCLUSIVE MODE;  -- from here on it is not compacted, and the next statement sees what it was compacted to
   IF after IS NOT NULL THEN
+    PERFORM weir._hold_briefly();  -- a process that stands still keeps no other from passing on
     PERFORM pg_advisory_xact_lock(1464158564, hashtext(_relay_reached.relay));
     SELECT r.position INTO known FROM weir.relay r WHERE r.relay = _relay_reached.relay ORDER BY r.no DESC LIMIT 1;
     IF coalesce(known, '') <> after THEN

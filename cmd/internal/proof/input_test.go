@@ -279,7 +279,7 @@ func TestWhatOthersWaitForIsNotHeldForLong(t *testing.T) {
 	for _, own := range []struct{ is, becomes string }{{"0", "10s"}, {"1h", "10s"}, {"700ms", "700ms"}} {
 		exec(t, conn, `SELECT set_config('idle_in_transaction_session_timeout', $1, false)`, own.is)
 		for _, call := range []string{"_promote()", "_rotate()", "_rotate_later()", "_rotate_messages()", "_rescue()", "_resurvey()", "_count_minutes()", "_tidy()", "rebase()", "_claim($1, '{q}', '{1}')", "heartbeat($1)", "_reconcile($1, '{}', '{}', '{}', '{}')",
-			"_record($1, '{}', '{}', '{}', '{}')", "_fence($1); SELECT weir._settle($1)"} {
+			"_record($1, '{}', '{}', '{}', '{}')", "_fence($1); SELECT weir._settle($1)", "_relay_reached('r', 'p', after => '')"} {
 			exec(t, conn, `BEGIN`)
 			for sql := range strings.SplitSeq(strings.ReplaceAll(call, "$1", fmt.Sprint(worker)), ";") {
 				exec(t, conn, `SELECT weir.`+strings.TrimPrefix(strings.TrimSpace(sql), `SELECT weir.`))

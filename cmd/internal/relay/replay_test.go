@@ -20,11 +20,17 @@ import (
 // runFile runs the relays of a file until the test ends.
 func runFile(t *testing.T, pool *pgxpool.Pool, text string) (path string) {
 	t.Helper()
+	return runFileTo(t, pool, text, slog.Default())
+}
+
+// runFileTo does the same, with a log.
+func runFileTo(t *testing.T, pool *pgxpool.Pool, text string, log *slog.Logger) (path string) {
+	t.Helper()
 	path = filepath.Join(t.TempDir(), "relay.toml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	relays, err := relay.Open(t.Context(), relay.Config{Path: path, Log: slog.Default(), Registerer: prometheus.NewRegistry()})
+	relays, err := relay.Open(t.Context(), relay.Config{Path: path, Log: log, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

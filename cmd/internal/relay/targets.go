@@ -22,6 +22,9 @@ import (
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
+// connectTimeout is how long connecting to another database may take, and writing to NATS.
+const connectTimeout = 10 * time.Second
+
 // connect gives a relay its target or source, and returns what closes it. Brokers that can't be reached are waited for.
 func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err error) {
 	name := p.config.Name
@@ -113,7 +116,7 @@ func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
 	options := []nats.Option{
 		nats.Name("weir relay " + name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, time.Second),
 		nats.ReconnectBufSize(-1), // what is sent while disconnected is sent again in order, rather than buffered in part
-		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.IgnoreAuthErrorAbort(),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(connectTimeout), nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("weir: disconnected from NATS", "error", err)
@@ -169,6 +172,9 @@ func (f databaseFile) target(ctx context.Context, name string) (weirrelay.Target
 		return nil, nil, errors.New("database.url is not valid: write it as postgres://user:password@host:5432/name")
 	}
 	config.MaxConns = 2
+	if config.ConnConfig.ConnectTimeout == 0 { // otherwise a connection that nobody answers keeps its place for two minutes
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("database: %w", err)
