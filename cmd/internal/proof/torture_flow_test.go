@@ -337,10 +337,12 @@ var flowFaults = map[string]string{
 			AND NOT EXISTS (SELECT FROM ended d WHERE d.id = m.id AND d.outcome = ANY (CASE WHEN e.is_lenient THEN '{completed,failed,cancelled}' ELSE '{completed}' END::weir.outcome[]) AND pg_visible_in_snapshot(d.xid, j.seen)))`,
 	"has a counter that is not the sum of its effects":         `SELECT format('%s has %s', k, n.n) FROM flow_last k CROSS JOIN LATERAL (SELECT count(*) AS n FROM flow_effect e WHERE e.flow = k.flow) n WHERE coalesce((k.counters ->> 'effects')::bigint, 0) <> n.n`,
 	"is a task that has not found the output of one before it": `SELECT format('%s', r) FROM flow_read r WHERE r.n <> 1`,
+	// A flow that ended longer ago than jobs are kept is forgotten, though its own row is dropped later than its outputs.
 	"has completed, and its output is not kept as long as its flow": `
 		SELECT format('%s: %s outputs', m, o.n) FROM flow_member m JOIN weir.flow f ON f.id = m.flow
 		CROSS JOIN LATERAL (SELECT count(*) AS n FROM weir.output o WHERE o.job = m.id AND o.flow = CASE WHEN m.is_task THEN f.parent ELSE f.id END) o
-		WHERE m.kind = 'member' AND EXISTS (SELECT FROM ended e WHERE e.id = m.id AND e.outcome = 'completed') AND o.n <> 1`,
+		WHERE m.kind = 'member' AND EXISTS (SELECT FROM ended e WHERE e.id = m.id AND e.outcome = 'completed') AND o.n <> 1
+		AND weir._is_kept(f.id, (SELECT max(s.value::interval) FROM weir.setting s WHERE s.name IN ('completed_retention', 'failed_retention')))`,
 }
 
 // judgeFlows compares what the notebook of flows says with what is promised. The jobs, and the flows, have ended.
