@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,6 +124,12 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 		todo = "a pooler answered: for this command, connect to the PostgreSQL server itself"
 	case errors.As(err, &refused) && (refused.Code == "42704" || refused.Code == "22023"): // a setting in the connection string
 		todo = "correct or remove it in --database or DATABASE_URL"
+	case errors.As(err, &refused) && refused.Code == "42501": // insufficient_privilege
+		todo = "GRANT CONNECT ON DATABASE to this role, or use another in --database or DATABASE_URL"
+	case errors.As(err, &refused) && refused.Code == "55000": // object_not_in_prerequisite_state: allow_connections
+		todo = "name another database in --database or DATABASE_URL, or ALTER DATABASE … ALLOW_CONNECTIONS true"
+	case errors.As(err, &refused) && refused.Code == "53300" && slices.Contains([]string{"InitializeSessionUserId", "CheckMyDatabase"}, refused.Routine): // too_many_connections
+		todo = "the role, or the database, has a limit of its own: raise it (ALTER ROLE or ALTER DATABASE … CONNECTION LIMIT); weir doctor needs two connections at least"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"
 	case dev:

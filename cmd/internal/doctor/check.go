@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/horizon"
@@ -130,6 +131,7 @@ const (
 
 // grade returns the severity for an amount of time lost.
 func grade(lost float64) Severity {
+	lost = math.Round(1e6*lost) / 1e6 // four sessions that wait all the time may add up to a little less than four
 	switch {
 	case lost >= crippling:
 		return Critical

@@ -99,15 +99,20 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.add(seeAutovacuum, "%s: %s dead rows, %s live; vacuum is due from %s on; %s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)), figure(t.Threshold), state)
 	}
+	names, err := relationNames(ctx, l.session, []uint32{worst.tableCount.OID})
+	if err != nil {
+		return result{}, err
+	}
+	table := cmp.Or(names[worst.tableCount.OID], worst.qualified()) // dropped meanwhile
 	switch {
 	case !on.On:
 		f.add("SHOW autovacuum; SHOW track_counts", "autovacuum or track_counts is off for the whole server")
-		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); and VACUUM (ANALYZE) %s.", worst.qualified())
+		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); and VACUUM (ANALYZE) %s.", table)
 	case worst.off:
-		f.Now = fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled); and VACUUM (ANALYZE) it.", worst.qualified())
+		f.Now = fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled); and VACUUM (ANALYZE) it.", table)
 	default:
 		f.add(`SELECT pid, query FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'`, "%d of %d autovacuum workers are at work", on.Working, on.Workers)
-		f.Now = fmt.Sprintf("VACUUM (ANALYZE) %s; if it waits, pg_blocking_pids shows for whom.", worst.qualified())
+		f.Now = fmt.Sprintf("VACUUM (ANALYZE) %s; if it waits, pg_blocking_pids shows for whom.", table)
 	}
 	f.ForGood = "Leave autovacuum on, and make it quicker where rows die quickly: autovacuum_vacuum_scale_factor per table, autovacuum_max_workers, and a lower autovacuum_vacuum_cost_delay. " +
 		"Keep locks of whole tables short, because autovacuum gives way to them."

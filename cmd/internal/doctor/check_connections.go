@@ -90,7 +90,11 @@ func (c connectionCount) now() string {
 const goodConnections = "Let a pooler share a few connections among many clients, and bound the pool of each process: processes times pool size must stay below max_connections."
 
 const (
-	tooMany    = "53300" // too_many_connections
+	tooMany = "53300" // too_many_connections
+	// The functions of PostgreSQL in which a connection beyond the limit of its role, or of its database, is refused; the message may be in any language.
+	limitOfRole     = "InitializeSessionUserId"
+	limitOfDatabase = "CheckMyDatabase"
+
 	fullRounds = 5
 	fullPause  = 300 * time.Millisecond
 )
@@ -134,7 +138,6 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 	f := Finding{Code: ConnectionsExhausted, Severity: Critical, Seen: 1, Samples: 1}
 	f.Summary = fmt.Sprintf("The server at %s refuses new connections because there are too many: %s.", at, refused.Message)
 	f.add("", "it has refused the doctor in %d of %d attempts within %s", refusals, attempts, span(took))
-	f.add("SELECT rolname, rolconnlimit FROM pg_roles WHERE rolconnlimit >= 0", "a role or a database may have a limit of its own, and then the message names it")
 	f.add(seeConnections, "run as a superuser, for whom some connections are reserved (superuser_reserved_connections), this shows who has them")
 	f.Now = "As a superuser, for whom some connections are reserved: SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'idle' " +
 		"AND state_change < now() - interval '" + idleMany + "'. Then run weir doctor again."
@@ -145,8 +148,10 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 	}, true
 }
 
+// tooManyClients reports whether a server has refused a connection because it is full. The limit of a role or of a database is no trouble of the server's: the doctor alone, which has
+// several sessions, may use it up.
 func tooManyClients(err error) (*pgconn.PgError, bool) {
 	var refused *pgconn.PgError
-	ok := errors.As(err, &refused) && refused.Code == tooMany
+	ok := errors.As(err, &refused) && refused.Code == tooMany && refused.Routine != limitOfRole && refused.Routine != limitOfDatabase
 	return refused, ok
 }

@@ -28,7 +28,9 @@ WITH used AS (
   FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
 )
 SELECT n.nspname::text, c.relname::text, t.oid, CASE WHEN m.nspname = 'public' THEN '' ELSE m.nspname || '.' END || t.relname, a.attname::text, format_type(a.atttypid, NULL),
-       x.most, s.seqincrement, has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+       x.most, s.seqincrement, a.attidentity <> '', a.atttypid <> 'int8'::regtype, s.seqmax <= 2147483647,
+       CASE WHEN m.nspname = 'public' THEN '' ELSE quote_ident(m.nspname) || '.' END || quote_ident(t.relname), quote_ident(a.attname),
+       CASE WHEN n.nspname = 'public' THEN '' ELSE quote_ident(n.nspname) || '.' END || quote_ident(c.relname), has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
 FROM pg_sequence s
 JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN used u ON u.sequence = s.seqrelid
@@ -44,8 +46,13 @@ type sequence struct {
 	TableName    string
 	Column, Type string
 	Most, By     int64
-	Readable     bool
-	last         int64
+	Identity     bool // its sequence takes the type of the column
+	Narrow       bool // the column is no bigint
+	Bounded      bool // the sequence itself can't count further
+	// As statements name them.
+	Altered, AlteredColumn, AlteredSequence string
+	Readable                                bool
+	last                                    int64
 }
 
 func (s sequence) used() float64 { return float64(s.last) / float64(s.Most) }
@@ -86,11 +93,24 @@ func checkSequences(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.add(seeSequences, "%s", fact)
 	}
-	f.Now = fmt.Sprintf("Find out when it ends, and make the column a bigint before: ALTER TABLE %s ALTER COLUMN %s TYPE bigint rewrites the table and locks it meanwhile; for a large one, add a bigint column, "+
-		"copy in batches, and swap the names. Columns that reference it must follow.", worst.TableName, worst.Column)
+	f.Now = worst.now()
 	f.ForGood = "Give new tables bigint GENERATED ALWAYS AS IDENTITY. A rolled back insert, and one with ON CONFLICT DO NOTHING, uses a number as well."
 	r.findings = append(r.findings, f)
 	return r, nil
+}
+
+// now says what gives the column more numbers: it, its sequence, or both must become a bigint.
+func (s sequence) now() string {
+	sequence := fmt.Sprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE", s.AlteredSequence)
+	if !s.Narrow {
+		return fmt.Sprintf("The column is a bigint, and its sequence is not: %s is done at once.", sequence)
+	}
+	text := fmt.Sprintf("Find out when it ends, and make the column a bigint before: ALTER TABLE %s ALTER COLUMN %s TYPE bigint rewrites the table and locks it meanwhile; for a large one, add a bigint column, "+
+		"copy in batches, and swap the names. Columns that reference it must follow.", s.Altered, s.AlteredColumn)
+	if s.Bounded && !s.Identity {
+		text += fmt.Sprintf(" Its sequence does not follow by itself: %s.", sequence)
+	}
+	return text
 }
 
 // readSequences reads where sequences stand, like tables: pg_sequence_last_value would lock each of them as a writer does.

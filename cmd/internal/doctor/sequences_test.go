@@ -33,3 +33,32 @@ func TestColumnsThatRunOutOfNumbersAreNamed(t *testing.T) {
 		t.Errorf("half of the numbers are left: %s", f.Summary)
 	}
 }
+
+// TestTheAdviceOnASequenceThatEndsHelps: whatever the names are, the statements run as they stand; the sequence of a serial must become a bigint beside its column, and of one whose column is
+// one already, it alone.
+func TestTheAdviceOnASequenceThatEndsHelps(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	conn := connect(t, url)
+	execute(t, conn, `CREATE TABLE "My order" ("the id" serial)`, `SELECT setval('"My order_the id_seq"', 2147483647)`)
+	const table, sequence = `ALTER TABLE "My order" ALTER COLUMN "the id" TYPE bigint`, `ALTER SEQUENCE "My order_the id_seq" AS bigint NO MAXVALUE`
+	advice := func() string {
+		return expect(t, examine(t, url, time.Second), doctor.SequenceNearEnd, doctor.Critical).Now
+	}
+	if now := advice(); !strings.Contains(now, table+" ") || !strings.Contains(now, sequence+".") {
+		t.Errorf("of a serial: %s", now)
+	}
+	execute(t, conn, table)
+	if now := advice(); strings.Contains(now, "ALTER TABLE") || !strings.Contains(now, sequence+" ") {
+		t.Errorf("of a bigint with the sequence of an integer: %s", now)
+	}
+	execute(t, conn, sequence, `INSERT INTO "My order" DEFAULT VALUES`)
+	if f, found := examine(t, url, time.Second).Find(doctor.SequenceNearEnd); found {
+		t.Errorf("what was advised does not help: %s", f.Summary)
+	}
+	execute(t, conn, `CREATE TABLE ticket (id int GENERATED ALWAYS AS IDENTITY)`, `SELECT setval('ticket_id_seq', 2147483647)`)
+	if now := advice(); !strings.Contains(now, "ALTER TABLE ticket ALTER COLUMN id TYPE bigint") || strings.Contains(now, "ALTER SEQUENCE") {
+		t.Errorf("of an identity: %s", now)
+	}
+	execute(t, conn, `ALTER TABLE ticket ALTER COLUMN id TYPE bigint`, `INSERT INTO ticket DEFAULT VALUES`)
+}

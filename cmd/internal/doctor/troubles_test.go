@@ -201,6 +201,33 @@ func TestAFullServerIsADiagnosis(t *testing.T) {
 	}
 }
 
+// TestALimitOfItsOwnIsNoFullServer: a role, or a database, that lets the doctor in only once says nothing of the server.
+func TestALimitOfItsOwnIsNoFullServer(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	admin := connect(t, url)
+	execute(t, admin, "CREATE ROLE watcher LOGIN PASSWORD 'w' IN ROLE pg_monitor")
+	watcher := as(t, url, "watcher", "w")
+	for _, limit := range []string{"ALTER ROLE watcher CONNECTION LIMIT 1", "ALTER ROLE watcher CONNECTION LIMIT 0", "ALTER ROLE watcher CONNECTION LIMIT -1", "ALTER DATABASE postgres CONNECTION LIMIT 1"} {
+		execute(t, admin, limit)
+		until(t, admin, "SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'watcher'")
+		d, err := doctor.Open(t.Context(), doctor.Config{URL: watcher})
+		if strings.HasSuffix(limit, "-1") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Close()
+			continue
+		}
+		if err == nil {
+			t.Fatalf("%s: it needs a single session", limit)
+		}
+		if r, full := doctor.Full(t.Context(), watcher, err); full {
+			t.Errorf("%s: %s", limit, describe(r))
+		}
+	}
+}
+
 // TestTheAdviceOnAFullServerFitsWhatFillsIt: sessions that do nothing in a transaction are not those that are idle, nor those at work.
 func TestTheAdviceOnAFullServerFitsWhatFillsIt(t *testing.T) {
 	t.Parallel()
@@ -268,12 +295,15 @@ func TestATableThatAutovacuumDoesNotReachIsNamed(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Server(t, map[string]string{"autovacuum_naptime": "1s"}).URL("postgres")
 	conn, locker := connect(t, url), connect(t, url)
-	execute(t, conn, "CREATE TABLE state (id int, n int)", "CREATE INDEX ON state (n)", "INSERT INTO state SELECT i, 0 FROM generate_series(1, 2000) i", "ANALYZE state")
-	execute(t, locker, "BEGIN", "LOCK TABLE state IN SHARE UPDATE EXCLUSIVE MODE") // autovacuum gives way
-	runSessions(t, url, 1, repeat("UPDATE state SET n = n + 1 WHERE $1::int >= 0", "SELECT pg_sleep(0.02)"))
-	until(t, conn, "SELECT n_dead_tup > 30000 AND pg_postmaster_start_time() < now() - interval '11 seconds' FROM pg_stat_user_tables WHERE relname = 'state'")
+	execute(t, conn, `CREATE TABLE "My state" (id int, n int)`, `CREATE INDEX ON "My state" (n)`, `INSERT INTO "My state" SELECT i, 0 FROM generate_series(1, 2000) i`, `ANALYZE "My state"`)
+	execute(t, locker, "BEGIN", `LOCK TABLE "My state" IN SHARE UPDATE EXCLUSIVE MODE`) // autovacuum gives way
+	runSessions(t, url, 1, repeat(`UPDATE "My state" SET n = n + 1 WHERE $1::int >= 0`, "SELECT pg_sleep(0.02)"))
+	until(t, conn, "SELECT n_dead_tup > 30000 AND pg_postmaster_start_time() < now() - interval '11 seconds' FROM pg_stat_user_tables WHERE relname = 'My state'")
 	f := expect(t, examine(t, url, 2*examineFor), doctor.AutovacuumBehind, doctor.Warning)
-	expectFact(t, f, "state has", "autovacuum does not get to it")
+	expectFact(t, f, "My state has", "autovacuum does not get to it")
+	if !strings.HasPrefix(f.Now, `VACUUM (ANALYZE) "My state";`) {
+		t.Errorf("what is advised can't be run: %s", f.Now)
+	}
 }
 
 func TestClientsThatConnectForEachTransactionAreNamed(t *testing.T) {

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weir-pg/weir/internal/pgtest"
+)
+
+// TestWhoIsRefusedIsToldWhatToDo: what is amiss is the role's, or the database's, and waiting for the server does not help.
+func TestWhoIsRefusedIsToldWhatToDo(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Server(t, nil).URL("postgres")
+	admin, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	for _, sql := range []string{
+		"CREATE ROLE app LOGIN PASSWORD 'w'", "CREATE ROLE nobody LOGIN PASSWORD 'w' CONNECTION LIMIT 0", "CREATE DATABASE closed ALLOW_CONNECTIONS false", "CREATE DATABASE own",
+		"REVOKE CONNECT ON DATABASE own FROM PUBLIC", "CREATE DATABASE small CONNECTION LIMIT 0",
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ user, database, want string }{
+		{"app", "own", "GRANT CONNECT ON DATABASE"}, {"app", "closed", "ALLOW_CONNECTIONS true"}, {"app", "small", "CONNECTION LIMIT"}, {"nobody", "postgres", "CONNECTION LIMIT"},
+	} {
+		u, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User, u.Path = url.UserPassword(c.user, "w"), "/"+c.database
+		config, err := pgx.ParseConfig(u.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = pgx.ConnectConfig(t.Context(), config)
+		if err == nil {
+			t.Fatalf("%s may connect to %s", c.user, c.database)
+		}
+		if text := unreachable(config, false, err).Error(); !strings.Contains(text, c.want) || strings.Contains(text, "when the server is ready") {
+			t.Errorf("%s at %s: %s", c.user, c.database, text)
+		}
+	}
+}
