@@ -17,7 +17,7 @@ import (
 type ListenersSize struct {
 	Idle      []int // numbers of idle listeners next to the ping-pong; default 0, 10, 100, 1000
 	Groups    []int // numbers of listeners that share a channel; default 2, 4, 8, 16
-	Grouped   int   // number of listeners in all groups; default 64
+	Grouped   int   // number of listeners in all groups; default 32
 	Notifiers []int // numbers of notifiers of one listener; default 1, 2, 4, …, 128
 	Clients   []int // numbers of clients that listen and unlisten; default 1, 2, 4, …, 32, 100, 1000
 
@@ -51,8 +51,8 @@ func (s *ListenersSize) fill(cores int) {
 	}
 }
 
-// allGrouped is the default number of listeners in all groups.
-const allGrouped = 64
+// allGrouped is the default number of listeners in all groups: with those who notify them, so many that a server with its default of 100 connections has room.
+const allGrouped = 32
 
 // smallMachine is the number of cores from which on sweeps have all their numbers.
 const smallMachine = 4
