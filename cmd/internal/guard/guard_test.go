@@ -40,6 +40,7 @@ func TestGuard(t *testing.T) {
 		"NamedSuperuserIsEnded":                        namedSuperuser,
 		"NobodyIsEndedBehindAHoldThatStays":            behindAHold,
 		"SnapshotAsOldAsARunningTransactionWaits":      derivedSnapshot,
+		"NobodyIsEndedForABackupThatIsOlder":           olderBackup,
 		"NothingIsEndedWithoutHarm":                    withoutHarm,
 		"PastItsLimitItIsEndedWithoutHarm":             pastItsLimit,
 		"EndsAreBounded":                               bounded,
@@ -353,6 +354,14 @@ func derivedSnapshot(t *testing.T, s *servers) {
 	front := connect(t, as(t, s.primary, "app", "postgres")+"&application_name=importer").exec("BEGIN", "INSERT INTO other VALUES (1)")
 	s.harm(t)
 	s.harmless(t, p, front, connect(t, as(t, s.primary, "app", "postgres")).exec(readOnly, "SELECT 1"))
+}
+
+// The first writer has the xid that the snapshot of the backup shows.
+func olderBackup(t *testing.T, s *servers) {
+	at := as(t, s.primary, "app", "postgres")
+	backup := connect(t, at+"&application_name=pg_dump").exec(readOnly, "SELECT count(*) FROM harmed")
+	s.harmless(t, hasty(), backup,
+		connect(t, at).exec("BEGIN", "INSERT INTO other VALUES (1)"), connect(t, at).exec("BEGIN", "INSERT INTO other VALUES (2)"))
 }
 
 func withoutHarm(t *testing.T, s *servers) {

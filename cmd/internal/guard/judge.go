@@ -10,8 +10,8 @@ import (
 
 // judge decides for each holder which step is due, and why. list is ordered by age; harmed describes what suffers.
 //
-// Sessions are ended oldest first, as long as that moves the horizon: a session behind a holder that will stay is left alone. A session
-// past its limit is ended in any position.
+// Sessions are ended oldest first, as long as that moves the horizon: a session behind a holder that will stay is left alone, and one behind a
+// snapshot that may stay waits for a poll that can tell. A session past its limit is ended in any position.
 func judge(p *Policy, list []*Holder, harmed []string) {
 	var blocked *Holder // the first holder that stays
 	relevant := make([]*Holder, 0, len(list))
@@ -43,6 +43,25 @@ func judge(p *Policy, list []*Holder, harmed []string) {
 		if next := stays(relevant[i+1:]); next != nil && next.AgeXids*2 > h.AgeXids {
 			h.Step = Report
 			h.Why = fmt.Sprintf("ending it would hardly move the horizon: %s is nearly as old, and stays (%s)", next.Name, next.Why)
+		}
+	}
+	postpone(relevant)
+}
+
+// postpone takes back the steps behind a snapshot that is as old as a transaction that still runs: only once that has ended can it be told
+// whether the snapshot is old itself, and stays.
+func postpone(list []*Holder) {
+	var unclear *Holder // with the oldest such snapshot
+	for _, h := range list {
+		switch {
+		case h.derived:
+			if unclear == nil || h.own.Before(unclear.own) {
+				unclear = h
+			}
+		case h.Step != Cancel && h.Step != Terminate || pastLimit(h) || h.Blocks > 0:
+		case unclear != nil && unclear.own.Before(h.own):
+			h.Step = ""
+			h.Why = fmt.Sprintf("it comes after transaction %d, whose end will show whether the snapshot of %s is as old", unclear.own, unclear.Name)
 		}
 	}
 }

@@ -166,3 +166,35 @@ func TestSlotOfACatalogHoldsNoTable(t *testing.T) {
 	m.session(m.c.primary, 1, 100, 0)
 	m.expect(t, "primary changes ; primary pid 1 terminate; ", "jobs")
 }
+
+// While the transaction runs whose xid a snapshot shows, the snapshot may be as old or older; a backup's stays, and what comes behind it ends in vain.
+func TestWhatIsBehindASnapshotThatMayBeOldWaits(t *testing.T) {
+	t.Parallel()
+	m := newMade()
+	m.session(m.c.primary, 1, 0, 100).Application = "pg_dump"
+	m.session(m.c.primary, 2, 100, 0)
+	m.session(m.c.primary, 3, 101, 0)
+	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
+	m.c.primary.Sessions = append(m.c.primary.Sessions[:1], m.c.primary.Sessions[2])
+	m.expect(t, "primary pid 1 report; primary pid 3 ; ", "jobs")
+	m.c.primary.Sessions[0].XID, m.c.primary.Sessions[0].Xmin = nil, m.c.primary.Sessions[1].XID
+	m.expect(t, "primary pid 3 terminate; primary pid 1 ; ", "jobs")
+}
+
+// A backup that was idle before the transaction began has a snapshot of its own age, even if it shows the xid of the transaction. What runs may have
+// taken its snapshot later.
+func TestTransactionIsNotEndedForASnapshotThatIsOlder(t *testing.T) {
+	t.Parallel()
+	m := newMade()
+	backup := m.session(m.c.primary, 1, 0, 100)
+	backup.Application = "pg_dump"
+	began := m.now.Add(-30 * time.Minute)
+	writer := m.session(m.c.primary, 2, 100, 0)
+	writer.Started, writer.Quiet = &began, &began
+	m.session(m.c.primary, 3, 101, 0)
+	m.expect(t, "primary pid 2 report; primary pid 1 report; primary pid 3 ; ", "jobs")
+	backup.State = "active"
+	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
+	backup.State, backup.Quiet = "idle in transaction", &began
+	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
+}

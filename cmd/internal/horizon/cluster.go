@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 )
 
 // StreamSQL returns one row, of Stream's columns: what a server tells about streaming. Only members of pg_read_all_stats see from where.
@@ -54,7 +55,8 @@ type Traced struct {
 	// Untraced says why a standby is not replaced by its sessions.
 	Untraced string
 	// Derived says that its snapshot is only as old as a transaction that still runs: every new snapshot is as old as the oldest one. While that
-	// runs, it can't be told from a snapshot that is old itself, and its end would move nothing.
+	// runs, it can't be told from a snapshot that is old itself, and its end would move nothing. A session of the primary that was idle before the
+	// transaction began has a snapshot that is old itself.
 	Derived bool
 	// Relevant says that it holds tables of the primary's database now. A session that has written in another database does so only through a
 	// snapshot here that is as old.
@@ -181,17 +183,18 @@ func (c *Cluster) streaming(v *View, slot, application string) []*View {
 }
 
 func (c *Cluster) markDerived(list []*Traced) {
-	running := map[XID]bool{}
+	running := map[XID]*time.Time{} // since when; nil if unknown
 	for _, s := range c.Primary.Sessions {
 		if s.XID != nil {
-			running[*s.XID] = true
+			running[*s.XID] = s.Started
 		}
 	}
 	for _, p := range c.Primary.Prepared {
-		running[p.XID] = true
+		running[p.XID] = nil // only when it was prepared is known
 	}
 	for _, h := range list {
-		h.Derived = (h.By == "snapshot" || h.By == "feedback") && running[h.Own]
+		since, runs := running[h.Own]
+		h.Derived = (h.By == "snapshot" || h.By == "feedback") && runs && !(h.At == c.Primary && h.Session.idleSince(since))
 	}
 }
 

@@ -95,6 +95,12 @@ func (s *Session) observes() bool {
 	return strings.HasPrefix(s.Application, Guard) || strings.HasPrefix(s.Application, Doctor)
 }
 
+// idleSince reports whether the session was idle in its transaction before a moment, and has been since, so that its snapshot is older. One that runs
+// a statement may have taken its snapshot at any time.
+func (s *Session) idleSince(at *time.Time) bool {
+	return s != nil && at != nil && s.State == "idle in transaction" && s.Quiet != nil && s.Quiet.Before(*at)
+}
+
 // From returns the view for rows of SQL.
 func From(rows []Row) (*View, error) {
 	v := &View{}
