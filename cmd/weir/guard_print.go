@@ -14,6 +14,10 @@ func printFindings(s *streams, f *guard.Findings) error {
 	for _, name := range f.Absent {
 		fmt.Fprintf(s.err, "weir: standby %s does not answer\n", name)
 	}
+	for _, pattern := range f.Missing {
+		fmt.Fprintf(s.err, "weir: no table of %s matches %s in protect.tables: write schema.table, with * and ? as wildcards\n",
+			printable(f.Database), printable(strconv.Quote(pattern)))
+	}
 	fmt.Fprintln(s.out, guardHead(f))
 	if len(f.Holders) > 0 {
 		fmt.Fprintln(s.out)

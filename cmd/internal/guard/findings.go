@@ -13,10 +13,11 @@ type Findings struct {
 	Standbys []string  `json:"standbys"` // that answered
 	Absent   []string  `json:"absent"`   // that did not
 
-	AgeXids int64    `json:"age_xids"`     // of the horizon: transactions since the oldest hold
-	Held    float64  `json:"held_seconds"` // the oldest hold has lasted at least this long
-	Holders []Holder `json:"holders"`      // oldest first
-	Tables  []Table  `json:"tables"`       // protected tables with dead rows, most first
+	AgeXids int64    `json:"age_xids"`       // of the horizon: transactions since the oldest hold
+	Held    float64  `json:"held_seconds"`   // the oldest hold has lasted at least this long
+	Holders []Holder `json:"holders"`        // oldest first
+	Tables  []Table  `json:"tables"`         // protected tables with dead rows, most first
+	Missing []string `json:"missing_tables"` // patterns of protected tables that match none
 	Probes  []Timing `json:"probes"`
 	Blocked int      `json:"blocked_sessions"` // that have waited for locks for as long as the policy says; 0 if it does not say
 	Actions []Done   `json:"actions"`          // taken since the last report, and their outcomes

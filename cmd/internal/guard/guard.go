@@ -48,6 +48,7 @@ type Guard struct {
 	harm    harm
 	turns   *Turns
 	absent  map[string]string // standbys that did not answer, and why
+	useless map[string]bool   // tables and probes of the policy that protect nothing
 }
 
 // New returns a guard. It does not query any server yet.
@@ -196,10 +197,19 @@ func (g *Guard) poll(ctx context.Context) (*Findings, error) {
 	if err != nil {
 		return nil, err
 	}
+	missing, err := unmatched(ctx, c.primary, g.config.Policy.Protect.Tables)
+	if err != nil {
+		return nil, err
+	}
 	timings := g.harm.probes(ctx, c.primary, g.config.Policy.Protect.Probes)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	g.warn(c.primary.Database, missing, timings)
 	judge(&g.config.Policy, holders, sufferers(tables, timings))
 	actions := g.act(ctx, c, holders)
 	r := newFindings(g.config.Act, c, holders, tables, timings)
+	r.Missing = missing
 	r.Actions = append(r.Actions, actions...)
 	return r, nil
 }

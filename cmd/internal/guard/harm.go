@@ -84,12 +84,10 @@ func (m *harm) probes(ctx context.Context, primary *view, probes []Probe) []Timi
 		err := probe(ctx, primary.server.DB, p.SQL)
 		took := time.Since(begin)
 		t.Seconds = took.Seconds()
-		// A probe that times out is slow; one that fails otherwise shows nothing.
-		cutOff := err != nil && took >= probeTimeout
 		if err != nil {
 			t.Error = err.Error()
 		}
-		if took >= p.SlowerThan.Duration && (err == nil || cutOff) {
+		if took >= p.SlowerThan.Duration && !t.failed() {
 			m.slow[p.Name]++
 		} else {
 			m.slow[p.Name] = 0

@@ -26,6 +26,7 @@ func statement(name string) string {
 var (
 	serverSQL    = statement("server")
 	tablesSQL    = statement("tables")
+	unmatchedSQL = statement("unmatched")
 	cancelSQL    = statement("cancel")
 	terminateSQL = statement("terminate")
 	blockedSQL   = statement("blocked")
