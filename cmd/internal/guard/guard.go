@@ -150,7 +150,7 @@ func (g *Guard) Once(ctx context.Context) (*Findings, error) {
 	const bound = time.Minute
 	tick := time.NewTicker(g.config.Policy.Interval.Duration)
 	defer tick.Stop()
-	var actions []Done
+	actions := []Done{}
 	begin := time.Now()
 	for polls := 1; ; polls++ {
 		r, err := g.Poll(ctx)

@@ -41,6 +41,9 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// MarshalText returns what UnmarshalText parses.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
 // String omits the trailing zero units that time.Duration prints.
 func (d Duration) String() string {
 	text := d.Duration.String()
