@@ -305,9 +305,9 @@ func TestSlowClaimsAreNamed(t *testing.T) {
 		"CREATE FUNCTION weir._claim(worker integer, queues text[], limits integer[]) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'", // not in step with the samples
 		"CREATE FUNCTION weir._record(worker integer) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.5 + random())'")
 	runSessions(t, url, 3, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])"))
-	runSessions(t, url, 1, repeat("SELECT weir._record($1)"))
+	runSessions(t, url, 3, repeat("SELECT weir._record($1)")) // as many, so that few samples, too, show both
 	f := expect(t, examine(t, url, 5*time.Second), doctor.WeirSlow, doctor.Warning)
-	expectFact(t, f, "seen running for 250 ms or longer: weir._claim ", "; weir._record ")
+	expectFact(t, f, "seen running for 250 ms or longer: ", "weir._claim ", "weir._record ")
 	expectFact(t, f, "PgSleep")
 	expectFact(t, f, "role app has jit_above_cost = 0")
 	expectFact(t, f, "statements of 2 functions may be compiled on each call, for want of SET jit = off: weir._claim(") // not those that become part of their callers' statements
