@@ -109,6 +109,9 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	f.Now = strings.Join(ends, "; ") + "."
 	f.ForGood = "Set idle_in_transaction_session_timeout, and call nothing outside the database between a change and its commit."
+	if worst[0].pid == 0 {
+		f.ForGood = "No time-out ends a prepared transaction: have whoever prepares them finish each one, after a crash as well; if nobody needs them, set max_prepared_transactions = 0."
+	}
 	return found(f)
 }
 

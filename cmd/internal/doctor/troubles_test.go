@@ -46,7 +46,7 @@ func TestWhoIsIdleAndHoldsARowIsNamedWithItsEnd(t *testing.T) {
 	execute(t, idle, "COMMIT")
 
 	execute(t, prepared, "BEGIN", "UPDATE account SET n = 1 WHERE id = 4", "PREPARE TRANSACTION 'in doubt'")
-	for range 5 {
+	for range 4 { // who wait all the time, and so are critical
 		stand(t, url, "UPDATE account SET n = 2 WHERE id = 4", "wait_event_type = 'Lock'")
 	}
 	r = examine(t, url, 2*examineFor)
@@ -58,6 +58,9 @@ func TestWhoIsIdleAndHoldsARowIsNamedWithItsEnd(t *testing.T) {
 	}
 	if !strings.HasPrefix(f.Now, "ROLLBACK PREPARED 'in doubt'") {
 		t.Errorf("the fix for now does not end the prepared transaction: %s", f.Now)
+	}
+	if strings.Contains(f.ForGood, "idle_in_transaction_session_timeout") {
+		t.Errorf("of a prepared transaction: %s", f.ForGood)
 	}
 	execute(t, prepared, "ROLLBACK PREPARED 'in doubt'")
 }
