@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/doctor"
 	"github.com/weir-pg/weir/internal/connstring"
 )
 
@@ -128,7 +128,7 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 		todo = "GRANT CONNECT ON DATABASE to this role, or use another in --database or DATABASE_URL"
 	case errors.As(err, &refused) && refused.Code == "55000": // object_not_in_prerequisite_state: allow_connections
 		todo = "name another database in --database or DATABASE_URL, or ALTER DATABASE … ALLOW_CONNECTIONS true"
-	case errors.As(err, &refused) && refused.Code == "53300" && slices.Contains([]string{"InitializeSessionUserId", "CheckMyDatabase"}, refused.Routine): // too_many_connections
+	case errors.As(err, &refused) && doctor.IsLimitOfItsOwn(refused):
 		todo = "the role, or the database, has a limit of its own: raise it (ALTER ROLE or ALTER DATABASE … CONNECTION LIMIT); weir doctor needs two connections at least"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"

@@ -90,11 +90,7 @@ func (c connectionCount) now() string {
 const goodConnections = "Let a pooler share a few connections among many clients, and bound the pool of each process: processes times pool size must stay below max_connections."
 
 const (
-	tooMany = "53300" // too_many_connections
-	// The functions of PostgreSQL in which a connection beyond the limit of its role, or of its database, is refused; the message may be in any language.
-	limitOfRole     = "InitializeSessionUserId"
-	limitOfDatabase = "CheckMyDatabase"
-
+	tooMany    = "53300" // too_many_connections
 	fullRounds = 5
 	fullPause  = 300 * time.Millisecond
 )
@@ -152,6 +148,12 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 // several sessions, may use it up.
 func tooManyClients(err error) (*pgconn.PgError, bool) {
 	var refused *pgconn.PgError
-	ok := errors.As(err, &refused) && refused.Code == tooMany && refused.Routine != limitOfRole && refused.Routine != limitOfDatabase
+	ok := errors.As(err, &refused) && refused.Code == tooMany && !IsLimitOfItsOwn(refused)
 	return refused, ok
+}
+
+// IsLimitOfItsOwn reports whether a connection was refused because its role, or its database, has a limit of its own, and no connection left. The functions of PostgreSQL that refuse it
+// tell so, because the message may be in any language.
+func IsLimitOfItsOwn(refused *pgconn.PgError) bool {
+	return refused.Code == tooMany && (refused.Routine == "InitializeSessionUserId" || refused.Routine == "CheckMyDatabase")
 }
