@@ -214,22 +214,14 @@ func (c *Call) checked(keys []key, l looks) {
 			newest[k.id] = max(seq, k.seq)
 		}
 	}
-	first := false
 	for _, k := range keys {
 		a := d.attempts[k]
 		if a == nil || a.session != s || l.runs(k) && (l == nil || l[k.id].Attempt == a.task.Attempt) && newest[k.id] == k.seq || !a.finish(endedElsewhere()) {
 			continue
 		}
-		delete(s.held, k)
-		// A call that was opened meanwhile counts it, too: a standing one among those that the worker has, another one among those that it is to be told.
-		if call := s.call; s.wants[a.queue.name] != nil && call != nil && (call.Standing || slices.Contains(s.outbox, a)) {
-			first = d.give(s, d.queueOf(a.queue.name), 1) || first
-		}
+		d.freed(a)
 	}
 	s.outbox = slices.DeleteFunc(s.outbox, func(a *attempt) bool { return a.over })
-	if first {
-		d.more()
-	}
 }
 
 // release ends an attempt that was not told to this call, for others to run, if it is certain that the worker has not got it. After calls without numbers it is not: this one may have been
@@ -412,6 +404,11 @@ func (c *Call) news() (n News, gathers bool) {
 			n.Jobs = append(n.Jobs, a.job())
 		}
 	}
+	for _, a := range untold {
+		if a.finish(worker.Result{Outcome: store.Cancelled}) { // or it would keep its slot: the worker does not know it
+			d.freed(a)
+		}
+	}
 	if s.outbox = s.outbox[told:]; len(s.outbox) > 0 {
 		s.signal()
 	}
@@ -421,11 +418,6 @@ func (c *Call) news() (n News, gathers bool) {
 	}
 	n.Quiet = d.quiet && !s.toldQuiet
 	s.toldQuiet = d.quiet
-	for _, a := range untold {
-		if a.finish(worker.Result{Outcome: store.Cancelled}) { // or it would keep its slot: the worker does not know it
-			d.freed(a)
-		}
-	}
 	if len(n.Jobs) > 0 && c.told.IsZero() {
 		c.told = now
 	}

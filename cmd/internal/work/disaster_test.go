@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -119,7 +120,12 @@ func TestHubsBehindAPooler(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, recorded := []*site{s, other}, 0
-	for a := other.take(m{"queues": m{"files": 20}}); recorded < jobs; a = at[recorded%2].take(m{"worker": a.Worker, "queues": m{"files": 20}}) {
+	for worker, deadline := "", time.Now().Add(generous); recorded < jobs; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d jobs are recorded", recorded, jobs)
+		}
+		a := at[(recorded+1)%2].take(m{"worker": worker, "queues": m{"files": 20}})
+		worker = a.Worker
 		var ends []m
 		for _, j := range a.Jobs {
 			ends = append(ends, m{"token": j.Token})
@@ -128,6 +134,8 @@ func TestHubsBehindAPooler(t *testing.T) {
 			for _, r := range at[len(ends)%2].record(ends...) {
 				if r == "" {
 					recorded++
+				} else {
+					t.Logf("refused: %s", r)
 				}
 			}
 		}

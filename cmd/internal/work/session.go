@@ -161,17 +161,18 @@ func (s *Session) leave() {
 	}
 }
 
-// freed takes an attempt that has ended from its session; the caller holds mu.
+// freed takes an attempt that has ended from its session, and gives its call another for it: a standing one has its slot again, and one of take was to be told it. The caller holds mu.
 func (d *Dispatcher) freed(a *attempt) {
 	s := a.session
 	if s == nil {
 		return
 	}
 	delete(s.held, a.key)
-	if w := s.wants[a.queue.name]; w != nil && s.call != nil && s.call.Standing {
-		if d.give(s, d.queueOf(a.queue.name), 1) { // which was forgotten meanwhile, if nobody asked for it for long
-			d.more()
-		}
+	if s.wants[a.queue.name] == nil || s.call == nil || !s.call.Standing && !slices.Contains(s.outbox, a) {
+		return
+	}
+	if d.give(s, d.queueOf(a.queue.name), 1) { // which was forgotten meanwhile, if nobody asked for it for long
+		d.more()
 	}
 }
 

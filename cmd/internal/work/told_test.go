@@ -172,6 +172,42 @@ func TestTheSlotOfAnAttemptThatHasEndedElsewhereIsFree(t *testing.T) {
 	}
 }
 
+// TestACallGetsAnotherForWhatEndsBeforeItIsToldAgain: what a call was to be told again ends while the database is asked whether it still runs, because another hub says so, or is cancelled before
+// the call is told.
+func TestACallGetsAnotherForWhatEndsBeforeItIsToldAgain(t *testing.T) {
+	t.Parallel()
+	for how, ends := range map[string]func(d *Dispatcher, a *attempt){
+		"another hub has recorded it": func(d *Dispatcher, a *attempt) {
+			d.peers.hear(a.worker, d.peers.encode(note{a.worker, opEnded}, []key{a.key}))
+		},
+		"it was cancelled": func(d *Dispatcher, a *attempt) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			a.reason = Cancelled
+		},
+	} {
+		s := newSlow(t)
+		c := s.opens(Opening{}, false, nil)
+		a := s.claims()
+		if got := told(c); !slices.Equal(got, []string{a.token}) {
+			t.Fatalf("%s: told %q", how, got)
+		}
+		c.Close(false)
+		c = s.opens(Opening{Worker: c.ID()}, false, nil)
+		again := c.again()
+		ends(s.d, a)
+		c.checked(again, looks{a.id: {ID: a.id, State: "running", Worker: a.worker, Queue: "mail"}})
+		if got := told(c); len(got) != 0 {
+			t.Fatalf("%s: told %q", how, got)
+		}
+		other := s.claims()
+		s.claims() // for which it has no room
+		if got := told(c); !slices.Equal(got, []string{other.token}) {
+			t.Errorf("%s: told %q, want %q", how, got, other.token)
+		}
+	}
+}
+
 // TestTheSlotOfAnEndThatIsRecordedAfterItsWorkerHasReconnectedIsFree: an attempt of another hub takes a slot of the connection that the worker has opened before this hub knew of the end.
 func TestTheSlotOfAnEndThatIsRecordedAfterItsWorkerHasReconnectedIsFree(t *testing.T) {
 	t.Parallel()
