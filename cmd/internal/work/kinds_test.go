@@ -177,3 +177,22 @@ func BenchmarkPlace(b *testing.B) {
 		})
 	}
 }
+
+// TestAnotherWorkerIsWarnedWhenTheNewestHasLeft: of a job for which nobody has a handler.
+func TestAnotherWorkerIsWarnedWhenTheNewestHasLeft(t *testing.T) {
+	t.Parallel()
+	s := newSlow(t)
+	kinds := []string{"welcome"}
+	stays, leaves := s.opens(Opening{Kinds: kinds}, true, nil), s.opens(Opening{Kinds: kinds}, true, nil)
+	s.claims()
+	if news, _ := leaves.take(); len(news.Warnings) != 1 {
+		t.Fatalf("the newest is warned of %q", news.Warnings)
+	}
+	s.d.mu.Lock()
+	leaves.Session.leave()
+	s.d.mu.Unlock()
+	s.claims()
+	if news, _ := stays.take(); len(news.Warnings) != 1 {
+		t.Errorf("the other is warned of %q", news.Warnings)
+	}
+}

@@ -20,7 +20,7 @@ type queue struct {
 	waiting map[string][]*attempt // claimed, but nobody is free for them: by kind, in the order in which they were claimed
 	here    int                   // how many wait
 	claimed int64                 // how many have waited, ever
-	newest  *want                 // of the session that has come last
+	newest  *want                 // of the session that has come last; nil: it has left
 }
 
 // A job for which nobody is free waits here for a moment, because a worker that takes one after the other asks again at once.
@@ -237,7 +237,7 @@ const longestUnwanted = 10 * time.Minute
 
 // unwanted is the end of an attempt whose kind no session takes: it is left to others, as weir.take does.
 func (d *Dispatcher) unwanted(a *attempt) worker.Result {
-	a.queue.warnOfKind(a)
+	d.warnOfKind(a)
 	after := d.jitter(min(time.Second<<min(a.task.PutOff, 10), longestUnwanted))
 	return worker.Result{Outcome: store.Released, Err: errKind(a.task.Kind), After: &after}
 }

@@ -46,10 +46,18 @@ func (c *Call) warnings() []string {
 	return c.Session.warningsNow()
 }
 
-// warnOfKind warns a worker that nobody takes a job, as its own log would say if it had got it: the one that has come last, because that is to be deployed with what the job needs.
-func (q *queue) warnOfKind(a *attempt) {
+// warnOfKind warns a worker that nobody takes a job, as its own log would say if it had got it: the one that has come last, because that is to be deployed with what the job needs, or any, if
+// that has left. The caller holds mu.
+func (d *Dispatcher) warnOfKind(a *attempt) {
+	q, kind := a.queue, a.task.Kind
+	if q.newest == nil {
+		for _, s := range d.sessions {
+			if q.newest = s.wants[q.name]; q.newest != nil {
+				break
+			}
+		}
+	}
 	if q.newest != nil {
-		kind := a.task.Kind
 		q.newest.session.warn("kind "+kind+" of "+q.name, fmt.Sprintf("no worker of queue %q at this hub has a handler for kind %q: its jobs, such as %d, are left to others", q.name, kind, a.id))
 	}
 }
