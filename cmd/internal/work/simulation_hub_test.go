@@ -68,6 +68,7 @@ type ended struct {
 type simCall struct {
 	h       *simHub
 	c       *Call
+	asked   map[string]int // how many jobs of which queues; nil: a session
 	waits   bool
 	gathers bool
 	gone    bool
@@ -211,13 +212,13 @@ func (h *simHub) after() {
 		}
 	default:
 	}
-	select {
-	case <-h.d.peers.more:
-		if !h.tells {
+	if !h.tells {
+		select {
+		case <-h.d.peers.more:
 			h.tells = true
 			h.later(time.Millisecond, h.tell)
+		default:
 		}
-	default:
 	}
 	for len(h.d.peers.heard) > 0 {
 		h.s.centre.channels[(<-h.d.peers.heard).worker] = h
@@ -616,7 +617,7 @@ func (h *simHub) take(o Opening, wait time.Duration, answer func(taken, error)) 
 		answer(taken{}, err)
 		return nil
 	}
-	one := &simCall{h: h, c: c, answer: answer}
+	one := &simCall{h: h, c: c, asked: o.Queues, answer: answer}
 	h.calls = append(h.calls, one)
 	begin := func() {
 		if len(c.Interrupted()) > 0 {
@@ -711,6 +712,7 @@ func (c *simCall) finish() {
 		c.answer(taken{}, &BadError{err.Error(), "begin without worker"})
 		return
 	}
+	c.keepsItsCredit()
 	if c.gone {
 		c.c.Unsent(c.news.Jobs)
 	}
@@ -718,6 +720,23 @@ func (c *simCall) finish() {
 	if !c.gone {
 		c.says(c.news.Jobs)
 		c.answer(c.c.answer(c.news))
+	}
+}
+
+// keepsItsCredit checks that a call could have been told as many jobs as it has asked for.
+func (c *simCall) keepsItsCredit() {
+	s := c.c.Session
+	if s.call != c.c || len(c.news.Interrupted) > 0 || len(s.outbox) > 0 {
+		return
+	}
+	told := map[string]int{}
+	for _, j := range c.news.Jobs {
+		told[j.Queue]++
+	}
+	for name, n := range c.asked {
+		if may := told[name] + s.wants[name].credit; may < n {
+			c.h.s.Break([]int64{c.h.about()}, "worker %s asks hub %d for %d jobs of %s, and could get %d", s.id, c.h.n, n, name, may)
+		}
 	}
 }
 

@@ -407,7 +407,7 @@ func TestEachRuleOfHubsAndWorkersIsNeeded(t *testing.T) {
 		seed   uint64 // the first world to look at: it is known to break soon
 		breaks string
 	}{
-		ruleClaimOnce: {0, "while worker"},
+		ruleClaimOnce: {2, "while worker"},
 		ruleLapse:     {0, "while worker"},
 		ruleHeld:      {0, "while worker"},
 		ruleReopens:   {3, "which is gone"},
