@@ -302,13 +302,17 @@ func (s *session) hasRoom(ctx context.Context, ends int64) bool {
 	return false
 }
 
-// tell sends the client its jobs, and what to interrupt, until the session is over.
+// tell sends the client its jobs, and what to interrupt, until the session is over or the hub stops. Nothing else closes the session of a hub that stops, because what has been taken here
+// would not be sent any more.
 func (s *session) tell(ctx context.Context) {
 	if len(s.call.Lost) > 0 {
 		_ = s.send(ctx, message{Type: "cancel", Attempts: s.call.Lost})
 	}
-	for ctx.Err() == nil {
-		news, err := s.call.Wait(ctx)
+	lasting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.gate.Context(), cancel)()
+	for lasting.Err() == nil {
+		news, err := s.call.Wait(lasting)
 		if err != nil {
 			if s.stopped.Load() {
 				return
@@ -324,6 +328,11 @@ func (s *session) tell(ctx context.Context) {
 			_ = s.conn.CloseNow()
 			return
 		}
+	}
+	if ctx.Err() == nil {
+		news, _ := s.call.take() // what was interrupted at the end
+		_ = s.pass(ctx, news)
+		_ = s.conn.Close(closeStopping, "this hub is stopping")
 	}
 }
 
@@ -367,11 +376,6 @@ func (s *session) ping(ctx context.Context) {
 		select {
 		case <-every.C:
 		case <-expires:
-		case <-s.gate.Context().Done():
-			news, _ := s.call.take() // what was interrupted at the end
-			_ = s.pass(ctx, news)
-			_ = s.conn.Close(closeStopping, "this hub is stopping")
-			return
 		case <-ctx.Done():
 			return
 		}
