@@ -44,7 +44,7 @@ const (
 )
 
 func (doctorCmd) Help() string {
-	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough; with fewer privileges the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
+	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough, but to see how far sequences of integer columns have counted, which needs SELECT on them; the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
 
 Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but it could not see what it would take to be sure: for want of privileges, or of a standby that it was to look at.
 
