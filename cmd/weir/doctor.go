@@ -46,7 +46,7 @@ const (
 func (doctorCmd) Help() string {
 	return fmt.Sprintf(`Examines any PostgreSQL 14 or later from outside, with or without Weir, and names what slows it down: causes first, then their consequences, each with evidence, an immediate fix and a lasting one. It only reads. The role pg_monitor is enough, but to see how far sequences of integer columns have counted, which needs SELECT on them; the report says what could not be seen. Connect to the server directly, not through a pooler. docs/findings has a page for each finding.
 
-Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but it could not see what it would take to be sure: for want of privileges, or of a standby that it was to look at.
+Exit code: %d if there is nothing above information, %d if the worst finding is a warning, %d if one is critical; %d if there is none of these, but it could not see what it would take to be sure: for want of privileges, or of a standby that it was to look at. As for all commands, %d if it failed, %d if it was called wrongly, %d if the database can't be reached, %d if it was interrupted.
 
 Examples:
 
@@ -56,7 +56,7 @@ Examples:
     weir doctor --replay shop.recording
     weir doctor --watch
     weir doctor --listen-metrics :9188
-    psql directory -Atc 'SELECT url FROM tenant' | weir doctor --list -`, exitOK, exitWarning, exitCritical, exitUnseen)
+    psql directory -Atc 'SELECT url FROM tenant' | weir doctor --list -`, exitOK, exitWarning, exitCritical, exitUnseen, exitFailure, exitUsage, exitUnreachable, exitInterrupted)
 }
 
 func (c *doctorCmd) Run(ctx context.Context, s *streams, db *database) error {
