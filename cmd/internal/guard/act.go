@@ -114,7 +114,7 @@ func (g *Guard) verify(c *cluster, holders []*Holder) []Done {
 			}
 		}
 		g.log.Log(context.Background(), level, "effect of the signal", "server", s.holder.Server, "name", s.holder.Name, "action", s.action,
-			"effect", outcome, "why", why, "after", time.Since(s.at).Round(time.Millisecond))
+			"effect", outcome, "why", why, "after_seconds", seconds(time.Since(s.at)))
 		done = append(done, g.did(s.holder, s.action, outcome, why))
 	}
 	g.pending = waiting

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -458,6 +459,12 @@ func once(t *testing.T, s *servers) {
 	} {
 		if !strings.Contains(log.String(), evidence) {
 			t.Errorf("the log has no %s:\n%s", evidence, &log)
+		}
+	}
+	for _, key := range []string{"held_seconds", "after_seconds"} {
+		value := regexp.MustCompile(`"` + key + `":([0-9.]+)`).FindStringSubmatch(log.String())
+		if value == nil || len(value[1]) > len("1234.567") { // no nanoseconds
+			t.Errorf("%s is %q in the log:\n%s", key, value, &log)
 		}
 	}
 	families, err := registry.Gather()

@@ -115,7 +115,7 @@ func evidence(h *Holder, more ...string) []slog.Attr {
 		list = append(list, slog.String(more[i], more[i+1]))
 	}
 	list = append(list, slog.String("why", h.Why), slog.Uint64("xid", uint64(h.Xid)), slog.Int64("age_xids", h.AgeXids),
-		slog.Duration("held", h.held().Round(time.Millisecond)), slog.String("by", h.By))
+		slog.Float64("held_seconds", seconds(h.held())), slog.String("by", h.By))
 	for _, a := range []slog.Attr{
 		slog.String("role", h.Role), slog.String("application", h.Application), slog.String("database", h.Database),
 		slog.String("client", h.Client), slog.String("state", h.State), slog.String("wait", h.Wait), slog.String("rule", h.Rule),
@@ -133,3 +133,6 @@ func evidence(h *Holder, more ...string) []slog.Attr {
 	}
 	return list
 }
+
+// seconds returns a duration as the log and the JSON have it, to the millisecond.
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
