@@ -14,7 +14,7 @@ import (
 const (
 	// Shorter transactions are normal.
 	pinnedLong = 5 * time.Second
-	// pinnedXIDs is the limit for slots and standbys, which report no time.
+	// pinnedXIDs is the limit for slots, which report no time, and for standbys whose sessions are not seen.
 	pinnedXIDs = 500
 	// pinnedXIDsMany makes a pin on a standby a warning, where the tables that suffer can't be seen.
 	pinnedXIDsMany = 5_000
@@ -110,12 +110,18 @@ func (l *inspection) lasting(pins []pin, now time.Time) []pin {
 	var old []pin
 	for _, p := range pins {
 		was := p.among(l.pins)
+		if was < 0 { // it started after the first reading, or holds another snapshot now
+			continue
+		}
+		timed := p.Started != nil
+		if p.Kind == horizon.Standby && p.Hold == l.pins[was].Hold {
+			p.Started = l.startedThere(p)
+		}
 		switch {
-		case was < 0: // it started after the first reading, or holds another snapshot now
 		case p.Started != nil && p.held(now) >= pinnedLong:
 			old = append(old, p)
 		// It reports no time, but it has not moved while other transactions ended. One that moves is about as old as it was; the counters are read a little earlier or later.
-		case p.Started == nil && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)/2:
+		case !timed && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)/2:
 			old = append(old, p)
 		}
 	}

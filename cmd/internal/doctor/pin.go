@@ -86,6 +86,14 @@ func (l *inspection) onStandbys(p pin) []there {
 	return holders
 }
 
+// startedThere returns when the transaction behind a standby's report began; nil if it is not seen.
+func (l *inspection) startedThere(p pin) *time.Time {
+	if holders := l.onStandbys(p); len(holders) > 0 {
+		return holders[0].Started
+	}
+	return nil
+}
+
 // readPins lists the holders that affect this database, oldest first.
 func readPins(ctx context.Context, s *session) ([]pin, error) {
 	v, err := readHorizon(ctx, s)

@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,40 @@ func TestTheQueryOnAStandbyIsNamedAndItsSlotLeftAlone(t *testing.T) {
 		if strings.Contains(f.Now, "drop") {
 			t.Errorf("a slot in use is to be dropped: %s", f.Now)
 		}
+	}
+}
+
+// TestAQueryOnAStandbyIsNamedByItsTime: it holds back the primary for as long as it runs, however few transactions end meanwhile. Without --standby its time is not known.
+func TestAQueryOnAStandbyIsNamedByItsTime(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, map[string]string{"hot_standby_feedback": "on", "wal_receiver_status_interval": "1"})
+	at := primary.URL("postgres")
+	asker := connect(t, at)
+	execute(t, asker, "CREATE TABLE queue (id int, state text)", "INSERT INTO queue SELECT generate_series(1, 2000)")
+	pgtest.Replayed(t, primary, standby)
+	reader := connect(t, standby.URL("postgres"))
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM pg_class")
+	until(t, asker, "SELECT count(*) > 0 FROM pg_stat_replication WHERE backend_xmin IS NOT NULL")
+	runSessions(t, at, 1, repeat("UPDATE queue SET state = 'x'", "SELECT pg_sleep(0.3)"))
+	until(t, asker, "SELECT n_dead_tup > 5000 FROM pg_stat_user_tables WHERE relname = 'queue'")
+	d, err := doctor.Open(t.Context(), doctor.Config{URL: at, Standbys: []string{standby.URL("postgres")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := d.Run(t.Context(), pinnedLong)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := expect(t, r, doctor.HorizonPinned, doctor.Warning)
+	expectFact(t, f, "on the standby 127.0.0.1:", fmt.Sprintf("pid %d of postgres", reader.PgConn().PID()))
+	if !regexp.MustCompile(`^Dead rows have been kept from removal for \d+(\.\d)? s, by the standby `).MatchString(f.Summary) {
+		t.Errorf("the time is not said: %s", f.Summary)
+	}
+	var age int
+	if err := asker.QueryRow(t.Context(), "SELECT max(age(backend_xmin)) FROM pg_stat_replication").Scan(&age); err != nil || age >= 500 {
+		t.Errorf("%d transactions have ended, so that this proves nothing: %v", age, err)
 	}
 }
 
