@@ -87,13 +87,13 @@ func (b blocker) end() string {
 	leave := horizon.Leave(b.Kind, b.Application, b.Query)
 	switch {
 	case b.PID == 0:
-		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts."
+		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts;"
 	case strings.Contains(leave, "backup"):
 		return fmt.Sprintf("Let the backup of pid %d (%s) end, for which the others wait, or cancel those that wait.", b.PID, b.Application)
 	case leave != "":
 		return fmt.Sprintf("Leave pid %d alone, for which the others wait: it is %s. Let it end, or cancel those that wait.", b.PID, leave)
 	case b.State == "active":
-		return fmt.Sprintf("Cancel the statement that the others wait for, if they are worth more: SELECT pg_cancel_backend(%d).", b.PID)
+		return fmt.Sprintf("Cancel the statement that the others wait for, if they are worth more: SELECT pg_cancel_backend(%d);", b.PID)
 	}
-	return fmt.Sprintf("End the session that the others wait for: SELECT pg_terminate_backend(%d).", b.PID)
+	return fmt.Sprintf("End the session that the others wait for: SELECT pg_terminate_backend(%d);", b.PID)
 }

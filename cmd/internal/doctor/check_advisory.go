@@ -100,7 +100,7 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.Now = end
 	case len(holders) == 1:
-		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d).", holders[0].PID)
+		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d);", holders[0].PID)
 	}
 	f.ForGood = "Use one key per thing that is protected instead of one for all, pg_try_advisory_xact_lock where the work can be skipped, and lock_timeout where it can't. " +
 		"For jobs that must not run at the same time, Weir has limits and keys."

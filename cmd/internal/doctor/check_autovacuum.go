@@ -107,7 +107,7 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	switch {
 	case !on.On:
 		f.add("SHOW autovacuum; SHOW track_counts", "autovacuum or track_counts is off for the whole server")
-		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); and VACUUM (ANALYZE) %s.", table)
+		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); and VACUUM (ANALYZE) %s;", table)
 	case worst.off:
 		f.Now = fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled); and VACUUM (ANALYZE) it.", table)
 	default:

@@ -69,7 +69,7 @@ func checkConnections(ctx context.Context, l *inspection) (result, error) {
 // connectionCount counts the sessions of clients, and what they do.
 type connectionCount struct{ Most, Reserved, Used, Idle, Long, Transaction, Hidden int64 }
 
-const endThose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state %s AND state_change < now() - interval '%s'"
+const endThose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state %s AND state_change < now() - interval '%s';"
 
 // now says what frees connections, which depends on what holds them.
 func (c connectionCount) now() string {
@@ -78,9 +78,9 @@ func (c connectionCount) now() string {
 	case c.Hidden > c.Used/2:
 		return "Look who has them, and what they do, as a role with pg_monitor."
 	case c.Long > 0:
-		return "Close what nobody uses: " + fmt.Sprintf(endThose, "= 'idle'", idleMany) + "."
+		return "Close what nobody uses: " + fmt.Sprintf(endThose, "= 'idle'", idleMany)
 	case c.Transaction > 0 && c.Transaction >= c.Idle:
-		return "End transactions that do nothing, if their clients have forgotten them: " + fmt.Sprintf(endThose, "LIKE 'idle in transaction%'", "1 minute") + "."
+		return "End transactions that do nothing, if their clients have forgotten them: " + fmt.Sprintf(endThose, "LIKE 'idle in transaction%'", "1 minute")
 	case c.Idle > working:
 		return "Make the pools of your processes smaller, one after the other: their connections are idle, but none for long, so ending sessions would only have them connect again."
 	}
@@ -136,7 +136,7 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 	f.add("", "it has refused the doctor in %d of %d attempts within %s", refusals, attempts, span(took))
 	f.add(seeConnections, "run as a superuser, for whom some connections are reserved (superuser_reserved_connections), this shows who has them")
 	f.Now = "As a superuser, for whom some connections are reserved: SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'idle' " +
-		"AND state_change < now() - interval '" + idleMany + "'. Then run weir doctor again."
+		"AND state_change < now() - interval '" + idleMany + "'; then run weir doctor again."
 	f.ForGood = goodConnections + " From PostgreSQL 16 on, reserved_connections and the role pg_use_reserved_connections keep some for those who watch the server."
 	return Report{
 		Version: ReportVersion, At: time.Now(), Server: Server{Database: config.Database, User: config.User, Rights: "refused"}, Findings: []Finding{f}, Well: []Well{},

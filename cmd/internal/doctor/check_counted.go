@@ -106,7 +106,7 @@ func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 	if len(statements) > 0 {
 		f.add("", "statements that waited for these files: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	}
-	f.Now = "Have the server's log name the statements for a while: ALTER SYSTEM SET log_temp_files = 0; SELECT pg_reload_conf(); and afterwards ALTER SYSTEM RESET log_temp_files; SELECT pg_reload_conf(). Where EXPLAIN (ANALYZE) says Disk, SET work_mem for their role, and maintenance_work_mem for CREATE INDEX."
+	f.Now = "Have the server's log name the statements for a while: ALTER SYSTEM SET log_temp_files = 0; SELECT pg_reload_conf(); and afterwards ALTER SYSTEM RESET log_temp_files; SELECT pg_reload_conf(); where EXPLAIN (ANALYZE) says Disk, SET work_mem for their role, and maintenance_work_mem for CREATE INDEX."
 	f.ForGood = "Give reports a role with a larger work_mem rather than all sessions, and read rows in the order of an index where that saves a sort."
 	return found(f)
 }
@@ -216,7 +216,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 			}
 			f.add(seeSubtrans, "pid %d %s: %s", r.PID, has, shape(r.Query))
 			if i == 0 {
-				f.Now = fmt.Sprintf("Let pid %d commit, or end it: SELECT pg_terminate_backend(%d).", r.PID, r.PID)
+				f.Now = fmt.Sprintf("Let pid %d commit, or end it: SELECT pg_terminate_backend(%d);", r.PID, r.PID)
 			}
 		}
 	} else if s, ok := l.oldestWriter(); ok {

@@ -57,7 +57,7 @@ func endOf(l *inspection, p pin) string {
 			if horizon.IsBackup(holders[0].pin.Application) {
 				return fmt.Sprintf("On the standby %s, let the backup of pid %d (%s) end.%s", holders[0].at, holders[0].PID, holders[0].pin.Application, slot)
 			}
-			return fmt.Sprintf("On the standby %s: SELECT pg_terminate_backend(%d).%s", holders[0].at, holders[0].PID, slot)
+			return fmt.Sprintf("On the standby %s: SELECT pg_terminate_backend(%d);%s", holders[0].at, holders[0].PID, slot)
 		}
 		return fmt.Sprintf("End the long query on %s, or on one that follows it. On the standby, %s shows it first.%s", p, oneLine(seeOnStandby), slot)
 	case p.Kind == horizon.Slot && p.Active:

@@ -176,19 +176,19 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	f.Now = "Update that row last in its transaction, and commit immediately: the lock is held from the update to the commit."
 	switch {
 	case prepared*2 > total(doing):
-		f.Now = "End the prepared transactions that hold the rows, as their coordinator would, with COMMIT PREPARED or ROLLBACK PREPARED: SELECT gid, database FROM pg_prepared_xacts."
+		f.Now = "End the prepared transactions that hold the rows, as their coordinator would, with COMMIT PREPARED or ROLLBACK PREPARED: SELECT gid, database FROM pg_prepared_xacts;"
 	case total(idle)*2 > total(doing):
 		var ends []string
 		for _, pid := range most(idle) {
-			ends = append(ends, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+			ends = append(ends, fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid))
 		}
-		f.Now = "End the transactions that hold the rows and do nothing: " + strings.Join(ends, "; ") + "."
+		f.Now = "End the transactions that hold the rows and do nothing: " + strings.Join(ends, " ")
 	case total(working)*2 > total(doing):
 		for _, pid := range most(working) {
 			k := newest[pid]
 			f.add("", "pid %d holds rows, %s, in a transaction for %s: %s", pid, describeState(k), span(seconds(k.Age)), shape(k.Query))
 		}
-		f.Now = fmt.Sprintf("Wait for the statement of pid %[1]d, or cancel it, which undoes all that it has done: SELECT pg_cancel_backend(%[1]d).", most(working)[0])
+		f.Now = fmt.Sprintf("Wait for the statement of pid %[1]d, or cancel it, which undoes all that it has done: SELECT pg_cancel_backend(%[1]d);", most(working)[0])
 	case between*2 > total(doing):
 		f.Now = "Update that row last in its transaction, and commit immediately. Most of the time the lock is held while the server waits for the client's next statement: " +
 			"send the update and the COMMIT in one round trip, and do no other work in between."

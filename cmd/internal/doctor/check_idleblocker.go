@@ -107,7 +107,7 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 		}
 	})
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
-	f.Now = strings.Join(ends, "; ") + "."
+	f.Now = strings.Join(ends, " ")
 	f.ForGood = "Set idle_in_transaction_session_timeout, and call nothing outside the database between a change and its commit."
 	if worst[0].pid == 0 {
 		f.ForGood = "No time-out ends a prepared transaction: have whoever prepares them finish each one, after a crash as well; if nobody needs them, set max_prepared_transactions = 0."
@@ -125,7 +125,7 @@ FROM pg_stat_get_activity($1) a LEFT JOIN pg_roles r ON r.oid = a.usesysid`, int
 	if len(names) > 0 {
 		who = names[0]
 	}
-	return fmt.Sprintf("pid %d (%s), idle in its transaction for %s,", k.PID, who, span(seconds(k.Idle))), fmt.Sprintf("SELECT pg_terminate_backend(%d)", k.PID), nil
+	return fmt.Sprintf("pid %d (%s), idle in its transaction for %s,", k.PID, who, span(seconds(k.Idle))), fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.PID), nil
 }
 
 func describePrepared(ctx context.Context, l *inspection, transaction uint32) (what, end string, err error) {
@@ -139,8 +139,8 @@ WHERE p.transaction::text::bigint = $1`, int64(transaction))
 		return "", "", err
 	}
 	if len(rows) == 0 {
-		return "a prepared transaction that has ended by now", "nothing is left to end", nil
+		return "a prepared transaction that has ended by now", "Nothing is left to end.", nil
 	}
 	return fmt.Sprintf("the prepared transaction %q in database %s, prepared %s ago,", rows[0].GID, rows[0].Database, span(seconds(rows[0].Age))),
-		endPreparedStatement(rows[0].GID, rows[0].Database), nil
+		endPreparedStatement(rows[0].GID, rows[0].Database) + ".", nil
 }

@@ -101,9 +101,9 @@ func checkLanes(ctx context.Context, l *inspection) (result, error) {
 		} else if isLimited {
 			f.add("SELECT * FROM weir.limits()", "its rate is used up")
 		}
-		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name + "."
+		f.Now = "Start more workers for the queue, or raise their concurrency for it: weir work --queue " + q.Name
 		if isLimited {
-			f.Now = "Raise its limit, if what its jobs use can take it: weir limits set " + q.Name + "."
+			f.Now = "Raise its limit, if what its jobs use can take it: weir limits set " + q.Name
 		}
 		f.ForGood = "Give urgent jobs their own queue or priority, with their own workers."
 		r.findings = append(r.findings, f)

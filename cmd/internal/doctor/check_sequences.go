@@ -110,7 +110,7 @@ func (s sequence) now() string {
 	text := fmt.Sprintf("Find out when it ends, and make the column a bigint before: ALTER TABLE %s ALTER COLUMN %s TYPE bigint rewrites the table and locks it meanwhile; for a large one, add a bigint column, "+
 		"copy in batches, and swap the names. Columns that reference it must follow.", s.Altered, s.AlteredColumn)
 	if s.Bounded && !s.Identity {
-		text += fmt.Sprintf(" Its sequence does not follow by itself: %s.", sequence)
+		text += fmt.Sprintf(" Its sequence does not follow by itself: %s;", sequence)
 	}
 	return text
 }

@@ -106,9 +106,9 @@ func adviseSlot(s walSlot) string {
 	name := pinQuote(s.Name)
 	switch {
 	case s.Status == slotsLostText:
-		return fmt.Sprintf("Make the standby or subscriber that used the slot anew; it can't continue. Then SELECT pg_drop_replication_slot('%s').", name)
+		return fmt.Sprintf("Make the standby or subscriber that used the slot anew; it can't continue. Then SELECT pg_drop_replication_slot('%s');", name)
 	case s.Active:
-		return fmt.Sprintf("Find out why its consumer is slow: SELECT * FROM pg_stat_replication WHERE pid = %d. Leave the slot alone.", s.PID)
+		return fmt.Sprintf("Find out why its consumer is slow: SELECT * FROM pg_stat_replication WHERE pid = %d; leave the slot alone.", s.PID)
 	}
 	return fmt.Sprintf("Start the consumer of the slot %s again. Only if it never comes back: SELECT pg_drop_replication_slot('%s'); a standby or subscriber that used it must then be made anew.", s.Name, name)
 }

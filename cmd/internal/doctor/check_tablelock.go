@@ -123,14 +123,14 @@ func endHolder(ctx context.Context, l *inspection, relation, holder, wanting uin
 		is, vacuum = horizon.Leave(r.Kind, r.Application, r.Query), vacuums.MatchString(r.Query)
 	}
 	if is == "" && vacuum {
-		return fmt.Sprintf("Cancel the session that wants the table for itself, and retry once the VACUUM of pid %d has ended (pg_stat_progress_vacuum shows how far it is): SELECT pg_cancel_backend(%d). "+
-			"Or cancel the VACUUM: most of what it has done stays, and the next one does the rest: SELECT pg_cancel_backend(%d).", holder, wanting, holder), nil
+		return fmt.Sprintf("Cancel the session that wants the table for itself, and retry once the VACUUM of pid %d has ended (pg_stat_progress_vacuum shows how far it is): SELECT pg_cancel_backend(%d); "+
+			"or cancel the VACUUM: most of what it has done stays, and the next one does the rest: SELECT pg_cancel_backend(%d);", holder, wanting, holder), nil
 	}
 	if is != "" {
-		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. Cancel the session that wants the table for itself, and retry once it has ended: SELECT pg_cancel_backend(%d).",
+		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. Cancel the session that wants the table for itself, and retry once it has ended: SELECT pg_cancel_backend(%d);",
 			holder, is, wanting), nil
 	}
-	return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself: SELECT pg_cancel_backend(%d).",
+	return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or cancel the session that wants the table for itself: SELECT pg_cancel_backend(%d);",
 		holder, wanting), nil
 }
 

@@ -86,7 +86,7 @@ func unworked(ctx context.Context, l *inspection, q queueCount, pages *int) (*Fi
 	f.Samples, f.queues = 2, []string{q.Name}
 	f.Summary = fmt.Sprintf("The queue %s has %s waiting, and no worker works it.", q.Name, jobs)
 	f.add("SELECT * FROM weir.queues()", "%s: %s waiting, the first for %s; no worker; last claim %s", q.Name, jobs, span(l.since(waiting.since)), l.ago(q.LastClaim))
-	f.Now = "Start a worker for the queue: weir work --queue " + q.Name + ". If its name is misspelled where its jobs are enqueued, move them: weir jobs move --queue " + q.Name + " --to-queue NAME."
+	f.Now = "Start a worker for the queue: weir work --queue " + q.Name + "; if its name is misspelled where its jobs are enqueued, move them: weir jobs move --queue " + q.Name + " --to-queue NAME"
 	f.ForGood = "Have a supervisor run workers for each queue, and take the names of queues from one place in your programs."
 	return &f, waiting.jobs, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +102,9 @@ func examine(t *testing.T, url string, duration time.Duration) doctor.Report {
 	return report
 }
 
+// pasted matches the end of a statement or command that a dot follows, which whoever copies it pastes as well.
+var pasted = regexp.MustCompile(`(SELECT pg_\w+\([^)]*\)|FROM pg_prepared_xacts|NO MAXVALUE|interval '[^']*'|WHERE pid = \d+|weir \w+ (set|--queue) \S*\w|--to-queue NAME)\.(\s|$)`)
+
 // expect fails unless the report has the finding with at least this severity, and no other critical finding.
 func expect(t *testing.T, r doctor.Report, code doctor.Code, least doctor.Severity) doctor.Finding {
 	t.Helper()
@@ -110,6 +114,9 @@ func expect(t *testing.T, r doctor.Report, code doctor.Code, least doctor.Severi
 	}
 	if f.Summary == "" || f.Now == "" || f.ForGood == "" || len(f.Evidence) == 0 || f.Samples == 0 {
 		t.Errorf("%s is incomplete: %+v", code, f)
+	}
+	if at := pasted.FindString(f.Now + " " + f.ForGood); at != "" {
+		t.Errorf("%s: a dot after what is to be pasted, %q: %s", code, at, f.Now)
 	}
 	for _, other := range r.Findings {
 		if other.Code != code && other.Severity == doctor.Critical {

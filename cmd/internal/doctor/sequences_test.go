@@ -50,7 +50,7 @@ func TestTheAdviceOnASequenceThatEndsHelps(t *testing.T) {
 	advice := func() string {
 		return expect(t, examine(t, url, time.Second), doctor.SequenceNearEnd, doctor.Critical).Now
 	}
-	if now := advice(); !strings.Contains(now, table+" ") || !strings.Contains(now, sequence+".") {
+	if now := advice(); !strings.Contains(now, table+" ") || !strings.Contains(now, sequence+";") {
 		t.Errorf("of a serial: %s", now)
 	}
 	execute(t, conn, table)

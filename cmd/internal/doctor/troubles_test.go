@@ -37,7 +37,7 @@ func TestWhoIsIdleAndHoldsARowIsNamedWithItsEnd(t *testing.T) {
 	pid := idle.PgConn().PID()
 	expectFact(t, f, fmt.Sprintf("pid %d (postgres, shop, 127.0.0.1), idle in its transaction for", pid), "for which 100% of them wait")
 	expectFact(t, f, "its last statement: UPDATE account SET n = ? WHERE id = ?")
-	if want := fmt.Sprintf("SELECT pg_terminate_backend(%d).", pid); f.Now != want {
+	if want := fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid); f.Now != want {
 		t.Errorf("the fix for now is %q, want %q", f.Now, want)
 	}
 	if hot, found := r.Find(doctor.HotRow); found && hot.DownstreamOf != doctor.IdleBlocker {
