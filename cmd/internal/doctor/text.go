@@ -112,12 +112,16 @@ func span(d time.Duration) string {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// shareOf formats a share as a percentage.
+// shareOf formats a share as a percentage. One that is not all is not rounded up to all.
 func shareOf(part, whole float64) string {
 	if whole <= 0 {
 		return "0%"
 	}
-	return fmt.Sprintf("%.0f%%", 100*part/whole)
+	text := fmt.Sprintf("%.0f%%", 100*part/whole)
+	if text == "100%" && part < whole {
+		return "over 99%"
+	}
+	return text
 }
 
 // sessionsThat says how many sessions do something, on average: "1 session waits", "2.50 sessions wait".

@@ -17,6 +17,19 @@ func TestShapeLeavesValuesOut(t *testing.T) {
 	}
 }
 
+// TestAShareIsRoundedToAllOnlyIfItIsAll: of a sequence with 48 numbers left, not all are used.
+func TestAShareIsRoundedToAllOnlyIfItIsAll(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		part, whole float64
+		want        string
+	}{{2147483599, 2147483647, "over 99%"}, {2147483647, 2147483647, "100%"}, {98, 100, "98%"}, {1, 3, "33%"}, {1, 0, "0%"}} {
+		if got := shareOf(c.part, c.whole); got != c.want {
+			t.Errorf("%.0f of %.0f is %s, want %s", c.part, c.whole, got, c.want)
+		}
+	}
+}
+
 func TestForkRateIsTheStrideOfNewSessions(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
