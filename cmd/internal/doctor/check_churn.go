@@ -17,7 +17,8 @@ const (
 func checkChurn(_ context.Context, l *inspection) (result, error) {
 	var r result
 	sessions := max(0, l.rate(func(c *counters) int64 { return c.Sessions }))
-	perSession := max(0, l.rate(func(c *counters) int64 { return c.AllCommits })) / max(sessions, 1)
+	// A login is a transaction of its own.
+	perSession := max(0, l.rate(func(c *counters) int64 { return c.AllCommits })/max(sessions, 1)-1)
 	saturated := slices.ContainsFunc(l.findings, func(f Finding) bool { return f.Code == PostmasterSaturated })
 	took := l.session.connected()
 	if cost := sessions * took.Seconds(); sessions >= stormSessions && perSession <= churnShort && !saturated {
@@ -26,8 +27,8 @@ func checkChurn(_ context.Context, l *inspection) (result, error) {
 			severity = Warning
 		}
 		f := l.finding(ConnectionChurn, severity, cost, len(l.view.samples))
-		f.Summary = fmt.Sprintf("%s sessions log in per second, and each runs %s transactions.", figure(sessions), figure(perSession))
-		f.add(seeSessions, "%s sessions/s, all databases; %s transactions each", figure(sessions), figure(perSession))
+		f.Summary = fmt.Sprintf("%s sessions log in per second, for %.1f transactions each on average.", figure(sessions), perSession)
+		f.add(seeSessions, "%s sessions/s, all databases; %.1f transactions each on average, without their logins", figure(sessions), perSession)
 		f.add("", "logging in took the doctor %s; at this rate %s sessions are logging in at any moment", span(took), figure(cost))
 		f.Now = "Keep connections open between requests: use the pool of the driver, or lengthen the lifetime of its connections."
 		f.ForGood = "Put a connection pooler in front of programs that are too short-lived for a pool of their own."

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -317,7 +318,10 @@ func TestClientsThatConnectForEachTransactionAreNamed(t *testing.T) {
 		return
 	}
 	f := expect(t, r, doctor.ConnectionChurn, doctor.Info)
-	expectFact(t, f, "sessions/s, all databases", "transactions each")
+	expectFact(t, f, "sessions/s, all databases", "transactions each on average, without their logins")
+	if !regexp.MustCompile(` log in per second, for [01]\.\d transactions each on average\.$`).MatchString(f.Summary) {
+		t.Errorf("each runs one: %s", f.Summary)
+	}
 }
 
 // TestParallelWorkersThatStartAllTheTimeAreNamed: by the sessions that wait for their start and end.
