@@ -143,6 +143,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 			if i == 0 && len(keys) == 1 {
 				where = fmt.Sprintf("the row of %s with %s", name, keys[0])
 			}
+		case l.hot.withheld:
+			fact += "; its key is left out, as --without-statements says"
 		case denied:
 			fact += fmt.Sprintf("; %s may not read its key", l.server.User)
 		default:

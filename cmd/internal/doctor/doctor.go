@@ -97,8 +97,8 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 		d.session.close()
 		return nil, err
 	}
-	d.hot = newHotRows(d.server.databaseOID)
-	if !c.WithoutStatements { // keys of rows are values in statements
+	d.hot = newHotRows(d.server.databaseOID, c.WithoutStatements)
+	if !c.WithoutStatements {
 		d.sampler.hot = d.hot.find
 	}
 	d.sampler.Ignore(d.session.pid(), samples.pid())

@@ -23,6 +23,7 @@ func (p place) ctid() string { return fmt.Sprintf("(%d,%d)", p.Page, p.Tuple) }
 // they waited for can no longer be read.
 type hotRows struct {
 	database uint32
+	withheld bool // Config.WithoutStatements: keys are values in statements
 
 	mu       sync.Mutex
 	queries  map[uint32]string // by relation; "" if its key cannot be read
@@ -35,8 +36,8 @@ const (
 	maxAttempts = 40
 )
 
-func newHotRows(database uint32) *hotRows {
-	return &hotRows{database: database, queries: map[uint32]string{}, keys: map[uint32]map[string]int{}, denied: map[uint32]bool{}}
+func newHotRows(database uint32, withheld bool) *hotRows {
+	return &hotRows{database: database, withheld: withheld, queries: map[uint32]string{}, keys: map[uint32]map[string]int{}, denied: map[uint32]bool{}}
 }
 
 // waited counts, in one sample, the sessions at each row: those that wait for the tuple lock, and the one that holds it and waits

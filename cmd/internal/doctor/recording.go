@@ -131,7 +131,7 @@ func (r *Recording) Replay(ctx context.Context) (Report, error) {
 	}
 	d.local = findLocal(d.server, t)
 	d.sampler = &Sampler{session: &session{meter: d.meter}, window: &window{}}
-	d.hot = &hotRows{database: d.server.databaseOID, keys: r.body.Keys, denied: r.body.Denied}
+	d.hot = &hotRows{database: d.server.databaseOID, withheld: !r.head.Statements, keys: r.body.Keys, denied: r.body.Denied}
 	for _, at := range r.body.Standbys {
 		d.standbys = append(d.standbys, standby{at, &session{name: at, meter: d.meter, tape: t}})
 	}

@@ -149,6 +149,11 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 		t.Fatalf("the check did not do without the texts:\n%s", describe(live))
 	}
 	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	if hot, found := live.Find(doctor.HotRow); !found {
+		t.Errorf("no row is hot:\n%s", describe(live))
+	} else {
+		expectFact(t, hot, "account: ", "; its key is left out, as --without-statements says")
+	}
 	expectSame(t, live, file)
 }
 
