@@ -26,7 +26,7 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	if lost < noticeable {
 		return healthy("No sessions queue up for a row (%s wait on average).", figure(lost))
 	}
-	rows, tables := map[place]int{}, map[uint32]int{}
+	rows, tables, elsewhere := map[place]int{}, map[uint32]int{}, map[uint32]int{} // the last by database
 	perTable := map[uint32]map[place]bool{}
 	holding, doing, prepared, between := map[Class]int{}, map[string]int{}, 0, 0
 	idle, working, newest := map[uint32]int{}, map[uint32]int{}, map[uint32]Lock{} // by pid
@@ -43,6 +43,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 					perTable[p.Relation] = map[place]bool{}
 				}
 				perTable[p.Relation][p] = true
+			} else {
+				elsewhere[p.Database] += n
 			}
 		}
 		// A session that waits for a transaction but not for a tuple either follows an update chain, or inserts.
@@ -136,7 +138,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 		fact := fmt.Sprintf("%s: %s at %s, most of them at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
 		keys, denied := l.hot.known(oid)
 		switch {
-		case l.hot == nil: // nobody has looked there
+		case l.hot == nil: // samples of a whole server are taken in another of its databases
+			fact += "; its key shows with " + l.session.examines(l.server.Database)
 		case len(keys) > 0:
 			const limit = 3
 			fact += "; primary key: " + strings.Join(keys[:min(len(keys), limit)], " and ")
@@ -151,6 +154,18 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 			fact += "; its key could not be read in time"
 		}
 		facts = append(facts, fact)
+	}
+	for _, oid := range most(elsewhere) {
+		names, err := scalars[string](ctx, l.session, "SELECT datname::text FROM pg_database WHERE oid = $1", oid)
+		if err != nil {
+			return result{}, err
+		}
+		for _, name := range names {
+			if len(facts) == 0 {
+				where = "rows of database " + name
+			}
+			facts = append(facts, fmt.Sprintf("%s in database %s, whose tables and keys show only there, with %s", many(elsewhere[oid], "wait"), name, l.session.examines(name)))
+		}
 	}
 	f.Summary = fmt.Sprintf("%s for %s, each for the commit of the one before it.", sessionsThat(lost, "queues up", "queue up"), where)
 	for _, fact := range facts {
@@ -204,8 +219,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	return found(f)
 }
 
-// most returns the pids that were counted most often.
+// most returns the pids, or databases, that were counted most often.
 func most(counts map[uint32]int) []uint32 {
-	pids := slices.SortedFunc(maps.Keys(counts), func(a, b uint32) int { return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b)) })
-	return pids[:min(len(pids), maxFacts)]
+	all := slices.SortedFunc(maps.Keys(counts), func(a, b uint32) int { return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b)) })
+	return all[:min(len(all), maxFacts)]
 }

@@ -49,6 +49,11 @@ func TestAListIsExaminedByWhatEachDatabaseHas(t *testing.T) {
 		t.Errorf("databases %+v and %+v", calm, suffering)
 	}
 	expect(t, *suffering.Report, doctor.IdleBlocker, doctor.Warning)
+	if hot, found := suffering.Report.Find(doctor.HotRow); !found { // samples are taken in the first database
+		t.Errorf("no row is hot:\n%s", describe(*suffering.Report))
+	} else {
+		expectFact(t, hot, "account: ", "; its key shows with weir doctor --database 'postgres://postgres@127.0.0.1:", "/busy'")
+	}
 	for name, part := range map[string]*doctor.Report{"the server's": at.Report, "the calm database's": calm.Report, "the other server's": r.Servers[1].Report} {
 		for _, f := range part.Findings {
 			if f.Severity != doctor.Info {

@@ -48,6 +48,24 @@ func TestPgMonitorIsEnough(t *testing.T) {
 	}
 }
 
+// TestARowOfAnotherDatabaseIsSaidToBeThere: the doctor sees who waits there, but no names, and says which command names them.
+func TestARowOfAnotherDatabaseIsSaidToBeThere(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	there := another(t, at)
+	execute(t, connect(t, there), "CREATE TABLE counter (id int PRIMARY KEY, n int)", "INSERT INTO counter VALUES (1, 0)")
+	runSessions(t, there, 12, updateSlowly)
+	live, file := recorded(t, doctor.Config{URL: at}, examineFor)
+	f := expect(t, live, doctor.HotRow, doctor.Warning)
+	expectFact(t, f, "for rows of database elsewhere")
+	u, err := url.Parse(there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectFact(t, f, "in database elsewhere, whose tables and keys show only there, with weir doctor --database 'postgres://postgres@"+u.Host+"/elsewhere'")
+	expectSame(t, live, file)
+}
+
 func TestWithLessItSaysWhatItCouldNotSee(t *testing.T) {
 	t.Parallel()
 	at := alone(t)

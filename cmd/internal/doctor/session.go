@@ -3,7 +3,10 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +51,8 @@ func (m *meter) cost() Cost {
 }
 
 // sessionConfig parses a connection string, and sets what keeps its sessions harmless.
-func sessionConfig(url string) (*pgx.ConnConfig, error) {
-	config, err := pgx.ParseConfig(url)
+func sessionConfig(at string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(at)
 	if err != nil {
 		return nil, fmt.Errorf("read the connection string: %w: write it as postgres://user:password@host:port/database", err)
 	}
@@ -104,6 +107,19 @@ func (s *session) connected() time.Duration {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.took
+	})
+}
+
+// examines returns the command that examines a database of this server. A password is left to the environment, or to the reader.
+func (s *session) examines(database string) string {
+	return recall(s.tape, "how to examine "+database, func() string {
+		u := url.URL{Scheme: "postgres", User: url.User(s.config.User), Path: "/" + database}
+		if port := strconv.Itoa(int(s.config.Port)); strings.HasPrefix(s.config.Host, "/") {
+			u.RawQuery = url.Values{"host": {s.config.Host}, "port": {port}}.Encode()
+		} else {
+			u.Host = net.JoinHostPort(s.config.Host, port)
+		}
+		return "weir doctor --database '" + u.String() + "'"
 	})
 }
 
