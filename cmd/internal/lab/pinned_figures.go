@@ -23,6 +23,8 @@ const (
 	leftBehind       = "jobs that were not found"
 	enqueuedRate     = "jobs enqueued per second"
 
+	countedEvery = time.Second // a session writes its statistics so often: before, dead rows look like none
+
 	keptUp       = 0.9 // of the rate: a producer that enqueues less did not keep up
 	guardedAfter = "seconds until the guard ended the pin"
 )
@@ -49,12 +51,16 @@ func (t *trial) figures(k *track) []Figure {
 			all = append(all, Figure{f.name, round(*ms), "ms"})
 		}
 	}
-	all = append(all, []Figure{
-		{enqueuedRate, round(ratio(float64(t.enqueued.Load()), k.seconds)), "jobs/s"},
-		{deadAtPin, last(k.within(k.gauges[deadRows], 0, p.pin)), "rows"},
-		{deadAtRelease, last(k.within(k.gauges[deadRows], 0, p.release)), "rows"},
-		{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"},
-	}...)
+	all = append(all, Figure{enqueuedRate, round(ratio(float64(t.enqueued.Load()), k.seconds)), "jobs/s"})
+	for _, f := range []struct {
+		name string
+		at   time.Duration
+	}{{deadAtPin, p.pin}, {deadAtRelease, p.release}} {
+		if f.at > countedEvery {
+			all = append(all, Figure{f.name, last(k.within(k.gauges[deadRows], 0, f.at)), "rows"})
+		}
+	}
+	all = append(all, Figure{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"})
 	for _, f := range []struct {
 		name     string
 		from, to time.Duration
@@ -156,6 +162,12 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		}
 		return "no claim found a job before the pin"
 	}
+	dead := func(w *Way) string {
+		if n, ok := w.Figure(deadAtRelease); ok {
+			return count(n, "dead row")
+		}
+		return ""
+	}
 	evaporation := func(w *Way) string {
 		after, gone := w.Figure(goneAfter)
 		switch {
@@ -177,7 +189,11 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		if w == worst {
 			continue
 		}
-		s := fmt.Sprintf("%s: %s, %s, a backlog of %s", capital(w.Name), claims(w), count(value(w, deadAtRelease), "dead row"), figure(w, backlogAtRelease)) + evaporation(w)
+		s := fmt.Sprintf("%s: %s, ", capital(w.Name), claims(w))
+		if n := dead(w); n != "" {
+			s += n + ", "
+		}
+		s += "a backlog of " + figure(w, backlogAtRelease) + evaporation(w)
 		if after, ok := w.Figure(guardedAfter); ok {
 			s += fmt.Sprintf("; the guard ended the pin after %s s", Number(after))
 		} else if strings.HasPrefix(w.Name, guardName) {
@@ -201,8 +217,12 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 	if _, ok := worst.Figure(rateBefore); ok {
 		rates = fmt.Sprintf("then finishes %s jobs per second, with %s before and %s enqueued, and ", figure(worst, rateLate), figure(worst, rateBefore), figure(worst, enqueuedRate))
 	}
-	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it %shas %s dead rows and a backlog of %s",
-		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), rates, figure(worst, deadAtRelease), figure(worst, backlogAtRelease)) + evaporation(worst)
+	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it %shas ",
+		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), rates)
+	if n := dead(worst); n != "" {
+		what += n + " and "
+	}
+	what += "a backlog of " + figure(worst, backlogAtRelease) + evaporation(worst)
 	return verdict(times(worst), what, sentences)
 }
 

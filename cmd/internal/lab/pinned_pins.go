@@ -202,8 +202,11 @@ func slotUnable(ctx context.Context, s *site) (why string) {
 	}
 	if why == "" { // pg_hba.conf has lines of its own for replication, and poolers have none
 		stream, err := replicate(ctx, s.url)
+		if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) {
+			return "the server accepts no connection for replication: " + refused.Message // the driver's error has a line for each of its attempts
+		}
 		if err != nil {
-			return fmt.Sprintf("the server accepts no connection for replication: %v", err)
+			return fmt.Sprintf("the server can't be reached for replication: %v", err)
 		}
 		_ = stream.Close(ctx)
 	}

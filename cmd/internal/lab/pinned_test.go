@@ -177,7 +177,7 @@ func TestAPinThatIsImpossibleIsFoundOutBeforeAnythingIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	as.User = url.UserPassword("alone", "secret")
-	if why := slotUnable(t.Context(), &site{url: as.String(), guard: s.guard}); !strings.Contains(why, "no connection for replication") {
+	if why := slotUnable(t.Context(), &site{url: as.String(), guard: s.guard}); !strings.HasPrefix(why, "the server accepts no connection for replication: ") || strings.Contains(why, "failed to connect") {
 		t.Errorf("whether a standby can connect: %q", why)
 	}
 }
@@ -310,5 +310,23 @@ func TestPinnedSaysHowTheBacklogEnds(t *testing.T) {
 	v = pinnedVerdict(&Result{Ways: []*Way{way("SKIP LOCKED, DELETE, read pin", Collapse, Figure{claimBefore, 0.1, ""})}}, PinnedSize{Rate: 1000})
 	if v.Shown || !strings.Contains(v.Text, "can't be compared") {
 		t.Errorf("of too few claims the verdict is %+v", v)
+	}
+}
+
+// TestPinnedCountsNoDeadRowsBeforeTheyAreKnown: sessions write their statistics about once a second, and what they have not written is not none.
+func TestPinnedCountsNoDeadRowsBeforeTheyAreKnown(t *testing.T) {
+	t.Parallel()
+	for lasts, want := range map[time.Duration]string{time.Second: "", 3 * time.Second: "300 dead rows"} {
+		k := &track{seconds: lasts.Seconds(), at: []float64{lasts.Seconds() / 2}, gauges: map[string][]float64{deadRows: {300}}}
+		trial := &trial{phases: phasesOf(lasts), calm: load.NewTally(), hard: load.NewTally(), waits: load.NewTally()}
+		w := &Way{Name: "SKIP LOCKED, DELETE, read pin", Kind: Collapse, Figures: trial.figures(k)}
+		other := &Way{Name: "100 at once, read pin", Kind: Fix, Figures: w.Figures}
+		w.Figures = append(w.Figures, Figure{claimBefore, 0.1, ""}, Figure{claimLate, 2, ""})
+		v := pinnedVerdict(&Result{Ways: []*Way{w, other}}, PinnedSize{Rate: 1000})
+		for _, text := range append([]string{v.Text}, v.Fixes...) {
+			if strings.Contains(text, "dead row") != (want != "") || !strings.Contains(text, want) || !strings.Contains(text, "a backlog of") {
+				t.Errorf("in %s, want %q: %s", lasts, want, text)
+			}
+		}
 	}
 }
