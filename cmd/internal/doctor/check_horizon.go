@@ -69,7 +69,7 @@ func endOf(l *inspection, p pin) string {
 	if p.Session != nil {
 		switch leave := horizon.Leave(p.Session.Backend, p.Application, p.Query); {
 		case strings.HasPrefix(leave, "a server process"):
-			return fmt.Sprintf("Let pid %d end: it is %s.", p.PID, leave)
+			return fmt.Sprintf("Let pid %d end by itself: it is %s, which would only begin again.", p.PID, leave)
 		case leave != "":
 			return fmt.Sprintf("Let the backup of pid %d (%s) end: whoever ends its session loses it.", p.PID, p.Application)
 		}

@@ -54,13 +54,13 @@ func neverEnds(s *horizon.Session, named bool) string {
 	case s.Backend == "walsender":
 		return "it is a walsender: a standby or a replication consumer would lose its connection"
 	case strings.HasPrefix(s.Backend, "autovacuum"):
-		return "it is autovacuum"
+		return "it is autovacuum, which would begin again"
 	case s.Backend != "client backend":
-		return "it is a server process (" + s.Backend + ")"
+		return "it is a server process (" + s.Backend + "), which would begin again"
 	case horizon.IsBackup(s.Application):
-		return "it is a backup"
+		return "it is a backup, which would be lost"
 	case strings.Contains(query, "pg_backup_start") || strings.Contains(query, "pg_start_backup"):
-		return "it has a backup in progress"
+		return "it has a backup in progress, which would be lost"
 	case s.Superuser && !named:
 		return "its role is a superuser, and the rule does not contain its exact name"
 	}
