@@ -42,6 +42,7 @@ func TestGuard(t *testing.T) {
 		"NobodyIsEndedBehindAHoldThatStays":            behindAHold,
 		"SnapshotAsOldAsARunningTransactionWaits":      derivedSnapshot,
 		"NobodyIsEndedForABackupThatIsOlder":           olderBackup,
+		"NobodyIsEndedForABackupThatStays":             youngerBackup,
 		"NothingIsEndedWithoutHarm":                    withoutHarm,
 		"PastItsLimitItIsEndedWithoutHarm":             pastItsLimit,
 		"EndsAreBounded":                               bounded,
@@ -363,6 +364,19 @@ func olderBackup(t *testing.T, s *servers) {
 	backup := connect(t, at+"&application_name=pg_dump").exec(readOnly, "SELECT count(*) FROM harmed")
 	s.harmless(t, hasty(), backup,
 		connect(t, at).exec("BEGIN", "INSERT INTO other VALUES (1)"), connect(t, at).exec("BEGIN", "INSERT INTO other VALUES (2)"))
+}
+
+// The backup has begun after the writer, which its snapshot shows. It is at work, so that nothing tells since when it has the snapshot, but that stays after the writer's end.
+func youngerBackup(t *testing.T, s *servers) {
+	at := as(t, s.primary, "app", "postgres")
+	writer := connect(t, at).exec("BEGIN", "INSERT INTO other VALUES (1)")
+	backup := connect(t, at+"&application_name=pg_dump").exec(readOnly, "SELECT count(*) FROM harmed")
+	end := backup.runs("SELECT pg_sleep(600)")
+	s.harmless(t, hasty(), writer)
+	connect(t, s.primary.URL("postgres")).exec(fmt.Sprintf("SELECT pg_terminate_backend(%d)", backup.pid()))
+	if err := pgtest.Receive(t, end, "the backup has ended"); err == nil {
+		t.Error("the backup ended by itself")
+	}
 }
 
 func withoutHarm(t *testing.T, s *servers) {

@@ -56,7 +56,7 @@ type Traced struct {
 	Untraced string
 	// Derived says that its snapshot is only as old as a transaction that still runs: every new snapshot is as old as the oldest one. While that
 	// runs, it can't be told from a snapshot that is old itself, and its end would move nothing. A session of the primary that was idle before the
-	// transaction began has a snapshot that is old itself.
+	// transaction began has a snapshot that is old itself, and that of a backup stays in any case.
 	Derived bool
 	// Relevant says that it holds tables of the primary's database now. A session that has written in another database does so only through a
 	// snapshot here that is as old.
@@ -194,7 +194,7 @@ func (c *Cluster) markDerived(list []*Traced) {
 	}
 	for _, h := range list {
 		since, runs := running[h.Own]
-		h.Derived = (h.By == "snapshot" || h.By == "feedback") && runs && !(h.At == c.Primary && h.Session.idleSince(since))
+		h.Derived = (h.By == "snapshot" || h.By == "feedback") && runs && !h.Session.backsUp() && !(h.At == c.Primary && h.Session.idleSince(since))
 	}
 }
 

@@ -101,6 +101,12 @@ func (s *Session) idleSince(at *time.Time) bool {
 	return s != nil && at != nil && s.State == "idle in transaction" && s.Quiet != nil && s.Quiet.Before(*at)
 }
 
+// backsUp reports whether the session makes a backup. Its snapshot stays until the backup has ended, whoever else ends before, so it holds the horizon itself,
+// even if it was taken while an older transaction ran.
+func (s *Session) backsUp() bool {
+	return s != nil && strings.Contains(Leave(s.Backend, s.Application, s.Query), "backup")
+}
+
 // From returns the view for rows of SQL.
 func From(rows []Row) (*View, error) {
 	v := &View{}
