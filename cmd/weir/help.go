@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/alecthomas/kong"
 )
@@ -10,6 +11,14 @@ import (
 func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if ctx.Selected() != nil || ctx.Command() != "" {
 		options.Compact = true
+		if ofLab(ctx) {
+			options.ValueFormatter = func(value *kong.Value) string {
+				if value.Name == "database" {
+					return labDatabase
+				}
+				return kong.DefaultHelpValueFormatter(value)
+			}
+		}
 		return kong.DefaultHelpPrinter(options, ctx)
 	}
 	w := ctx.Stdout
@@ -23,4 +32,9 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 Also: operations, storage, completion, version. Exit codes: %d done, %d failed, %d wrong usage, %d not found, %d database unreachable, %d interrupted.
 `, exitOK, exitFailure, exitUsage, exitNotFound, exitUnreachable, exitInterrupted)
 	return nil
+}
+
+// ofLab says whether the help is that of the lab, or of one of its scenarios.
+func ofLab(ctx *kong.Context) bool {
+	return slices.ContainsFunc(ctx.Path, func(p *kong.Path) bool { return p.Command != nil && p.Command.Name == "lab" })
 }

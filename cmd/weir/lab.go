@@ -33,6 +33,9 @@ func (labCmd) Help() string {
 		"Example: weir lab notify --report notify.html"
 }
 
+// labDatabase is the help of --database in the lab, which differs from that of other commands.
+const labDatabase = "PostgreSQL database to measure on. Default: a private one; DATABASE_URL is ignored."
+
 // labFlags are common to all scenarios.
 type labFlags struct {
 	Duration      time.Duration `placeholder:"10s" help:"How long each variant is measured (pinned: 16s)."`
