@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -33,15 +32,12 @@ func Check(ctx context.Context, url string, configs ...Config) error {
 		}
 		installs = installs || n.weir
 	}
-	if installs {
-		roles, err := rolesMissing(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if len(roles) > 0 {
-			lacks = append(lacks, fmt.Sprintf("the fixes that use Weir need the roles %s, which the user may not create: have an administrator create them, or make the user a superuser while the lab runs",
-				enumerated(roles)))
-		}
+	statements, err := forAdministrator(ctx, conn, installs)
+	if err != nil {
+		return err
+	}
+	if len(statements) > 0 {
+		lacks = append(lacks, fmt.Sprintf("the user may not do all that the lab does: have an administrator run `%s`", strings.Join(statements, "; ")))
 	}
 	if len(lacks) == 0 {
 		return nil
@@ -59,29 +55,33 @@ func connectionsLeft(ctx context.Context, conn *pgx.Conn) (left int, err error) 
 	return left, nil
 }
 
-// rolesMissing lists Weir's roles that are missing and that the user may not create.
+// forAdministrator returns the statements that someone must run first who may do more than the user.
+func forAdministrator(ctx context.Context, conn *pgx.Conn, installs bool) (statements []string, err error) {
+	privileges, roles := []string{"CREATE"}, []string{}
+	if installs {
+		privileges = append(privileges, "TEMPORARY")
+		if roles, err = rolesMissing(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
+	rows, _ := conn.Query(ctx, `
+		SELECT format('GRANT %s ON DATABASE %I TO %I', p, current_database(), current_user) FROM unnest($1::text[]) p
+		WHERE NOT has_database_privilege(current_database(), p)
+		UNION ALL
+		SELECT format('CREATE ROLE %I NOLOGIN', r) FROM unnest($2::text[]) r
+		WHERE NOT (SELECT p.rolsuper OR p.rolcreaterole FROM pg_roles p WHERE p.rolname = current_user)`, privileges, roles) // rows report the error
+	if statements, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, fmt.Errorf("lab: read the user's privileges: %w", err)
+	}
+	return statements, nil
+}
+
+// rolesMissing lists Weir's roles that the server does not have.
 func rolesMissing(ctx context.Context, conn *pgx.Conn) (roles []string, err error) {
-	rows, _ := conn.Query(ctx, `SELECT r FROM unnest(ARRAY['weir_enqueue', 'weir_work', 'weir_operate', 'weir_publish', 'weir_subscribe', 'weir_hub']) r
-		WHERE NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = r)
-		  AND NOT (SELECT p.rolsuper OR p.rolcreaterole FROM pg_roles p WHERE p.rolname = current_user)`) // rows report the error
+	rows, _ := conn.Query(ctx, `SELECT r FROM unnest(ARRAY['weir_enqueue', 'weir_work', 'weir_operate', 'weir_publish', 'weir_subscribe', 'weir_hub']) WITH ORDINALITY u(r, place)
+		WHERE NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = r) ORDER BY place`) // rows report the error
 	if roles, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, fmt.Errorf("lab: read the roles: %w", err)
 	}
 	return roles, nil
-}
-
-func enumerated(names []string) string {
-	slices.Sort(names)
-	text := ""
-	for i, name := range names {
-		switch {
-		case i == 0:
-		case i == len(names)-1:
-			text += " and "
-		default:
-			text += ", "
-		}
-		text += name
-	}
-	return text
 }

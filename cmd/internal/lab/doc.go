@@ -16,8 +16,8 @@
 //
 //	err := lab.Load(ctx, lab.LoadConfig{Scenario: "notify", Database: url, Clients: 32})
 //
-// The lab creates everything in schema weir_lab, and in schema weir if it installed it, and drops both at the end. The application name of its
-// sessions is "weir lab".
+// The lab creates everything in schema weir_lab, and in schema weir if it installed it, and drops both at the end. Only Weir's roles
+// stay, because they belong to the whole server: a note says so. The application name of its sessions is "weir lab".
 //
 // Each scenario has its own files. They share site.go (where to measure), meter.go (counts and latencies over time), waits.go (what sessions
 // wait for) and result.go (the result). Package lab/report renders it as a page.

@@ -145,10 +145,17 @@ func (s *site) occupy(ctx context.Context, allowNonempty, weir bool) error {
 	if err := s.remark(ctx, markWeir); err != nil {
 		return err
 	}
+	roles, err := rolesMissing(ctx, s.guard)
+	if err != nil {
+		return err
+	}
 	if err := schema.Up(ctx, s.guard); err != nil {
 		return fmt.Errorf("lab: install Weir: %w", err)
 	}
 	s.weir = true
+	if names := strings.Join(roles, ", "); names != "" && s.server == nil {
+		s.notes = append(s.notes, fmt.Sprintf("The roles %s are new, and stay: roles belong to the whole server, and other databases may use them by now. If none does, remove them with: DROP ROLE %[1]s", names))
+	}
 	return nil
 }
 
