@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -249,7 +250,7 @@ func commas(numbers []int) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(numbers), "[]"), " ", ",")
 }
 
-// runAll runs scenarios one after another. If one fails, the others still run, and all results are written.
+// runAll runs scenarios one after another. If one fails, the others still run, and what was measured is written, unless that is nothing.
 func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.Context, command string, configs []configured) error {
 	if f.Duration < 0 {
 		return usagef("--duration must not be negative, got %s", f.Duration)
@@ -294,22 +295,25 @@ func (f *labFlags) runAll(ctx context.Context, s *streams, d *database, k *kong.
 		c.Database, c.AllowNonempty, c.Major, c.Progress = url, f.AllowNonempty, f.PostgresMajor, view.show
 		c.Command = "weir lab " + c.Scenario + f.common(c.Duration) + " " + c.size
 		result, err := lab.Run(ctx, c.Config)
+		if result != nil {
+			report.Results = append(report.Results, result)
+		}
 		if err != nil {
 			errs = append(errs, err)
-			if ctx.Err() != nil {
-				if left := (*lab.LeftError)(nil); errors.As(err, &left) { // an interrupted command says nothing else
-					fmt.Fprintln(s.err, "weir: "+left.Error())
-				}
-				break
-			}
-			continue
 		}
-		report.Results = append(report.Results, result)
-		view.verdict(result)
+		if ctx.Err() != nil {
+			if left := (*lab.LeftError)(nil); errors.As(err, &left) { // an interrupted command says nothing else
+				fmt.Fprintln(s.err, "weir: "+left.Error())
+			}
+			break
+		}
+		if result != nil {
+			view.verdict(result)
+		}
 	}
 	view.done()
 	report.Seconds = time.Since(begun).Round(time.Second).Seconds()
-	if len(report.Results) > 0 {
+	if slices.ContainsFunc(report.Results, func(r *lab.Result) bool { return len(r.Ways) > 0 }) {
 		errs = append(errs, f.write(s, report))
 	}
 	return errors.Join(errs...)

@@ -41,7 +41,11 @@ func (v *labView) show(p lab.Progress) {
 
 func (v *labView) verdict(r *lab.Result) {
 	mark := "shown"
-	if !r.Verdict.Shown {
+	switch {
+	case r.Failed != "":
+		fmt.Fprintf(v.line, "weir: lab: %s: failed%s\n", r.Scenario, disturbance(r))
+		return
+	case !r.Verdict.Shown:
 		mark = "not shown here"
 	}
 	fmt.Fprintf(v.line, "weir: lab: %s: %s (%.1f times)%s\n", r.Scenario, mark, r.Verdict.Times, disturbance(r))
@@ -109,7 +113,19 @@ func labText(w io.Writer, r *lab.Report) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s: %s (PostgreSQL %s, %d cores%s)\n\n", result.Scenario, result.Title, result.Server.Version, r.Machine.Cores, disturbance(result))
+		server := ""
+		if result.Server.Version != "" { // otherwise none was reached
+			server = "PostgreSQL " + result.Server.Version + ", "
+		}
+		fmt.Fprintf(w, "%s: %s (%s%d cores%s)\n\n", result.Scenario, result.Title, server, r.Machine.Cores, disturbance(result))
+		if result.Failed != "" {
+			fmt.Fprintf(w, "FAILED: %s\n", printable(result.Failed))
+			if len(result.Ways) == 0 {
+				fmt.Fprintln(w, "Nothing was measured.")
+				continue
+			}
+			fmt.Fprint(w, "What was measured before:\n\n")
+		}
 		var rows [][]string
 		for _, way := range result.Ways {
 			row := []string{way.Name, string(way.Kind), lab.Number(way.Rate) + " " + way.Unit, "", "", ""}

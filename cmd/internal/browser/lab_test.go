@@ -56,6 +56,8 @@ func labReport(t *testing.T) *lab.Report {
 				Title: "What sessions wait for: Weir", Kind: lab.Stack, X: lab.Axis{Label: "seconds"}, Y: lab.Axis{Label: "sessions, stacked"}, Settings: settings, Command: "weir lab pinned",
 				Lines: []lab.Line{{Name: "cpu", X: x, Y: x}, {Name: "commit", X: x, Y: x}},
 			}},
+		}, {
+			Scenario: "storm", Title: "A connection storm saturates the postmaster", Command: "weir lab storm", Failed: "at once: connect: a_server_with_a_name_that_is_longer_than_a_telephone_is_wide.example.org: no answer",
 		}},
 	}
 }

@@ -27,8 +27,7 @@ func runPingPong(ctx context.Context, r *run, posts []post, point time.Duration)
 		}
 		rates, medians := Line{Name: p.name, Kind: p.kind}, Line{Name: p.name, Kind: p.kind}
 		for i, t := range tracks {
-			w := t.sum()
-			r.result.Ways = append(r.result.Ways, w)
+			w := t.way
 			n := float64(r.Listeners.Idle[i])
 			rates.X, rates.Y = append(rates.X, n), append(rates.Y, w.Rate)
 			if w.Latency != nil {
@@ -66,6 +65,7 @@ func pingPongBesideIdle(ctx context.Context, r *run, p post, point time.Duration
 		if err != nil {
 			return nil, err
 		}
+		r.result.Ways = append(r.result.Ways, t.sum())
 		tracks = append(tracks, t)
 	}
 	return tracks, nil

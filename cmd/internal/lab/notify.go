@@ -103,25 +103,19 @@ func runNotify(ctx context.Context, r *run) error {
 		}
 	}
 	r.steps = size.Rounds*len(variants) + len(notifyWays)
-	for range size.Rounds {
-		for _, v := range variants {
-			if _, err := r.site.guard.Exec(ctx, `TRUNCATE weir_lab.entry`); err != nil {
-				return err
-			}
-			if err := setFlush(ctx, r.site, writers, v.flush); err != nil {
-				return err
-			}
-			err := r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, serverGauges(r.site, watcher), func(until context.Context, m *load.Tally) error {
-				return writers.work(ctx, until, m, writeEntry(v.add))
-			})
-			if err != nil {
-				return err
-			}
+	measured, err := inRounds(r, size.Rounds, variants, func(v variant) error {
+		if _, err := r.site.guard.Exec(ctx, `TRUNCATE weir_lab.entry`); err != nil {
+			return fmt.Errorf("%s: %w", v.way.Name, err)
 		}
-	}
+		if err := setFlush(ctx, r.site, writers, v.flush); err != nil {
+			return fmt.Errorf("%s: %w", v.way.Name, err)
+		}
+		return r.measure(ctx, v.track, r.Duration/time.Duration(size.Rounds), sampler, serverGauges(r.site, watcher), func(until context.Context, m *load.Tally) error {
+			return writers.work(ctx, until, m, writeEntry(v.add))
+		})
+	}, func(v variant) *Way { return v.sum() })
 	var tracks, slowTracks []*track
-	for _, v := range variants {
-		r.result.Ways = append(r.result.Ways, v.sum())
+	for _, v := range measured {
 		if v.flush == slowFlush {
 			slowTracks = append(slowTracks, v.track)
 		} else {
@@ -132,6 +126,9 @@ func runNotify(ctx context.Context, r *run) error {
 	r.chartServer(tracks, ", with the disk as it is")
 	r.chartTracks(slowTracks, "Transactions, with flushes of 2 ms,")
 	r.chartServer(slowTracks, ", with flushes of 2 ms")
+	if err != nil {
+		return err
+	}
 	suffix, flush := "", normalFlush
 	if len(slowTracks) > 0 { // as where the story was told
 		suffix, flush = slowSuffix, slowFlush

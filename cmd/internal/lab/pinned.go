@@ -116,13 +116,16 @@ func runPinned(ctx context.Context, r *run) error {
 	r.steps = len(ways)
 	tracks := map[string][]*track{} // by pin
 	for _, w := range ways {
-		t, err := r.runPinnedWay(ctx, w, at, sampler, conn)
-		if err != nil {
-			return err
+		var t *track
+		if t, err = r.runPinnedWay(ctx, w, at, sampler, conn); err != nil {
+			break
 		}
 		tracks[w.pin.name] = append(tracks[w.pin.name], t)
 	}
 	chartPinned(r, at, tracks)
+	if err != nil {
+		return err
+	}
 	r.result.Verdict = pinnedVerdict(r.result, size)
 	return nil
 }
@@ -167,10 +170,12 @@ func (r *run) runPinnedWay(ctx context.Context, w pinnedWay, at phases, sampler 
 		return t.run(ctx, until, m)
 	})
 	if err == nil {
-		err = t.count(ctx)
+		if err = t.count(ctx); err != nil {
+			err = fmt.Errorf("%s: count what is left: %w", way.Name, err)
+		}
 	}
 	if err := t.end(ctx, err); err != nil {
-		return nil, fmt.Errorf("%s: %w", way.Name, err)
+		return nil, err
 	}
 	sum := k.sum()
 	sum.Figures = t.figures(k)
@@ -233,7 +238,9 @@ func (t *trial) end(ctx context.Context, err error) error {
 	}
 	t.sessions.close()
 	if err == nil && t.queue.cleanup != "" {
-		_, err = t.site.guard.Exec(ctx, t.queue.cleanup)
+		if _, err = t.site.guard.Exec(ctx, t.queue.cleanup); err != nil {
+			err = fmt.Errorf("%s: clean up: %w", t.queue.name, err)
+		}
 	}
 	return err
 }

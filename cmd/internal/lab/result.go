@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
@@ -40,7 +42,9 @@ type Result struct {
 	StartedAt time.Time `json:"started_at"`
 	Seconds   float64   `json:"seconds"`
 	Command   string    `json:"command"` // repeats this scenario
-	Server    Server    `json:"server"`
+	// Failed is why the scenario ended before everything was measured, and in which variant; "": it did not. The other fields say what was measured before, or nothing.
+	Failed string `json:"failed,omitempty"`
+	Server Server `json:"server"`
 	// Conditions are missing from reports of earlier versions.
 	Conditions *Conditions `json:"conditions,omitempty"`
 	Settings   []Setting   `json:"settings"` // sizes of the load
@@ -148,6 +152,18 @@ func (r *Result) Way(name string) *Way {
 		}
 	}
 	return nil
+}
+
+// fail records why the scenario failed.
+func (r *Result) fail(ctx context.Context, err error) {
+	r.Failed = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "lab: "), r.Scenario+": ")
+	r.Failed = strings.ReplaceAll(strings.ReplaceAll(r.Failed, "\nlab: ", "; "), "\n", "; ")
+	if ctx.Err() != nil {
+		r.Failed = "it was interrupted"
+	}
+	if r.Verdict.Text == "" { // otherwise only what came after the measurements failed
+		r.Verdict.Text = "No verdict: not everything that it compares was measured."
+	}
 }
 
 // Verdict says whether the collapse was seen, computed from the figures.

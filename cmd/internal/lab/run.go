@@ -79,8 +79,9 @@ type run struct {
 	closes []func()
 }
 
-// Run measures all ways of one scenario. It cleans up afterwards, even if it fails or ctx ends.
-func Run(ctx context.Context, c Config) (result *Result, err error) {
+// Run measures all ways of one scenario. It cleans up afterwards, even if it fails or ctx ends. A result with an error has what was measured before, and says
+// in Failed what went wrong; there is none if the Config is wrong.
+func Run(ctx context.Context, c Config) (*Result, error) {
 	s, ok := scenarios[c.Scenario]
 	if !ok {
 		return nil, unknownScenario(c.Scenario)
@@ -100,13 +101,24 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 			c.Duration = 16 * time.Second
 		}
 	}
-	conditions := watchConditions(ctx, c.Database == "", !c.Follows)
-	defer conditions()
-	r := &run{Config: c}
-	n := s.needs(&r.Config)
-	r.site, err = openSite(ctx, c.Database, c.Major, c.AllowNonempty, n, r.say)
+	r := &run{Config: c, result: &Result{
+		Scenario: c.Scenario, Title: s.title, About: s.about, StartedAt: time.Now().UTC().Truncate(time.Second), Command: c.Command, Ways: []*Way{}, Charts: []Chart{},
+	}}
+	err := r.scenario(ctx, s)
 	if err != nil {
-		return nil, err
+		r.result.fail(ctx, err)
+	}
+	return r.result, err
+}
+
+// scenario prepares where to measure, runs the scenario there, and cleans up.
+func (r *run) scenario(ctx context.Context, s *scenario) (err error) {
+	conditions := watchConditions(ctx, r.Database == "", !r.Follows)
+	defer conditions()
+	n := s.needs(&r.Config)
+	r.site, err = openSite(ctx, r.Database, r.Major, r.AllowNonempty, n, r.say)
+	if err != nil {
+		return err
 	}
 	defer func() {
 		r.say("cleaning up")
@@ -114,24 +126,20 @@ func Run(ctx context.Context, c Config) (result *Result, err error) {
 			f()
 		}
 		err = errors.Join(err, r.site.close())
-		if err != nil {
-			result = nil
-		}
 	}()
-	r.result = &Result{
-		Scenario: c.Scenario, Title: s.title, About: s.about, StartedAt: time.Now().UTC().Truncate(time.Second), Command: c.Command, Notes: r.site.notes,
-	}
+	r.result.Notes = r.site.notes
 	if r.result.Server, err = r.site.facts(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	begun := time.Now()
-	if err := s.run(ctx, r); err != nil {
-		return nil, fmt.Errorf("lab: %s: %w", c.Scenario, err)
-	}
+	err = s.run(ctx, r)
 	r.result.Seconds = round(time.Since(begun).Seconds())
 	seen := conditions()
 	r.result.Conditions = &seen
-	return r.result, nil
+	if err != nil {
+		return fmt.Errorf("lab: %s: %w", r.Scenario, err)
+	}
+	return nil
 }
 
 // runLoad implements Load.

@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -115,30 +116,26 @@ func runStorm(ctx context.Context, r *run) error {
 	if _, err := storm(ctx, size.Clients, ways[0].call, signal, noJitter, load.NewTally()); err != nil {
 		return err
 	}
-	for range size.Rounds {
-		for _, w := range ways {
-			if err := settle(ctx, w.targets); err != nil {
-				return err
-			}
-			if postmaster > 0 {
-				gauges = postmasterGauge(postmaster)
-			}
-			err := r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *load.Tally) error {
-				before, known := effortOf(w.postmaster)
-				defer func() {
-					if after, ok := effortOf(w.postmaster); ok && known {
-						w.work.add(before, after)
-					}
-				}()
-				return w.blow(ctx, until, size.Clients, signal, m)
-			})
-			if err != nil {
-				return err
-			}
+	measured, err := inRounds(r, size.Rounds, ways, func(w *stormWay) error {
+		if err := settle(ctx, w.targets); err != nil {
+			return fmt.Errorf("%s: %w", w.way.Name, err)
 		}
-	}
-	for _, w := range ways {
-		r.result.Ways = append(r.result.Ways, w.sumStorm())
+		if postmaster > 0 {
+			gauges = postmasterGauge(postmaster)
+		}
+		return r.measure(ctx, w.track, stormPatience, sampler, gauges, func(until context.Context, m *load.Tally) error {
+			before, known := effortOf(w.postmaster)
+			defer func() {
+				if after, ok := effortOf(w.postmaster); ok && known {
+					w.work.add(before, after)
+				}
+			}()
+			return w.blow(ctx, until, size.Clients, signal, m)
+		})
+	}, (*stormWay).sumStorm)
+	chartStorm(r, measured)
+	if err != nil {
+		return err
 	}
 	if err := settle(ctx, plan.ends()); err != nil {
 		return err
@@ -150,7 +147,6 @@ func runStorm(ctx context.Context, r *run) error {
 	} else {
 		r.note("Postmasters at a fixed CPU budget were not measured: that requires private servers, and a system that tells what they use.")
 	}
-	chartStorm(r, ways)
 	r.result.Verdict = stormVerdict(r.result, size, swept)
 	return nil
 }

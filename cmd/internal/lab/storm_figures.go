@@ -63,6 +63,9 @@ func (w *stormWay) sumStorm() *Way {
 }
 
 func chartStorm(r *run, ways []*stormWay) {
+	if len(ways) == 0 {
+		return
+	}
 	served := Chart{Title: "Clients answered since the signal", Kind: Lines, X: Axis{Label: "seconds since the signal"}, Y: Axis{Label: "clients, in each round"}}
 	waited := Chart{Title: "From startup message to request for authentication", Kind: Lines,
 		X: Axis{Label: "percent of the clients"}, Y: Axis{Label: "ms or less", Log: true}}

@@ -90,6 +90,18 @@ func runTree(ctx context.Context, r *run) error {
 	if size.Flows != nil && r.site.weir {
 		r.steps++
 	}
+	err = p.all(ctx, ways, conn)
+	r.chartTracks(p.tracks, "Items")
+	r.chartGauge(p.tracks, p.dead.name, Chart{Title: "Dead tuples", Note: "as autovacuum leaves them", Y: Axis{Label: "rows"}})
+	if err != nil {
+		return err
+	}
+	r.result.Verdict = treeVerdict(r.result)
+	return nil
+}
+
+// all measures the ways, and what is measured beside them.
+func (p *treePlan) all(ctx context.Context, ways []treeWay, conn *pgx.Conn) error {
 	for _, w := range ways {
 		if err := p.measure(ctx, w); err != nil {
 			return err
@@ -98,13 +110,7 @@ func runTree(ctx context.Context, r *run) error {
 	if err := p.connections(ctx); err != nil {
 		return err
 	}
-	if err := p.flows(ctx, conn); err != nil {
-		return err
-	}
-	r.chartTracks(p.tracks, "Items")
-	r.chartGauge(p.tracks, p.dead.name, Chart{Title: "Dead tuples", Note: "as autovacuum leaves them", Y: Axis{Label: "rows"}})
-	r.result.Verdict = treeVerdict(r.result)
-	return nil
+	return p.flows(ctx, conn)
 }
 
 // dominantWords describes the dominant class of waits with its share and its largest event.

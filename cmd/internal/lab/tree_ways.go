@@ -102,7 +102,7 @@ func (p *treePlan) measure(ctx context.Context, w treeWay) (err error) {
 	}
 	tree, err := plantTree(ctx, p.site, w.size, w.fixes)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", w.name, err)
 	}
 	if w.half {
 		var undo func() error

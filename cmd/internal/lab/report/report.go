@@ -22,7 +22,7 @@ var files embed.FS
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile, "hasFigures": hasFigures,
-	"charts": charts, "data": data, "conditions": conditions, "disturbed": disturbed,
+	"charts": charts, "data": data, "conditions": conditions, "disturbed": disturbed, "failed": failed, "state": state,
 	"css": func(name string) (template.CSS, error) {
 		text, err := files.ReadFile(name)
 		return template.CSS(text), err
@@ -175,4 +175,25 @@ func disturbed(results []*lab.Result) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+// failed returns the scenarios that failed.
+func failed(results []*lab.Result) (all []*lab.Result) {
+	for _, r := range results {
+		if r.Failed != "" {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// state is the class of a scenario's links and verdict.
+func state(r *lab.Result) string {
+	switch {
+	case r.Failed != "":
+		return "failed"
+	case r.Verdict.Shown:
+		return "shown"
+	}
+	return "nothing"
 }

@@ -108,6 +108,33 @@ func TestReportSaysThatARunWasDisturbed(t *testing.T) {
 	}
 }
 
+// TestReportSaysFirstWhatFailed: above everything that was measured, with the reason, and again where its own results are.
+func TestReportSaysFirstWhatFailed(t *testing.T) {
+	t.Parallel()
+	r := example("plain")
+	if page := write(t, r); strings.Contains(page, "Failed") {
+		t.Error("a run in which nothing failed is said to have failed")
+	}
+	partly := example("plain").Results[0]
+	partly.Scenario, partly.Failed = "pinned", "SKIP LOCKED: the <server> went away"
+	none := &lab.Result{Scenario: "storm", Title: "plain", Failed: "no room", Ways: []*lab.Way{}, Verdict: lab.Verdict{Text: "No verdict: plain"}}
+	r.Results = append(r.Results, partly, none)
+	page := write(t, r)
+	head, body, _ := strings.Cut(page, "<main>")
+	for _, want := range []string{`<a href="#pinned">pinned</a>: SKIP LOCKED: the &lt;server&gt; went away`, `<a href="#storm">storm</a>: no room`} {
+		if !strings.Contains(head, want) {
+			t.Errorf("the head of the page lacks %s", want)
+		}
+	}
+	for text, want := range map[string]int{
+		"The variants below were measured before that.": 1, "Nothing was measured.": 1, "<table": 2, "Server of": 2, "No verdict": 0, `class="verdict failed"`: 1, `class="verdict nothing"`: 1,
+	} {
+		if n := strings.Count(body, text); n != want {
+			t.Errorf("below the head the page has %q %d times, want %d", text, n, want)
+		}
+	}
+}
+
 func TestLegendsLeaveOutWhatAllNamesEndWith(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ names, want []string }{
