@@ -102,6 +102,9 @@ func runPinned(ctx context.Context, r *run) error {
 	if !at.countable() {
 		r.note("Jobs that were not found were not counted: in so short a run none that is committed late is old enough at the end. It takes more than %s.", countableFrom)
 	}
+	if !at.deadKnown() {
+		r.note("Dead rows were not counted: sessions report them once a second, and the pin of so short a run ends before enough of them have. It takes %s or more.", deadKnownFrom)
+	}
 	if err := r.noteVacuum(ctx, at); err != nil {
 		return err
 	}
@@ -254,6 +257,16 @@ const (
 
 // countable says whether jobs that were not found can be told, at the end, from those that are merely overlooked.
 func (p phases) countable() bool { return p.total > countableFrom }
+
+const (
+	// Sessions report their dead rows to the statistics once a second, and the lab reads these a moment later: for so long a time, none may mean that none was reported.
+	deadLag = 1500 * time.Millisecond
+	// The pin, half of so long a run, lasts long enough.
+	deadKnownFrom = 2 * deadLag
+)
+
+// deadKnown says whether the dead rows are known when the pin ends.
+func (p phases) deadKnown() bool { return p.release-p.pin >= deadLag }
 
 // count counts the jobs that nobody has found for longer than a worker may overlook them.
 func (t *trial) count(ctx context.Context) error {

@@ -23,8 +23,6 @@ const (
 	leftBehind       = "jobs that were not found"
 	enqueuedRate     = "jobs enqueued per second"
 
-	countedEvery = time.Second // a session writes its statistics so often: before, dead rows look like none
-
 	keptUp       = 0.9 // of the rate: a producer that enqueues less did not keep up
 	guardedAfter = "seconds until the guard ended the pin"
 )
@@ -52,13 +50,11 @@ func (t *trial) figures(k *track) []Figure {
 		}
 	}
 	all = append(all, Figure{enqueuedRate, round(ratio(float64(t.enqueued.Load()), k.seconds)), "jobs/s"})
-	for _, f := range []struct {
-		name string
-		at   time.Duration
-	}{{deadAtPin, p.pin}, {deadAtRelease, p.release}} {
-		if f.at > countedEvery {
-			all = append(all, Figure{f.name, last(k.within(k.gauges[deadRows], 0, f.at)), "rows"})
-		}
+	if p.pin >= deadLag {
+		all = append(all, Figure{deadAtPin, last(k.within(k.gauges[deadRows], 0, p.pin)), "rows"})
+	}
+	if p.deadKnown() {
+		all = append(all, Figure{deadAtRelease, last(k.within(k.gauges[deadRows], 0, p.release)), "rows"})
 	}
 	all = append(all, Figure{backlogAtRelease, last(k.within(k.gauges[backlog], 0, p.release)), "jobs"})
 	for _, f := range []struct {
@@ -113,8 +109,8 @@ func chartPinned(r *run, p phases, byPin map[string][]*track) {
 		}
 	}
 	from := len(r.result.Charts)
-	chartPins(r, "", strings.Join(pins, "")+".", first)
-	chartPins(r, ", other pins", strings.Join(more, "; ")+".", others)
+	chartPins(r, p, "", strings.Join(pins, "")+".", first)
+	chartPins(r, p, ", other pins", strings.Join(more, "; ")+".", others)
 	marks := []Mark{
 		{0, p.pin.Seconds(), "before"}, {p.pin.Seconds(), p.release.Seconds(), "pinned"}, {p.release.Seconds(), p.total.Seconds(), "released"},
 	}
@@ -123,14 +119,16 @@ func chartPinned(r *run, p phases, byPin map[string][]*track) {
 	}
 }
 
-func chartPins(r *run, suffix, note string, tracks []*track) {
+func chartPins(r *run, p phases, suffix, note string, tracks []*track) {
 	if len(tracks) == 0 {
 		return
 	}
 	x := Axis{Label: "seconds"}
 	r.chartGauge(tracks, backlog, Chart{Title: "Backlog" + suffix, Note: note, Y: Axis{Label: "jobs"}})
 	r.chartGauge(tracks, oldest, Chart{Title: "Age of the oldest transaction" + suffix, Y: Axis{Label: "seconds"}})
-	r.chartGauge(tracks, deadRows, Chart{Title: "Dead tuples" + suffix, Y: Axis{Label: "rows"}})
+	if p.deadKnown() {
+		r.chartGauge(tracks, deadRows, Chart{Title: "Dead tuples" + suffix, Y: Axis{Label: "rows"}})
+	}
 	claim := Chart{Title: "Time of a claim, median" + suffix, Kind: Lines, X: x, Y: Axis{Label: "ms", Log: true}}
 	rates := Chart{Title: "Jobs finished" + suffix, Kind: Lines, X: x, Y: Axis{Label: "jobs per second"}}
 	for _, t := range tracks {
@@ -162,11 +160,12 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		}
 		return "no claim found a job before the pin"
 	}
-	dead := func(w *Way) string {
-		if n, ok := w.Figure(deadAtRelease); ok {
-			return count(n, "dead row")
+	dead := func(w *Way, next string) string {
+		n, known := w.Figure(deadAtRelease)
+		if !known { // in so short a run
+			return ""
 		}
-		return ""
+		return count(n, "dead row") + next
 	}
 	evaporation := func(w *Way) string {
 		after, gone := w.Figure(goneAfter)
@@ -189,11 +188,7 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 		if w == worst {
 			continue
 		}
-		s := fmt.Sprintf("%s: %s, ", capital(w.Name), claims(w))
-		if n := dead(w); n != "" {
-			s += n + ", "
-		}
-		s += "a backlog of " + figure(w, backlogAtRelease) + evaporation(w)
+		s := fmt.Sprintf("%s: %s, %sa backlog of %s", capital(w.Name), claims(w), dead(w, ", "), figure(w, backlogAtRelease)) + evaporation(w)
 		if after, ok := w.Figure(guardedAfter); ok {
 			s += fmt.Sprintf("; the guard ended the pin after %s s", Number(after))
 		} else if strings.HasPrefix(w.Name, guardName) {
@@ -217,13 +212,13 @@ func pinnedVerdict(r *Result, size PinnedSize) Verdict {
 	if _, ok := worst.Figure(rateBefore); ok {
 		rates = fmt.Sprintf("then finishes %s jobs per second, with %s before and %s enqueued, and ", figure(worst, rateLate), figure(worst, rateBefore), figure(worst, enqueuedRate))
 	}
-	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it %shas ",
-		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), rates)
-	if n := dead(worst); n != "" {
-		what += n + " and "
+	what := fmt.Sprintf("%s: when the pin ends, half of its claims take %s ms or longer, %s before the long transaction: %s times more; it %shas %sa backlog of %s",
+		worst.Name, figure(worst, claimLate), figure(worst, claimBefore), Number(times(worst)), rates, dead(worst, " and "), figure(worst, backlogAtRelease)) + evaporation(worst)
+	v := verdict(times(worst), what, sentences)
+	if dead(worst, "") == "" {
+		v.Text += " The run was too short to tell what the pin does."
 	}
-	what += "a backlog of " + figure(worst, backlogAtRelease) + evaporation(worst)
-	return verdict(times(worst), what, sentences)
+	return v
 }
 
 // count writes a number of things.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,6 +271,57 @@ func TestJobsThatNobodyFindsAreCountedInEveryQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestDeadRowsThatNobodyHasReportedAreNotNone: a run whose pin ends before sessions have reported their dead rows says so.
+func TestDeadRowsThatNobodyHasReportedAreNotNone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lasts             time.Duration
+		atPin, at, charts bool
+	}{{time.Second, false, false, false}, {2999 * time.Millisecond, false, false, false}, {3 * time.Second, false, true, true}, {7500 * time.Millisecond, true, true, true}} {
+		p := phasesOf(c.lasts)
+		trial := &trial{phases: p, calm: load.NewTally(), hard: load.NewTally(), waits: load.NewTally()}
+		trial.calm.Did(1, time.Millisecond)
+		trial.hard.Did(1, time.Millisecond)
+		k := newTrack(&Way{Name: "SKIP LOCKED, DELETE, read pin", Kind: Collapse}, c.lasts)
+		k.seconds = c.lasts.Seconds()
+		for i := range 10 {
+			k.at = append(k.at, c.lasts.Seconds()*float64(i+1)/10)
+			k.rate, k.p50 = append(k.rate, 1), append(k.p50, 1)
+			for _, name := range []string{backlog, deadRows, oldest} {
+				k.gauges[name] = append(k.gauges[name], 0)
+			}
+		}
+		k.way.Figures = trial.figures(k)
+		_, atPin := k.way.Figure(deadAtPin)
+		_, at := k.way.Figure(deadAtRelease)
+		r := &run{result: &Result{Ways: []*Way{k.way}}}
+		chartPinned(r, p, map[string][]*track{"read": {k}})
+		charts := slices.ContainsFunc(r.result.Charts, func(c Chart) bool { return c.Title == "Dead tuples" })
+		if atPin != c.atPin || at != c.at || charts != c.charts {
+			t.Errorf("%s: dead rows are counted when the pin begins: %v, and when it ends: %v; and charted: %v", c.lasts, atPin, at, charts)
+		}
+		v := pinnedVerdict(r.result, PinnedSize{Rate: 1})
+		if strings.Contains(v.Text, "0 dead rows") != c.at || strings.Contains(v.Text, "The run was too short to tell") == c.at || v.Shown {
+			t.Errorf("%s: the verdict is %q", c.lasts, v.Text)
+		}
+	}
+}
+
+// TestARunThatIsTooShortForDeadRowsSaysSo: with a note, before its verdict.
+func TestARunThatIsTooShortForDeadRowsSaysSo(t *testing.T) {
+	t.Parallel()
+	c := tiny("pinned", pgtest.Empty(t))
+	c.Duration, c.Pinned.Pins = time.Second, []string{"read"}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(append(r.Verdict.Fixes, r.Verdict.Text), " ")
+	if strings.Contains(text, "0 dead rows") || !slices.ContainsFunc(r.Notes, func(note string) bool { return strings.HasPrefix(note, "Dead rows were not counted: ") }) {
+		t.Errorf("the verdict is %q, and the notes are %q", text, r.Notes)
 	}
 }
 
