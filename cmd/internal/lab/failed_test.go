@@ -20,10 +20,10 @@ func TestWhatWasMeasuredBeforeAFailureIsKept(t *testing.T) {
 		fails string
 		kept  []string
 	}{
-		"notify":    {step: 5, lasts: 3 * time.Second, fails: "round 2 of 2: insert + pg_notify: ", kept: []string{"insert", "insert + weir.publish"}}, // no flush is slow here
-		"listeners": {step: 2, lasts: 6 * time.Second, fails: pingPongName("PostgreSQL", 15) + ": ", kept: []string{pingPongName("PostgreSQL", 0)}},
-		"tree":      {step: 2, lasts: 3 * time.Second, fails: crowdWay + ": ", kept: []string{treeSteps[0].name}},
-		"pinned":    {step: 3, lasts: 3 * time.Second, fails: sqlQueues[2].name + ", read pin: ", kept: []string{sqlQueues[0].name + ", read pin", sqlQueues[1].name + ", read pin"}},
+		"notify":    {step: 5, lasts: 6 * time.Second, fails: "round 2 of 2: insert + pg_notify: ", kept: []string{"insert", "insert + weir.publish"}}, // no flush is slow here
+		"listeners": {step: 2, lasts: 10 * time.Second, fails: pingPongName("PostgreSQL", 15) + ": ", kept: []string{pingPongName("PostgreSQL", 0)}},
+		"tree":      {step: 2, lasts: 6 * time.Second, fails: crowdWay + ": ", kept: []string{treeSteps[0].name}},
+		"pinned":    {step: 3, lasts: 6 * time.Second, fails: sqlQueues[2].name + ", read pin: ", kept: []string{sqlQueues[0].name + ", read pin", sqlQueues[1].name + ", read pin"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
