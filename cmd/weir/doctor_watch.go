@@ -167,9 +167,9 @@ func (d *doctorScreen) lines(width, height int) []string {
 			if f.DownstreamOf != "" {
 				indent = "  └ "
 			}
-			lines = append(lines,
-				fit(fmt.Sprintf("%s%s %s", indent, strings.ToUpper(string(f.Severity)), f.Code), width),
-				fit("    "+printable(f.Summary), width), fit("    now: "+printable(f.Now), width))
+			lines = append(lines, fit(fmt.Sprintf("%s%s %s", indent, strings.ToUpper(string(f.Severity)), f.Code), width))
+			lines = append(lines, folded("    "+printable(f.Summary), width)...)
+			lines = append(lines, folded("    now: "+printable(f.Now), width)...)
 		}
 	}
 	room := min(fewChanges, height-len(lines)-3, len(d.changes)) // an empty line, a heading, and the cursor's
@@ -255,6 +255,29 @@ func (d *doctorScreen) legend(s doctor.Snapshot, width int) []string {
 	}
 	if used == 0 {
 		lines[0] = "no session is waiting"
+	}
+	return lines
+}
+
+// folded returns a line without colours in as many as the width takes, each with the indent of the first. Words are kept whole where they fit, so that statements can be copied.
+func folded(line string, width int) (lines []string) {
+	indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+	for rest := []rune(line); len(rest) > 0; {
+		if len(rest) <= width {
+			return append(lines, string(rest))
+		}
+		at := width
+		for at > len(indent) && rest[at] != ' ' {
+			at--
+		}
+		if at == len(indent) {
+			at = width
+		}
+		lines = append(lines, strings.TrimRight(string(rest[:at]), " "))
+		rest = []rune(strings.TrimLeft(string(rest[at:]), " "))
+		if len(rest) > 0 {
+			rest = append([]rune(indent), rest...)
+		}
 	}
 	return lines
 }

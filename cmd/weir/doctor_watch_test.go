@@ -60,3 +60,19 @@ func TestAPipeGetsATreeWhenItChanges(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestALongLineIsFolded: at spaces, unless a word is too long, and nothing of it is lost.
+func TestALongLineIsFolded(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ line, want string }{
+		{"    now: SELECT pg_terminate_backend(12345);", "    now: SELECT|    pg_terminate_bac|    kend(12345);"},
+		{"    now: SELECT 1;", "    now: SELECT 1;"},
+		{"    now: SELECT 1, 22;", "    now: SELECT 1,|    22;"},
+		{"    twenty columns  x", "    twenty columns|    x"},
+		{"", ""},
+	} {
+		if got := strings.Join(folded(c.line, 20), "|"); got != c.want {
+			t.Errorf("%q: got %q, want %q", c.line, got, c.want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/guard"
@@ -23,7 +24,7 @@ func printFindings(s *streams, f *guard.Findings) error {
 		fmt.Fprintln(s.out)
 		rows := make([][]string, len(f.Holders))
 		for i, h := range f.Holders {
-			rows[i] = []string{h.Server, string(h.Kind), h.Name, who(h), h.State, lasted(h.Held), count(h.AgeXids), string(h.Step)}
+			rows[i] = []string{h.Server, string(h.Kind), h.Name, who(h), h.State, lasted(h.Held), count(max(0, h.AgeXids)), string(h.Step)}
 		}
 		if err := table(s.out, []string{"SERVER", "KIND", "NAME", "WHO", "STATE", "HELD", "XIDS", "DUE"}, rows); err != nil {
 			return err
@@ -113,14 +114,13 @@ func printHarm(s *streams, f *guard.Findings) error {
 }
 
 func who(h guard.Holder) string {
-	text := h.Role
-	if h.Application != "" {
-		text += " " + h.Application
+	var parts []string
+	for _, part := range []string{h.Role, h.Application, h.Client} {
+		if part != "" {
+			parts = append(parts, part)
+		}
 	}
-	if h.Client != "" {
-		text += " " + h.Client
-	}
-	return cell(text)
+	return cell(strings.Join(parts, " "))
 }
 
 func usual(t guard.Table) string {

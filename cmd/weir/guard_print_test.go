@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/weir-pg/weir/cmd/internal/guard"
@@ -20,5 +23,20 @@ func TestTheGuardsFirstLineSaysWhatTheRowsDo(t *testing.T) {
 		if got := guardHead(&f); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// TestAHolderTakesOneCell: what is not known of a session leaves no blank, and a snapshot that is newer than the newest transaction seen is not of a negative age.
+func TestAHolderTakesOneCell(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	err := printFindings(&streams{out: &out, err: io.Discard}, &guard.Findings{Acting: true, Holders: []guard.Holder{
+		{Server: "primary", Kind: horizon.Standby, Name: "walreceiver", Application: "walreceiver", Client: "127.0.0.1", AgeXids: -2},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row, want := strings.Split(out.String(), "\n")[4], "primary  standby  walreceiver  walreceiver 127.0.0.1  -      0ms   0     -"; row != want {
+		t.Errorf("%q, want %q", row, want)
 	}
 }
