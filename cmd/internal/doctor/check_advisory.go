@@ -63,17 +63,25 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	})[0]
 	holders := slices.SortedFunc(maps.Values(holding[worst]), func(a, b Lock) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.PID, b.PID)) })
 	severity := grade(lost)
-	// Whoever waits for its turn as a leader has nothing else to do. Then one session keeps the lock.
-	if len(holders) == 1 {
-		severity = Warning
-		if len(waiting[worst]) < int(crippling) {
-			severity = Info
+	// Whoever waits for its turn as a leader has nothing else to do. Then one session keeps the only key that anybody waits for, and nothing else waits with it: a
+	// transaction that does nothing leads nobody.
+	switch {
+	case len(holders) == 1 && holders[0].idles():
+		if severity == Info && lost >= oneWhole {
+			severity = Warning
 		}
+	case len(holders) == 1 && len(waits) == 1 && len(waiting[worst]) < int(crippling):
+		severity = Info
+	case len(holders) == 1 && len(waits) == 1:
+		severity = Warning
 	}
 	isAdvisory := func(s Session) bool { return s.WaitType == "Lock" && s.Wait == "advisory" }
 	f := l.finding(AdvisoryLock, severity, lost, l.seenBy(isAdvisory))
 	f.Summary = fmt.Sprintf("%s for advisory locks, mostly for %s, which one session at a time gets.", sessionsThat(lost, "queues up", "queue up"), worst)
 	f.add(seeAdvisory, "key %s: %s seen waiting, %s seen holding it", worst, many(len(waiting[worst]), "session"), many(len(holders), "session"))
+	if others := len(waits) - 1; others > 0 {
+		f.add(seeAdvisory, "%s of the waiting sessions wait for other keys, of which %d were seen", shareOf(float64(of-waits[worst]), float64(of)), others)
+	}
 	for _, k := range holders[:min(len(holders), maxFacts)] {
 		if k.PID == 0 {
 			f.add(seeAdvisory, "a prepared transaction has held it")

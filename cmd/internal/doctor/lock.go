@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"strings"
 )
 
 // Lock is one entry of pg_locks: a lock that a session waits for, or one whose holder others wait for.
@@ -101,4 +102,9 @@ func (l Lock) holding() Class {
 		return notWaiting
 	}
 	return classify("active", l.WaitType, l.Wait)
+}
+
+// idles reports whether the holder is a transaction that does nothing, and not one between two statements.
+func (l Lock) idles() bool {
+	return l.PID == 0 || strings.HasPrefix(l.State, "idle in transaction") && l.Idle >= idleLong
 }

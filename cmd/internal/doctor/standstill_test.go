@@ -96,6 +96,35 @@ func TestWhoWaitsToLeadIsNoAlarm(t *testing.T) {
 	expectFact(t, expect(t, r, doctor.AdvisoryLock, doctor.Info), "key (1, 2): 1 session seen waiting, 1 session seen holding it")
 }
 
+// TestManyLinesForAdvisoryLocksAreNoLeaders: who waits to lead waits for one key, and its leader does something.
+func TestManyLinesForAdvisoryLocksAreNoLeaders(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	holder := connect(t, url)
+	for key := range 5 {
+		execute(t, holder, fmt.Sprintf("SELECT pg_advisory_lock(%d)", key))
+	}
+	for i := range 15 {
+		stand(t, url, fmt.Sprintf("SELECT pg_advisory_lock(%d)", i%5), "wait_event = 'advisory'")
+	}
+	f := expect(t, examine(t, url, examineFor), doctor.AdvisoryLock, doctor.Critical)
+	expectFact(t, f, "80% of the waiting sessions wait for other keys, of which 4 were seen")
+}
+
+// TestATransactionThatDoesNothingLeadsNobody, and so whoever waits for its advisory lock loses time.
+func TestATransactionThatDoesNothingLeadsNobody(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	holder := connect(t, url)
+	execute(t, holder, "BEGIN", "SELECT pg_advisory_xact_lock(99)")
+	for range 3 {
+		stand(t, url, "SELECT pg_advisory_lock(99)", "wait_event = 'advisory'")
+	}
+	f := expect(t, examine(t, url, examineFor), doctor.AdvisoryLock, doctor.Warning)
+	expectFact(t, f, "has held it, idle in transaction")
+	execute(t, holder, "ROLLBACK")
+}
+
 func TestPartitionsThatAreNotPrunedAreNamed(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	f := expect(t, examine(t, partitionsLoad(t), 2*examineFor), doctor.LockManager, doctor.Warning)
