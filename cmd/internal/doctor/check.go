@@ -76,6 +76,7 @@ func healthy(format string, args ...any) (result, error) {
 type inspection struct {
 	server      Server
 	view        view
+	here        func(database uint32) bool // of which databases the view is
 	waits       Waits
 	first, last *counters
 	pins        []pin         // holders of the horizon at the start

@@ -32,7 +32,7 @@ type tailSuspect struct {
 }
 
 const tailSQL = `
-SELECT a.pid, coalesce(d.datname::text, ''), coalesce(a.application_name, ''), a.state, coalesce(a.wait_event, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
+SELECT a.pid, coalesce(d.datname::text, ''), coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.wait_event, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
        coalesce(left(a.query, 200), ''), a.query ~* '^\s*(un)?listen\M' OR a.wait_event = 'ClientWrite'
 FROM pg_stat_get_activity(NULL) a LEFT JOIN pg_database d ON d.oid = a.datid
 WHERE a.backend_type = 'client backend' AND a.application_name IS DISTINCT FROM '` + ApplicationName + `'

@@ -14,8 +14,8 @@ const seeWaits = `SELECT wait_event_type, wait_event, count(*), min(query) FROM 
 // oneWhole is slightly less than one session that waits all the time, because the first sample of a period has no weight.
 const oneWhole = 0.8
 
-// explains reports whether a finding of this code explains such a wait.
-func explains(code Code, s Session) bool {
+// explains reports whether a finding of this code explains such a wait. What a check counts in its own database explains nothing in others.
+func (l *inspection) explains(code Code, s Session) bool {
 	switch code {
 	case NotifyCommitLock:
 		return s.Class == ObjectLock
@@ -26,7 +26,7 @@ func explains(code Code, s Session) bool {
 	case HotRow, IdleBlocker:
 		return s.Class == RowLock
 	case TableLock:
-		return s.WaitType == "Lock" && s.Wait == "relation"
+		return s.WaitType == "Lock" && s.Wait == "relation" && s.Database == l.server.databaseOID
 	case AdvisoryLock:
 		return s.WaitType == "Lock" && s.Wait == "advisory"
 	case SubtransactionOverflow:
@@ -36,7 +36,7 @@ func explains(code Code, s Session) bool {
 	case LockManager:
 		return s.Class == LockTable
 	case RowCommits:
-		return s.Class == Commit
+		return s.Class == Commit && s.Wait != "SyncRep" && s.Database == l.server.databaseOID
 	case SyncReplicationStalled:
 		return s.WaitType == "IPC" && s.Wait == "SyncRep"
 	}
@@ -63,7 +63,7 @@ func works(s Session) bool {
 // checkWaits reports waits that no finding explains. It keeps "nothing is wrong" from being said while sessions stand still.
 func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	unexplained := func(s Session) bool {
-		return s.Class.lost() && !slices.ContainsFunc(l.findings, func(f Finding) bool { return explains(f.Code, s) })
+		return s.Class.lost() && !slices.ContainsFunc(l.findings, func(f Finding) bool { return l.explains(f.Code, s) })
 	}
 	events, statements := map[Event]float64{}, map[string]int{}
 	locks, contention, lost := 0.0, 0.0, 0.0
@@ -75,7 +75,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		weight /= max(l.waits.Seconds, 1e-9)
 		lost += weight
 		events[Event{s.WaitType, s.Wait}] += weight
-		statements[shape(s.Query)]++
+		statements[s.doing()]++
 		switch {
 		case works(s):
 		case s.WaitType == "Lock":
@@ -86,6 +86,19 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		}
 	})
 	stands := l.view.stuckIn(func(s Session) bool { return unexplained(s) && !works(s) })
+	r := result{}
+	logins, err := l.logins(ctx)
+	if err != nil {
+		r.unseen, r.blind = append(r.unseen, err.Error()), true
+	}
+	for _, s := range logins {
+		lost++
+		locks++
+		events[Event{s.WaitType, s.Wait}]++
+		statements[s.doing()]++
+		pids[s.PID] = true
+	}
+	stands = append(stands, logins...)
 	active := l.waits.Lost() + l.waits.Rate(CPU)
 	severity := Info
 	switch {
@@ -94,7 +107,12 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	case locks >= oneWhole, len(stands) > 0, contention >= costly && contention >= active/2:
 		severity = Warning
 	case lost < costly:
-		return healthy("No waits are left unexplained (%s sessions on average).", figure(lost))
+		if extended := l.view.inExtensions(); len(extended) > 0 {
+			r.findings = append(r.findings, l.extensions(extended))
+		} else if err == nil {
+			r.healthy = fmt.Sprintf("No waits are left unexplained (%s sessions on average).", figure(lost))
+		}
+		return r, nil
 	}
 	f := l.finding(WaitsUnexplained, severity, lost, l.seenBy(unexplained))
 	top := slices.SortedFunc(maps.Keys(events), func(a, b Event) int {
@@ -112,11 +130,13 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	f.add(seeWaits, "sessions by what they wait for: %s", strings.Join(parts, "; "))
 	f.add(seeWaits, "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	for _, s := range stands[:min(len(stands), maxFacts)] {
-		f.add("", "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, shape(s.Query))
+		f.add("", "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, s.doing())
 		pids[s.PID] = true
 	}
+	if extended := l.view.inExtensions(); len(extended) > 0 {
+		f.add(seeExtensions, "%s too, for %s or longer: %s", standInExtensions(extended), span(standStill), extended[0].doing())
+	}
 	f.Now = "Look the event up in PostgreSQL's list of wait events, and look at the statements named here."
-	r := result{}
 	if blockers, err := l.blockers(ctx, slices.Sorted(maps.Keys(pids))); err != nil {
 		r.unseen = append(r.unseen, err.Error())
 	} else if len(blockers) > 0 {
@@ -129,6 +149,25 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		"Short waits for the disk, for the log or for pages in memory are a part of work; fewer sessions at once get as much done."
 	r.findings = append(r.findings, f)
 	return r, nil
+}
+
+const seeExtensions = `SELECT pid, wait_event, now() - query_start, query FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND backend_type = 'client backend'`
+
+func standInExtensions(all []stuck) string {
+	return fmt.Sprintf("%s in a wait of an extension (%s)", many(len(all), "session")+map[bool]string{true: " stands still", false: " stand still"}[len(all) == 1], Event{all[0].WaitType, all[0].Wait})
+}
+
+// extensions reports sessions that stand still in a wait of an extension. That may be work, such as a long query on a foreign server, or a peer that will never
+// answer: the server does not tell which.
+func (l *inspection) extensions(all []stuck) Finding {
+	f := l.finding(WaitsUnexplained, Info, 0, len(l.view.samples))
+	f.Summary = standInExtensions(all) + ", and whether what they wait for will come the server does not tell."
+	for _, s := range all[:min(len(all), maxFacts)] {
+		f.add(seeExtensions, "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, s.doing())
+	}
+	f.Now = fmt.Sprintf("Look whether what their statements talk to answers. If it does not: SELECT pg_cancel_backend(%d);", all[0].PID)
+	f.ForGood = "Give connections to other servers a connect_timeout, keepalives and a statement_timeout: in dblink's connection string, or in the options of the foreign server."
+	return f
 }
 
 // seenBy counts the samples in which some session is as is says.

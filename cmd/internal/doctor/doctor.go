@@ -302,7 +302,7 @@ const hiddenSQL = `SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.que
 func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading) Report {
 	view := d.sampler.window.between(from, d.clock.now())
 	if d.part == theDatabase {
-		view = view.of(func(database uint32) bool { return database == d.server.databaseOID })
+		view = view.of(d.here)
 	}
 	report := d.examine(ctx, view, first, last)
 	if d.tape != nil {
@@ -311,11 +311,22 @@ func (d *Doctor) judge(ctx context.Context, from time.Time, first, last *reading
 	return report
 }
 
+// here reports whether what sessions of a database wait for is judged here.
+func (d *Doctor) here(database uint32) bool {
+	switch d.part {
+	case theServer:
+		return !slices.Contains(d.listed, database)
+	case theDatabase:
+		return database == d.server.databaseOID
+	}
+	return true
+}
+
 // examine runs the checks on what was seen between two readings.
 func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) Report {
 	l := &inspection{
 		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
-		session: d.session, local: d.local,
+		session: d.session, local: d.local, here: d.here,
 	}
 	var standbyErrs []error
 	l.standbys, standbyErrs = readStandbys(ctx, d.standbys)
@@ -337,7 +348,7 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 			continue
 		}
 		if d.part == theServer && c.of == whole { // what sessions of the listed databases wait for is judged with these
-			l.view = view.of(func(database uint32) bool { return !slices.Contains(d.listed, database) })
+			l.view = view.of(d.here)
 			l.waits = l.view.waits()
 		}
 		l.findings = slices.Concat(d.above, report.Findings)

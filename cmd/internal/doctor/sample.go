@@ -38,6 +38,11 @@ type Session struct {
 	Class Class
 }
 
+// timed reports whether Running is known: the server does not tell it of other roles' sessions, of those with track_activities = off, and of those that log in.
+func (s Session) timed() bool {
+	return s.Query != hiddenQuery && (s.State == "active" || s.State == "fastpath function call")
+}
+
 // waitsForWorkers reports whether a parallel query waits for its workers to start or to end.
 func (s Session) waitsForWorkers() bool {
 	return s.WaitType == "IPC" && strings.HasPrefix(strings.ToLower(s.Wait), "bgworker")
@@ -66,6 +71,7 @@ WITH a AS MATERIALIZED (
          coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8 AS quiet, coalesce(left(a.query, $2), '') AS query
   FROM a
   WHERE a.state <> 'idle' OR a.wait_event_type IS DISTINCT FROM 'Client' AND a.state = 'idle'
+     OR a.state IS NULL AND a.backend_type = 'client backend' AND a.wait_event_type IN ('Lock', 'LWLock', 'BufferPin', 'IPC')
   LIMIT $3
 )
 SELECT c.clients, c.idle, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,

@@ -29,7 +29,7 @@ func (v view) stuckIn(is func(Session) bool) []stuck {
 			}
 			w, before := waiting[s.PID]
 			// A statement that began after the wait was first seen is another one.
-			if !before || s.Query != hiddenQuery && seconds(s.Running)+time.Second < sample.At.Sub(w.since) {
+			if !before || s.timed() && seconds(s.Running)+time.Second < sample.At.Sub(w.since) {
 				w.since = sample.At
 			}
 			w.Session, w.lasted = s, sample.At.Sub(w.since)

@@ -47,8 +47,17 @@ func classify(state, kind, event string) Class {
 		}
 		return Woken
 	}
-	if !(state == "active" || state == "fastpath function call") {
-		return notWaiting
+	switch state {
+	case "active", "fastpath function call":
+	case "disabled": // with track_activities = off the server tells what a session waits for, and nothing else
+	case "", "starting": // it logs in, or has no state to tell
+		switch kind {
+		case "Lock", "LWLock", "BufferPin", "IPC":
+		default:
+			return notWaiting
+		}
+	default:
+		return notWaiting // between two statements of a transaction
 	}
 	switch kind {
 	case "":

@@ -37,6 +37,17 @@ func TestWaitsAreOneClassUnderAllTheirNames(t *testing.T) {
 		{"idle", "Client", []string{"ClientRead"}, notWaiting},
 		{"idle", "", []string{""}, Woken},
 		{"idle in transaction", "Client", []string{"ClientRead"}, notWaiting},
+		{"idle in transaction", "Lock", []string{"relation"}, notWaiting},
+		// track_activities = off leaves no state, and a login has none yet.
+		{"disabled", "Lock", []string{"relation"}, OtherLock},
+		{"disabled", "", []string{""}, CPU},
+		{"disabled", "Client", []string{"ClientRead"}, notWaiting},
+		{"starting", "Lock", []string{"relation"}, OtherLock},
+		{"starting", "", []string{""}, notWaiting},
+		{"", "Lock", []string{"relation"}, OtherLock},
+		{"", "LWLock", []string{"WALWrite"}, Commit},
+		{"", "Activity", []string{"CheckpointerMain"}, notWaiting},
+		{"", "", []string{""}, notWaiting},
 		{"active", "SomethingNew", []string{"Whatever"}, OtherWait},
 	} {
 		for _, event := range c.events {
