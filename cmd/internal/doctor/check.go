@@ -17,44 +17,46 @@ type check struct {
 	sessions bool
 	// of says whether it judges what all databases of a server share, or what each has of its own; whole: both.
 	of part
+	// reads are the readings without which it can't say that all is well.
+	reads readings
 }
 
 // checks are run in this order; relate.go orders the findings.
 func checks() []check {
 	return []check{
-		{"notify", checkNotify, false, theServer},
-		{"listeners", checkListeners, true, theServer},
-		{"notify queue", checkNotifyQueue, false, theServer},
-		{"postmaster", checkPostmaster, false, theServer},
-		{"connections", checkConnections, false, theServer},
-		{"churn", checkChurn, false, theServer},
-		{"multixact", checkMultiXact, true, theServer},
-		{"rows", checkHotRow, false, theDatabase},
-		{"idle blockers", checkIdleBlocker, true, theDatabase},
-		{"tables", checkTableLock, false, theDatabase},
-		{"advisory locks", checkAdvisory, false, theDatabase},
-		{"lock manager", checkLockManager, true, theDatabase},
-		{"synchronous replication", checkSyncReplication, false, theServer},
-		{"statements", checkChatty, true, theDatabase},
-		{"commits", checkRowCommits, true, theDatabase},
-		{"horizon", checkHorizon, true, theDatabase},
-		{"autovacuum", checkAutovacuum, false, theDatabase}, // after the horizon, whose holders explain dead rows
-		{"slots", checkSlots, false, theServer},
-		{"wraparound", checkWraparound, false, theServer},
-		{"sequences", checkSequences, false, theDatabase},
-		{"scans", checkScans, true, theDatabase},
-		{"deadlocks", checkDeadlocks, false, theServer},
-		{"temporary files", checkTempFiles, false, theServer},
-		{"checkpoints", checkCheckpoints, false, theServer},
-		{"subtransactions", checkSubtransactions, true, theServer},
-		{"claims", checkSlow, true, theDatabase},
-		{"lanes", checkLanes, false, theDatabase},
-		{"segments", checkSegments, false, theDatabase},
-		{"workers", checkWorkers, false, theDatabase},
-		{"promotion", checkPromotion, false, theDatabase},
-		{"kinds", checkKinds, false, theDatabase},
-		{"hubs", checkHubs, false, theDatabase},
-		{"other waits", checkWaits, true, whole}, // last: it reports what no other has found
+		{"notify", checkNotify, false, theServer, 0},
+		{"listeners", checkListeners, true, theServer, ofTotals},
+		{"notify queue", checkNotifyQueue, false, theServer, ofTotals},
+		{"postmaster", checkPostmaster, false, theServer, ofTotals},
+		{"connections", checkConnections, false, theServer, 0},
+		{"churn", checkChurn, false, theServer, ofTotals},
+		{"multixact", checkMultiXact, true, theServer, ofTotals},
+		{"rows", checkHotRow, false, theDatabase, 0},
+		{"idle blockers", checkIdleBlocker, true, theDatabase, 0},
+		{"tables", checkTableLock, false, theDatabase, 0},
+		{"advisory locks", checkAdvisory, false, theDatabase, 0},
+		{"lock manager", checkLockManager, true, theDatabase, 0},
+		{"synchronous replication", checkSyncReplication, false, theServer, 0},
+		{"statements", checkChatty, true, theDatabase, ofStatements | ofTables},
+		{"commits", checkRowCommits, true, theDatabase, ofTotals},
+		{"horizon", checkHorizon, true, theDatabase, ofTotals | ofTables | ofPins},
+		{"autovacuum", checkAutovacuum, false, theDatabase, ofTables}, // after the horizon, whose holders explain dead rows
+		{"slots", checkSlots, false, theServer, ofExtra},
+		{"wraparound", checkWraparound, false, theServer, 0},
+		{"sequences", checkSequences, false, theDatabase, 0},
+		{"scans", checkScans, true, theDatabase, ofTables},
+		{"deadlocks", checkDeadlocks, false, theServer, ofExtra},
+		{"temporary files", checkTempFiles, false, theServer, ofExtra},
+		{"checkpoints", checkCheckpoints, false, theServer, ofExtra},
+		{"subtransactions", checkSubtransactions, true, theServer, ofExtra},
+		{"claims", checkSlow, true, theDatabase, 0},
+		{"lanes", checkLanes, false, theDatabase, ofQueues},
+		{"segments", checkSegments, false, theDatabase, ofQueues},
+		{"workers", checkWorkers, false, theDatabase, 0},
+		{"promotion", checkPromotion, false, theDatabase, 0},
+		{"kinds", checkKinds, false, theDatabase, 0},
+		{"hubs", checkHubs, false, theDatabase, 0},
+		{"other waits", checkWaits, true, whole, 0}, // last: it reports what no other has found
 	}
 }
 

@@ -121,7 +121,7 @@ func (l *inspection) lasting(pins []pin, now time.Time) []pin {
 		case p.Started != nil && p.held(now) >= pinnedLong:
 			old = append(old, p)
 		// It reports no time, but it has not moved while other transactions ended. One that moves is about as old as it was; the counters are read a little earlier or later.
-		case !timed && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)/2:
+		case !timed && l.last.NextXID > 0 && p.Age >= pinnedXIDs && p.Age-l.pins[was].Age >= (l.last.NextXID-l.first.NextXID)/2:
 			old = append(old, p)
 		}
 	}

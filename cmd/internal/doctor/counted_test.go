@@ -9,7 +9,7 @@ import (
 func TestLateStatisticsAreNoLoad(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
-	l := &inspection{first: &counters{At: begin, NextXID: 1000}, last: &counters{At: begin.Add(time.Second), Commits: 50_000, NextXID: 1200}}
+	l := &inspection{first: &counters{At: begin, totals: totals{NextXID: 1000}}, last: &counters{At: begin.Add(time.Second), totals: totals{Commits: 50_000, NextXID: 1200}}}
 	if rate := l.writes(); rate != 200 {
 		t.Errorf("%.0f writing transactions/s, want 200", rate)
 	}

@@ -8,8 +8,19 @@ import (
 
 // counters is one reading of the server's counters. Checks use the growth between two readings.
 type counters struct {
-	At             time.Time
-	Own            int64 // the doctor's own statements so far
+	At  time.Time
+	Own int64 // the doctor's own statements so far
+	totals
+	Tables     map[uint32]tableCount
+	Statements map[statementKey]statementCount
+	Queues     []queueCount
+	queuesErr  error
+	extra
+	postmasterCPU *time.Duration // nil if the server runs on another machine
+}
+
+// totals are counters of the whole server.
+type totals struct {
 	Commits        int64 // in this database
 	AllCommits     int64
 	Sessions       int64 // started since the counters were reset, in all databases
@@ -20,12 +31,6 @@ type counters struct {
 	NotifyUsage    float64 // how full the notification queue is: 0 to 1
 	NotifyPages    int64   // pages started in it
 	MultiXactReads int64   // pages of the multixact log looked up
-	Tables         map[uint32]tableCount
-	Statements     map[statementKey]statementCount
-	Queues         []queueCount
-	queuesErr      error
-	extra
-	postmasterCPU *time.Duration // nil if the server runs on another machine
 }
 
 const countersSQL = `
@@ -84,32 +89,20 @@ const statementsSQL = `
 SELECT s.userid, s.dbid, s.queryid, sum(s.calls)::bigint, sum(s.rows)::bigint, sum(s.total_exec_time)::float8
 FROM %s.pg_stat_statements(false) s WHERE s.queryid IS NOT NULL AND s.dbid = $2 GROUP BY 1, 2, 3 LIMIT $1`
 
-// readCounters reads the counters once. A part that cannot be read is empty, and the error names it.
-func readCounters(ctx context.Context, s *session, server Server) (*counters, []error) {
-	type row struct {
-		Commits, AllCommits, Sessions, Written int64
-		Parallel                               *int64
-		NextXID, NextMultiXact                 int64
-		NotifyUsage                            float64
-		NotifyPages, MultiXactReads            int64
-	}
-	var errs []error
+// readCounters reads the counters once. A part that cannot be read is empty, and in what failed.
+func readCounters(ctx context.Context, s *session, server Server) (*counters, []unread) {
+	var failed []unread
 	c := &counters{At: s.now(), Own: recall(s.tape, "own statements", s.meter.statements.Load), Tables: map[uint32]tableCount{}, Statements: map[statementKey]statementCount{}}
-	if r, err := one[row](ctx, s, countersSQL); err != nil {
-		errs = append(errs, fmt.Errorf("the server's counters: %w", err))
-	} else {
-		c.Commits, c.AllCommits, c.Sessions, c.Written, c.Parallel = r.Commits, r.AllCommits, r.Sessions, r.Written, r.Parallel
-		c.NextXID, c.NextMultiXact, c.NotifyUsage = r.NextXID, r.NextMultiXact, r.NotifyUsage
-		c.NotifyPages, c.MultiXactReads = r.NotifyPages, r.MultiXactReads
+	var err error
+	if c.totals, err = one[totals](ctx, s, countersSQL); err != nil {
+		failed = append(failed, unread{ofTotals, fmt.Errorf("the server's counters: %w", err)})
 	}
-	more, err := readExtra(ctx, s, server)
-	if err != nil {
-		errs = append(errs, err)
+	if c.extra, err = readExtra(ctx, s, server); err != nil {
+		failed = append(failed, unread{ofExtra, err})
 	}
-	c.extra = more
 	tables, err := list[tableCount](ctx, s, tablesSQL, maxTables)
 	if err != nil {
-		errs = append(errs, fmt.Errorf("the counters of tables: %w", err))
+		failed = append(failed, unread{ofTables, fmt.Errorf("the counters of tables: %w", err)})
 	}
 	for _, t := range tables {
 		c.Tables[t.OID] = t
@@ -122,7 +115,7 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 		}
 		statements, err := list[statementRow](ctx, s, fmt.Sprintf(statementsSQL, server.statementsSchema), maxStatements, server.databaseOID)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("pg_stat_statements: %w", err))
+			failed = append(failed, unread{ofStatements, fmt.Errorf("pg_stat_statements: %w", err)})
 		}
 		for _, r := range statements {
 			c.Statements[statementKey{r.User, r.Database, r.Query}] = statementCount{r.Calls, r.Rows, r.Time}
@@ -130,8 +123,8 @@ func readCounters(ctx context.Context, s *session, server Server) (*counters, []
 	}
 	if server.Weir {
 		if c.Queues, c.queuesErr = readQueues(ctx, s); c.queuesErr != nil && !notPermitted(c.queuesErr) {
-			errs = append(errs, fmt.Errorf("read Weir's queues: %w", c.queuesErr))
+			failed = append(failed, unread{ofQueues, fmt.Errorf("read Weir's queues: %w", c.queuesErr)})
 		}
 	}
-	return c, errs
+	return c, failed
 }

@@ -271,23 +271,23 @@ type reading struct {
 	counters *counters
 	pins     []pin
 	hidden   int64 // sessions of other roles, which this one may not see
-	errs     []error
+	failed   []unread
 }
 
 func (d *Doctor) read(ctx context.Context) *reading {
 	t := &reading{}
-	t.counters, t.errs = readCounters(ctx, d.session, d.server)
+	t.counters, t.failed = readCounters(ctx, d.session, d.server)
 	if cpu, ok := d.local.cpu(); ok {
 		t.counters.postmasterCPU = &cpu
 	}
 	var err error
 	if t.pins, err = readPins(ctx, d.session); err != nil {
-		t.errs = append(t.errs, fmt.Errorf("what holds back the vacuum horizon: %w", err))
+		t.failed = append(t.failed, unread{ofPins, fmt.Errorf("what holds back the vacuum horizon: %w", err)})
 	}
 	if !d.server.sees() {
 		hidden, err := scalars[int64](ctx, d.session, hiddenSQL, hiddenQuery)
 		if err != nil {
-			t.errs = append(t.errs, fmt.Errorf("how many sessions are hidden: %w", err))
+			t.failed = append(t.failed, unread{ofHidden, fmt.Errorf("how many sessions are hidden: %w", err)})
 		} else {
 			t.hidden = hidden[0]
 		}
@@ -324,8 +324,9 @@ func (d *Doctor) here(database uint32) bool {
 
 // examine runs the checks on what was seen between two readings.
 func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) Report {
+	lacks := first.lacks() | last.lacks()
 	l := &inspection{
-		server: d.server, view: view, waits: view.waits(), first: first.counters, last: last.counters, pins: first.pins, hot: d.hot,
+		server: d.server, view: view, waits: view.waits(), first: first.counters.without(lacks), last: last.counters.without(lacks), pins: first.pins, hot: d.hot,
 		session: d.session, local: d.local, here: d.here,
 	}
 	var standbyErrs []error
@@ -335,11 +336,14 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
 	hidden := max(first.hidden, last.hidden)
-	var unjudged []string
-	for _, err := range slices.Concat(first.errs, last.errs, standbyErrs) {
+	var unjudged, unknown []string
+	for _, u := range slices.Concat(first.failed, last.failed) {
+		report.Unseen = append(report.Unseen, u.err.Error())
+	}
+	for _, err := range standbyErrs {
 		report.Unseen = append(report.Unseen, err.Error())
 	}
-	report.Incomplete = len(standbyErrs) > 0 // it was told to look there
+	report.Incomplete = lacks != 0 || len(standbyErrs) > 0 // it was told to look there
 	for _, c := range checks() {
 		if ctx.Err() != nil {
 			break
@@ -360,12 +364,22 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 		report.Findings = append(report.Findings, r.findings...)
 		report.Unseen = append(report.Unseen, r.unseen...)
 		report.Incomplete = report.Incomplete || r.blind
+		reads := c.reads
+		if c.sessions {
+			reads |= ofHidden
+		}
+		if lacks&reads != 0 && r.healthy != "" {
+			unknown, r.healthy = append(unknown, c.name), "" // what was not read does not show that all is well
+		}
 		if c.sessions && hidden > 0 && r.healthy != "" {
 			unjudged, r.healthy = append(unjudged, c.name), "" // it saw too little to say that all is well
 		}
 		if r.healthy != "" {
 			report.Well = append(report.Well, Well{c.name, r.healthy})
 		}
+	}
+	if len(unknown) > 0 {
+		report.Unseen = append(report.Unseen, "because of what could not be read, not judged: "+strings.Join(unknown, ", "))
 	}
 	if len(unjudged) > 0 {
 		report.Unseen = append(report.Unseen, fmt.Sprintf("%s of other roles, and so not judged: %s; it needs pg_monitor", many(hidden, "session"), strings.Join(unjudged, ", ")))

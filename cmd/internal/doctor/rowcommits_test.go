@@ -16,7 +16,7 @@ func TestCommitsThatFlushNothingHoldNobodyUp(t *testing.T) {
 			view:   view{samples: []Sample{{At: begin, Weight: time.Second, Sessions: []Session{insert, insert}}}},
 			waits:  Waits{Seconds: 1, Samples: 1, Classes: map[Class]float64{Commit: 2}, Events: map[Event]float64{event: 2}},
 			first:  &counters{At: begin},
-			last:   &counters{At: begin.Add(time.Second), Commits: 1000, Written: 1000, NextXID: 1000},
+			last:   &counters{At: begin.Add(time.Second), totals: totals{Commits: 1000, Written: 1000, NextXID: 1000}},
 		}
 	}
 	write, standby := Event{"LWLock", "WALWrite"}, Event{"IPC", "SyncRep"}

@@ -1,0 +1,47 @@
+package doctor
+
+// readings is a set of what a reading consists of.
+type readings uint8
+
+const (
+	ofTotals readings = 1 << iota
+	ofExtra
+	ofTables
+	ofStatements
+	ofQueues
+	ofPins
+	ofHidden
+)
+
+// unread is a part of a reading that failed.
+type unread struct {
+	part readings
+	err  error
+}
+
+// lacks returns what was not read.
+func (t *reading) lacks() readings {
+	var all readings
+	for _, u := range t.failed {
+		all |= u.part
+	}
+	return all
+}
+
+// without returns the counters without parts of them. What was read only once has not grown by what it is: it is left out of both readings.
+func (c *counters) without(lacks readings) *counters {
+	some := *c
+	if lacks&ofTotals != 0 {
+		some.totals = totals{}
+	}
+	if lacks&ofExtra != 0 {
+		some.extra = extra{}
+	}
+	if lacks&ofTables != 0 {
+		some.Tables = nil
+	}
+	if lacks&ofStatements != 0 {
+		some.Statements = nil
+	}
+	return &some
+}
