@@ -130,6 +130,9 @@ func unreachable(c *pgx.ConnConfig, dev bool, err error) error {
 		todo = "name another database in --database or DATABASE_URL, or ALTER DATABASE … ALLOW_CONNECTIONS true"
 	case errors.As(err, &refused) && doctor.IsLimitOfItsOwn(refused):
 		todo = "the role, or the database, has a limit of its own: raise it (ALTER ROLE or ALTER DATABASE … CONNECTION LIMIT); weir doctor needs two connections at least"
+	case errors.As(err, &refused) && refused.Code == "55P03": // lock_not_available
+		todo = "something holds a lock on a catalog that every login needs, so nobody can connect: end it in a session that is open already " +
+			"(SELECT pid FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock' shows who), or end that server process with SIGTERM"
 	case errors.As(err, &refused):
 		todo = "try again when the server is ready"
 	case dev:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/doctor"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -46,5 +47,26 @@ func TestWhoIsRefusedIsToldWhatToDo(t *testing.T) {
 		if text := unreachable(config, false, err).Error(); !strings.Contains(text, c.want) || strings.Contains(text, "when the server is ready") {
 			t.Errorf("%s at %s: %s", c.user, c.database, text)
 		}
+	}
+}
+
+// TestALockThatLetsNobodyInIsNamed: the server is ready, and will let nobody in until that lock is released.
+func TestALockThatLetsNobodyInIsNamed(t *testing.T) {
+	t.Parallel()
+	at := pgtest.Server(t, nil).URL("postgres")
+	holder, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(t.Context())
+	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE pg_db_role_setting IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = openDoctor(t.Context(), at, false, doctor.Config{})
+	if err == nil {
+		t.Fatal("it has connected")
+	}
+	if text := err.Error(); !strings.Contains(text, "a lock on a catalog that every login needs") || strings.Contains(text, "when the server is ready") || exitCode(t.Context(), err) != exitUnreachable {
+		t.Errorf("exit code %d: %s", exitCode(t.Context(), err), text)
 	}
 }
