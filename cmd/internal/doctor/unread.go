@@ -1,5 +1,12 @@
 package doctor
 
+import (
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
 // readings is a set of what a reading consists of.
 type readings uint8
 
@@ -11,6 +18,8 @@ const (
 	ofQueues
 	ofPins
 	ofHidden
+
+	ofCounted = ofTotals | ofExtra | ofTables | ofStatements
 )
 
 // unread is a part of a reading that failed.
@@ -19,11 +28,15 @@ type unread struct {
 	err  error
 }
 
-// lacks returns what was not read.
+// lacks returns what was not read, or does not belong to the reading before: if a session ends, its server may have ended too, and after a crash it counts from zero.
 func (t *reading) lacks() readings {
 	var all readings
 	for _, u := range t.failed {
 		all |= u.part
+		var refused *pgconn.PgError
+		if !errors.As(u.err, &refused) || strings.HasPrefix(refused.Code, "57P") { // no answer, or operator_intervention
+			all |= ofCounted
+		}
 	}
 	return all
 }
