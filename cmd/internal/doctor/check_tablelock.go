@@ -29,7 +29,7 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 			if !k.Granted && k.Type != "object" && k.Type != "transactionid" && k.Type != "tuple" {
 				all++
 			}
-			if k.Type != "relation" || k.Database != l.server.databaseOID {
+			if k.Type != "relation" || k.Database != l.server.databaseOID && k.Database != 0 { // 0: a catalog that all databases share
 				continue
 			}
 			w := want{k.PID, k.Relation, k.Mode}

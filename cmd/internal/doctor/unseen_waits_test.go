@@ -121,3 +121,20 @@ func TestAnotherDatabasesQueueIsNotExplainedAway(t *testing.T) {
 	execute(t, far, "ROLLBACK")
 	execute(t, near, "ROLLBACK")
 }
+
+// TestAQueueForACatalogOfAllDatabasesIsNamed: it is in no database, and so in each.
+func TestAQueueForACatalogOfAllDatabasesIsNamed(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	shared, own := connect(t, url), connect(t, url)
+	execute(t, own, "CREATE TABLE b (id int)", "BEGIN", "LOCK TABLE b")
+	execute(t, shared, "BEGIN", "LOCK TABLE pg_shdescription IN ACCESS EXCLUSIVE MODE")
+	stand(t, url, "SELECT FROM b", "wait_event_type = 'Lock'")
+	for range 5 {
+		stand(t, url, "SELECT FROM pg_shdescription", "wait_event_type = 'Lock'")
+	}
+	f := expect(t, examine(t, url, examineFor), doctor.TableLock, doctor.Critical)
+	expectFact(t, f, "for the table pg_catalog.pg_shdescription")
+	execute(t, shared, "ROLLBACK")
+	execute(t, own, "ROLLBACK")
+}
