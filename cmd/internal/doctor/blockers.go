@@ -82,12 +82,17 @@ func (b blocker) text() string {
 		b.PID, orUnnamed(b.Application), doing, span(seconds(b.Age)), many(b.blocks, "session"), shape(b.Query))
 }
 
+// committed reports whether it has committed, and waits for a synchronous standby.
+func (b blocker) committed() bool { return b.Wait == standbyWait.String() }
+
 // end says how to end what a blocker holds.
 func (b blocker) end() string {
 	leave := horizon.Leave(b.Kind, b.Application, b.Query)
 	switch {
 	case b.PID == 0:
 		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts;"
+	case b.committed():
+		return leaveCommit(b.PID)
 	case strings.Contains(leave, "backup"):
 		return fmt.Sprintf("Let the backup of pid %d (%s) end, for which the others wait, or cancel those that wait.", b.PID, b.Application)
 	case leave != "":

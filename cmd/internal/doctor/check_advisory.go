@@ -82,6 +82,9 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	if others := len(waits) - 1; others > 0 {
 		f.add(seeAdvisory, "%s of the waiting sessions wait for other keys, of which %d were seen", shareOf(float64(of-waits[worst]), float64(of)), others)
 	}
+	for _, k := range holders {
+		f.holders[k.holding()]++
+	}
 	for _, k := range holders[:min(len(holders), maxFacts)] {
 		if k.PID == 0 {
 			f.add(seeAdvisory, "a prepared transaction has held it")
@@ -102,11 +105,13 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	f.Now = "Hold the lock for a shorter time: take it last, and commit or unlock immediately."
 	switch {
 	case len(holders) == 1 && holders[0].PID == 0:
-		end, err := endPrepared(ctx, l, "advisory", worst.class, worst.object)
+		end, err := endPrepared(ctx, l, "advisory", worst.class, worst.object, nil)
 		if err != nil {
 			return result{}, err
 		}
 		f.Now = end
+	case len(holders) == 1 && holders[0].committed():
+		f.Now = leaveCommit(holders[0].PID)
 	case len(holders) == 1:
 		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d);", holders[0].PID)
 	}

@@ -42,7 +42,7 @@ const endSession = "SELECT pg_terminate_backend(%s); or pg_cancel_backend where 
 var endPin = map[horizon.Kind]string{
 	horizon.Transaction: endSession,
 	horizon.Snapshot:    endSession,
-	horizon.Prepared:    "COMMIT PREPARED '%[1]s' or ROLLBACK PREPARED '%[1]s', in its database, as its coordinator would",
+	horizon.Prepared:    "COMMIT PREPARED %[1]s or ROLLBACK PREPARED %[1]s, in its database, as its coordinator would",
 }
 
 // endOf says how to end a hold. It never advises dropping a slot that may still have a consumer: that destroys a replica.
@@ -68,6 +68,8 @@ func endOf(l *inspection, p pin) string {
 	}
 	if p.Session != nil {
 		switch leave := horizon.Leave(p.Session.Backend, p.Application, p.Query); {
+		case p.Wait == standbyWait.String():
+			return fmt.Sprintf("Leave pid %d alone: %s", p.PID, committed)
 		case strings.HasPrefix(leave, "a server process"):
 			return fmt.Sprintf("Let pid %d end by itself: it is %s, which would only begin again.", p.PID, leave)
 		case leave != "":

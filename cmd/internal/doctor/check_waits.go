@@ -144,6 +144,13 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 			f.add(seeBlockers, "%s", b.text())
 		}
 		f.Now = blockers[0].end()
+		for _, b := range blockers {
+			if b.committed() {
+				f.holders[Commit] += float64(b.blocks)
+			} else {
+				f.holders[notWaiting] += float64(b.blocks)
+			}
+		}
 	}
 	f.ForGood = "Bound waits where the statements come from: lock_timeout, statement_timeout, idle_in_transaction_session_timeout. " +
 		"Short waits for the disk, for the log or for pages in memory are a part of work; fewer sessions at once get as much done."

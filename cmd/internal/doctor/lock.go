@@ -108,3 +108,6 @@ func (l Lock) holding() Class {
 func (l Lock) idles() bool {
 	return l.PID == 0 || strings.HasPrefix(l.State, "idle in transaction") && l.Idle >= idleLong
 }
+
+// committed reports whether the holder has committed, and keeps its locks until a synchronous standby confirms.
+func (l Lock) committed() bool { return Event{l.WaitType, l.Wait} == standbyWait }

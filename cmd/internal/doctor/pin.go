@@ -52,10 +52,13 @@ func (p pin) String() string {
 	return fmt.Sprintf("pid %d of %s (%s, database %s), which is %s and %s", p.PID, p.Role, orUnnamed(p.Application), p.Database, p.State, what)
 }
 
-// quoted returns the name as written in a statement.
+// quoted returns the pid, or the name as written in a statement: of a slot between quotes.
 func (p pin) quoted() string {
 	if p.Session != nil || p.Kind == horizon.Standby {
 		return fmt.Sprint(p.PID)
+	}
+	if p.Kind == horizon.Prepared {
+		return literal(p.Name)
 	}
 	return pinQuote(p.Name)
 }

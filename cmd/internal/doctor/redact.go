@@ -16,7 +16,7 @@ type redactor struct{ known map[string]bool }
 
 // commands are the words that stay: those by which checks tell one kind of statement from another. The last ones are calls of Weir's.
 const commands = `select insert into update delete merge copy with from where group by on conflict do nothing count sum avg min max string_agg array_agg json_agg jsonb_agg
-	listen unlisten notify begin start commit end rollback abort prepare transaction truncate lock table alter create drop vacuum analyze set show fetch for share
+	listen unlisten notify begin start commit end rollback abort prepare transaction truncate lock table alter create drop vacuum cluster analyze set show fetch for share
 	weir _claim heartbeat _promote _record record`
 
 const mostKnown = 20_000

@@ -38,6 +38,9 @@ func consequences() []consequence {
 		// A commit that waits for a standby keeps its locks, NOTIFY's included.
 		{SyncReplicationStalled, NotifyCommitLock, always},
 		{SyncReplicationStalled, HotRow, mostly(Commit)},
+		{SyncReplicationStalled, TableLock, mostly(Commit)},
+		{SyncReplicationStalled, AdvisoryLock, mostly(Commit)},
+		{SyncReplicationStalled, WaitsUnexplained, mostly(Commit)},
 		{SyncReplicationStalled, RowCommits, always},
 		{SyncReplicationStalled, WeirSlow, always},
 		{SyncReplicationStalled, LaneBacklog, always},
@@ -98,6 +101,10 @@ func relate(findings []Finding) []Finding {
 			effect := &findings[i]
 			if effect.Code != c.is || effect.DownstreamOf != "" || findings[cause].DownstreamOf == effect.Code || !c.when(findings[cause], *effect) {
 				continue
+			}
+			// Whoever waits for a row of a session that waits for a table waits for the table as well: that is as bad as both.
+			if c.of == TableLock && c.is == HotRow && effect.Severity.rank() > findings[cause].Severity.rank() {
+				findings[cause].Severity = effect.Severity
 			}
 			// A finding that is worse than its supposed cause has another cause.
 			if effect.Severity.rank() > findings[cause].Severity.rank() {

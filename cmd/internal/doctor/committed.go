@@ -1,0 +1,18 @@
+package doctor
+
+import "fmt"
+
+// A session that waits for a synchronous standby has committed, and keeps its locks until the standby confirms. Ending or cancelling it would tell the
+// client that the commit is done, while the standby may not have it: so nobody is told to do that.
+
+// standbyWait is the event in which a commit waits for synchronous standbys.
+var standbyWait = Event{"IPC", "SyncRep"}
+
+// committed says what such a session is, and what to do instead.
+const committed = "it has committed, and waits for a synchronous standby. Whoever cancels or ends it acknowledges a commit that the standby may not have. " +
+	"Bring the standby back: see " + string(SyncReplicationStalled) + "."
+
+// leaveCommit says it of one for which others wait.
+func leaveCommit(pid uint32) string {
+	return fmt.Sprintf("Leave pid %d alone, for which the others wait: %s", pid, committed)
+}
