@@ -93,6 +93,8 @@ func (b blocker) end() string {
 		return "COMMIT PREPARED or ROLLBACK PREPARED, in its database, as its coordinator would: SELECT gid, database FROM pg_prepared_xacts;"
 	case b.committed():
 		return leaveCommit(b.PID)
+	case b.Query == hiddenQuery:
+		return endUnseen(b.PID)
 	case strings.Contains(leave, "backup"):
 		return fmt.Sprintf("Let the backup of pid %d (%s) end, for which the others wait, or cancel those that wait.", b.PID, b.Application)
 	case leave != "":

@@ -106,6 +106,10 @@ func (q tableQueue) end(ctx context.Context, l *inspection, relation uint32, nam
 	switch {
 	case h.Wait == standbyWait.String():
 		return leaveCommit(holders[0].PID), nil
+	case h.Query == hiddenQuery && barrier:
+		return endUnseen(holders[0].PID) + " Or c" + cancel(""), nil
+	case h.Query == hiddenQuery:
+		return endUnseen(holders[0].PID), nil
 	case leave != "" && barrier:
 		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. C%s", h.PID, leave, cancel(", and retry once it has ended")), nil
 	case leave != "":

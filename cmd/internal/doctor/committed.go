@@ -12,6 +12,12 @@ var standbyWait = Event{"IPC", "SyncRep"}
 const committed = "it has committed, and waits for a synchronous standby. Whoever cancels or ends it acknowledges a commit that the standby may not have. " +
 	"Bring the standby back: see " + string(SyncReplicationStalled) + "."
 
+// endUnseen says how to end a session of another role, of which this role does not see whether it has committed.
+func endUnseen(pid uint32) string {
+	return fmt.Sprintf("Have a member of pg_monitor look at pid %[1]d, for which the others wait: this role does not see what it does. If it waits in %[2]s, leave it alone (see %[3]s), and otherwise: "+
+		"SELECT pg_terminate_backend(%[1]d);", pid, standbyWait, SyncReplicationStalled)
+}
+
 // leaveCommit says it of one for which others wait.
 func leaveCommit(pid uint32) string {
 	return fmt.Sprintf("Leave pid %d alone, for which the others wait: %s", pid, committed)

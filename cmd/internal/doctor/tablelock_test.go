@@ -98,6 +98,36 @@ func TestNobodyIsToldToEndACommitThatWaitsForAStandby(t *testing.T) {
 	execute(t, conn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 }
 
+// TestACommitThatWaitsForAStandbyIsLeftAloneWhateverWaitsForIt, and by whoever does not see that it has committed.
+func TestACommitThatWaitsForAStandbyIsLeftAloneWhateverWaitsForIt(t *testing.T) {
+	t.Parallel()
+	url, conn := serverFor(t, nil)
+	execute(t, conn, "CREATE ROLE nobody LOGIN PASSWORD 'n'", "CREATE TABLE money (n int)", "CREATE TABLE entry (n int)", "CREATE SCHEMA bank", "ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()")
+	until(t, conn, "SELECT current_setting('synchronous_standby_names') <> ''")
+	runSessions(t, url, 1, repeat("INSERT INTO entry VALUES ($1)"))
+	until(t, conn, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+	committed := stand(t, url, "ALTER TABLE money SET SCHEMA bank", "wait_event = 'SyncRep'")
+	waiting(t, url, "DROP SCHEMA bank", 1)
+	waiting(t, url, "SELECT FROM money", 4)
+	r := examine(t, url, 2*examineFor)
+	for _, f := range r.Findings {
+		expectNow(t, f, fmt.Sprintf("not (%d)", committed))
+	}
+	f := expectDownstream(t, r, doctor.WaitsUnexplained)
+	expectFact(t, f, fmt.Sprintf("pid %d", committed), "active, waiting for IPC:SyncRep", "blocks 1 session")
+	expectNow(t, f, fmt.Sprintf("Leave pid %d alone", committed), "see sync-replication-stalled")
+	if f.DownstreamOf != doctor.SyncReplicationStalled {
+		t.Errorf("waits for a commit that waits for a standby are a consequence of %q", f.DownstreamOf)
+	}
+
+	r = examine(t, as(t, url, "nobody", "n"), 2*examineFor)
+	for _, code := range []doctor.Code{doctor.WaitsUnexplained, doctor.TableLock} {
+		f, _ := r.Find(code)
+		expectNow(t, f, fmt.Sprintf("look at pid %d", committed), "If it waits in IPC:SyncRep, leave it alone")
+	}
+	execute(t, conn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
 // TestAVacuumFullIsNotTakenForAVacuum: it lets nobody pass, and keeps nothing of what it has done when it is cancelled.
 func TestAVacuumFullIsNotTakenForAVacuum(t *testing.T) {
 	t.Parallel()
