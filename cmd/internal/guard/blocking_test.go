@@ -146,3 +146,53 @@ func TestTheHeadsOfALineAreThoseWhoWaitForNobody(t *testing.T) {
 		}
 	}
 }
+
+// A commit that waits for a standby keeps its locks. To end the wait would acknowledge what no standby has.
+func waitsForAStandby(t *testing.T, s *servers) {
+	connect(t, as(t, s.primary, "app", "postgres")).exec("INSERT INTO other VALUES (4713)")
+	boss := connect(t, as(t, s.primary, "boss", "postgres"))
+	release := func() { boss.exec("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()") }
+	defer release()
+	boss.exec("ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()")
+	commits := connect(t, as(t, s.primary, "app", "postgres"))
+	pid := commits.pid()
+	commits.runs("DO $$BEGIN LOOP UPDATE other SET n = n WHERE n = 4713; COMMIT; END LOOP; END$$") // until the server has read its settings
+	waits := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE pid = %d AND wait_event = 'SyncRep')", pid)
+	s.waitFor(t, s.primary, waits)
+	s.wait(t, "UPDATE other SET n = n WHERE n = 4713", 1)
+	g := s.guard(t, patient(1), true)
+	for deadline := time.Now().Add(time.Minute); ; {
+		r, err := g.Poll(t.Context())
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the commit was not seen to wait: %v", err)
+		}
+		h := r.holder("primary", fmt.Sprintf("pid %d", pid))
+		if h != nil && (h.Step == Cancel || h.Step == Terminate) {
+			t.Fatalf("a commit that waits for a standby is to be ended: %s", h.Why)
+		}
+		if h != nil && h.Step == Report && strings.Contains(h.Why, "what no standby has") {
+			break
+		}
+	}
+	// The wait may begin after the session was judged.
+	held := "SELECT pid, backend_start, xact_start, backend_xid::text::int8 FROM pg_catalog.pg_stat_activity WHERE pid = $1"
+	var connected, started time.Time
+	var xid int64
+	if err := boss.conn.QueryRow(t.Context(), held, pid).Scan(&pid, &connected, &started, &xid); err != nil {
+		t.Fatal(err)
+	}
+	var blocked []int32
+	if err := boss.conn.QueryRow(t.Context(), "SELECT array_agg(pid) FROM pg_catalog.pg_locks WHERE NOT granted").Scan(&blocked); err != nil {
+		t.Fatal(err)
+	}
+	for sql, args := range map[string][]any{
+		cancelSQL: {xid, nil}, terminateSQL: {xid, nil}, cancelBlockerSQL: {blocked}, terminateBlockerSQL: {blocked},
+	} {
+		rows, _ := boss.conn.Query(t.Context(), sql, append([]any{pid, connected, started}, args...)...)
+		rows.Close()
+		if err := rows.Err(); err != nil || rows.CommandTag().RowsAffected() != 0 {
+			t.Errorf("it was signalled, or: %v\n%s", err, sql)
+		}
+	}
+	boss.exec(fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+}

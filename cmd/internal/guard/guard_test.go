@@ -55,6 +55,7 @@ func TestGuard(t *testing.T) {
 		"WhoBlocksFewerThanThePolicySaysIsLeftAlone":   blocksTooFew,
 		"WhoBlocksSomeoneIsSaidToEvenIfItHoldsNoRows":  blocksForTooShort,
 		"WhoBlocksIsOnlyReportedIfItsRuleSaysSo":       blocksByRule,
+		"CommitThatWaitsForAStandbyIsLeftAlone":        waitsForAStandby,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s) })
 	}

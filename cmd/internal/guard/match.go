@@ -61,6 +61,8 @@ func neverEnds(s *horizon.Session, named bool) string {
 		return "it is a backup, which would be lost"
 	case strings.Contains(query, "pg_backup_start") || strings.Contains(query, "pg_start_backup"):
 		return "it has a backup in progress, which would be lost"
+	case s.Wait == "IPC:SyncRep":
+		return "its commit is done here and waits for a standby: to end the wait would acknowledge what no standby has"
 	case s.Superuser && !named:
 		return "its role is a superuser, and the rule does not contain its exact name"
 	}
