@@ -126,7 +126,8 @@ func preparedTransaction(t *testing.T, s *servers) {
 	defer c.exec("ROLLBACK PREPARED 'it''s prepared'")
 	s.watch(t, s.guard(t, hasty(), true), func(r *Findings) bool {
 		h := r.holder("primary", "it's prepared")
-		return h != nil && h.Kind == horizon.Prepared && h.Step == Report && h.Command == "ROLLBACK PREPARED 'it''s prepared'" &&
+		return h != nil && h.Kind == horizon.Prepared && h.Step == Report &&
+			h.Command == "COMMIT PREPARED 'it''s prepared' or ROLLBACK PREPARED 'it''s prepared', in its database, as its coordinator would" &&
 			r.outcome("primary", "it's prepared", Report, outcomeReported)
 	})
 }
@@ -145,7 +146,9 @@ func abandonedSlot(t *testing.T, s *servers) {
 	}
 	s.watch(t, g, func(r *Findings) bool {
 		h := r.holder("primary", "for_standby")
-		return h != nil && h.Kind == horizon.Slot && h.Step == Report && h.Command == "SELECT pg_drop_replication_slot('for_standby')"
+		return h != nil && h.Kind == horizon.Slot && h.Step == Report &&
+			h.Command == "start its consumer again; only if that never comes back: SELECT pg_drop_replication_slot('for_standby'); "+
+				"a standby or subscriber that used it must then be made anew"
 	})
 	if err := s.standby.Restart(t.Context()); err != nil {
 		t.Fatal(err)

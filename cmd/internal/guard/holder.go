@@ -31,7 +31,7 @@ type Holder struct {
 	Rule    string        `json:"rule,omitempty"`    // the rule of the policy that applies
 	Step    Action        `json:"step,omitempty"`    // what is due: report, cancel, terminate
 	Why     string        `json:"why"`               // the reason for the step, or for taking none
-	Command string        `json:"command,omitempty"` // to run by hand, for holders that the guard never ends
+	Command string        `json:"command,omitempty"` // what to do by hand, and when, for holders that the guard never ends
 
 	// Set where the policy counts blocked sessions, and as many wait for its locks as that says, directly or behind one another.
 	Blocks    int     `json:"blocks,omitempty"`
@@ -91,13 +91,14 @@ func of(v *view, x *horizon.Traced) *Holder {
 	switch x.Kind {
 	case horizon.Prepared:
 		h.never = "a prepared transaction must survive: only the application that prepared it knows whether to commit it"
-		h.Command = "ROLLBACK PREPARED " + literal(x.Name)
+		h.Command = "COMMIT PREPARED " + literal(x.Name) + " or ROLLBACK PREPARED " + literal(x.Name) + ", in its database, as its coordinator would"
 	case horizon.Slot:
 		h.never = "a slot keeps data for its consumer: only its owner knows whether the consumer will return"
 		if x.Active {
 			h.State = "active"
 		} else {
-			h.Command = "SELECT pg_drop_replication_slot(" + literal(x.Name) + ")"
+			h.Command = "start its consumer again; only if that never comes back: SELECT pg_drop_replication_slot(" + literal(x.Name) +
+				"); a standby or subscriber that used it must then be made anew"
 		}
 	case horizon.Standby:
 		h.never = x.Untraced
