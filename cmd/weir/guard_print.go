@@ -9,7 +9,7 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/guard"
 )
 
-// printFindings prints findings as text: the holders of the horizon, tables with dead rows, actions taken, and commands to run by hand.
+// printFindings prints findings as text: the holders of the horizon, tables with dead rows, actions taken, and what to do by hand.
 func printFindings(s *streams, f *guard.Findings) error {
 	fmt.Fprintf(s.out, "%s of %s: PostgreSQL %s\n", printable(f.Database), f.Primary, f.Postgres)
 	for _, name := range f.Absent {
@@ -51,14 +51,10 @@ func printFindings(s *streams, f *guard.Findings) error {
 			continue
 		}
 		if !byHand {
-			fmt.Fprintln(s.out, "\nto run by hand, once you know that it is no longer needed:")
+			fmt.Fprintln(s.out, "\nto do by hand:")
 		}
 		byHand = true
-		at := h.Server
-		if h.Database != "" {
-			at += ", database " + printable(h.Database)
-		}
-		fmt.Fprintf(s.out, "  %s;  -- on %s\n", printable(h.Command), at)
+		fmt.Fprintf(s.out, "  %s on %s: %s\n", printable(h.Name), h.Server, printable(h.Command))
 	}
 	if !f.Acting {
 		fmt.Fprintln(s.err, "weir: dry run: pass --act to end sessions")

@@ -40,3 +40,19 @@ func TestAHolderTakesOneCell(t *testing.T) {
 		t.Errorf("%q, want %q", row, want)
 	}
 }
+
+// TestWhatIsToBeDoneByHandIsSaid: with the name and the server, and no more of it than the guard says.
+func TestWhatIsToBeDoneByHandIsSaid(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	err := printFindings(&streams{out: &out, err: io.Discard}, &guard.Findings{Acting: true, Holders: []guard.Holder{
+		{Server: "primary", Kind: horizon.Slot, Name: "old", Step: guard.Report, Command: "start its consumer again"},
+		{Server: "primary", Kind: horizon.Slot, Name: "young", Command: "wait"}, // nothing is due
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.HasSuffix(text, "\nto do by hand:\n  old on primary: start its consumer again\n") {
+		t.Errorf("%q", text)
+	}
+}

@@ -167,11 +167,11 @@ func TestSlotOfACatalogHoldsNoTable(t *testing.T) {
 	m.expect(t, "primary changes ; primary pid 1 terminate; ", "jobs")
 }
 
-// While the transaction runs whose xid a snapshot shows, the snapshot may be as old or older; a backup's stays, and what comes behind it ends in vain.
+// While the transaction runs whose xid a snapshot shows, the snapshot may be as old or older; one that stays is told from it when that has ended, and what comes behind it ends in vain.
 func TestWhatIsBehindASnapshotThatMayBeOldWaits(t *testing.T) {
 	t.Parallel()
 	m := newMade()
-	m.session(m.c.primary, 1, 0, 100).Application = "pg_dump"
+	m.session(m.c.primary, 1, 0, 100).Superuser = true // stays
 	m.session(m.c.primary, 2, 100, 0)
 	m.session(m.c.primary, 3, 101, 0)
 	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
@@ -181,20 +181,23 @@ func TestWhatIsBehindASnapshotThatMayBeOldWaits(t *testing.T) {
 	m.expect(t, "primary pid 3 terminate; primary pid 1 ; ", "jobs")
 }
 
-// A backup that was idle before the transaction began has a snapshot of its own age, even if it shows the xid of the transaction. What runs may have
-// taken its snapshot later.
+// A session that was idle before the transaction began has a snapshot of its own age, even if it shows the xid of the transaction. What runs may have
+// taken its snapshot later. That of a backup stays in any case.
 func TestTransactionIsNotEndedForASnapshotThatIsOlder(t *testing.T) {
 	t.Parallel()
 	m := newMade()
-	backup := m.session(m.c.primary, 1, 0, 100)
-	backup.Application = "pg_dump"
+	other := m.session(m.c.primary, 1, 0, 100)
+	other.Superuser = true // stays
 	began := m.now.Add(-30 * time.Minute)
 	writer := m.session(m.c.primary, 2, 100, 0)
 	writer.Started, writer.Quiet = &began, &began
 	m.session(m.c.primary, 3, 101, 0)
-	m.expect(t, "primary pid 2 report; primary pid 1 report; primary pid 3 ; ", "jobs")
-	backup.State = "active"
-	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
-	backup.State, backup.Quiet = "idle in transaction", &began
-	m.expect(t, "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; ", "jobs")
+	const keeps, waits = "primary pid 2 report; primary pid 1 report; primary pid 3 ; ", "primary pid 2 terminate; primary pid 1 ; primary pid 3 ; "
+	m.expect(t, keeps, "jobs")
+	other.State = "active"
+	m.expect(t, waits, "jobs")
+	other.State, other.Quiet = "idle in transaction", &began
+	m.expect(t, waits, "jobs")
+	other.Application = "pg_dump"
+	m.expect(t, keeps, "jobs")
 }

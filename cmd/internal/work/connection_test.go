@@ -2,6 +2,8 @@ package work_test
 
 import (
 	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -211,6 +214,43 @@ func TestASlowDatabaseDoesNotCutSessions(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	s.until(kept, "completed 1")
+}
+
+// TestAClientThatSendsIsAlive: also if it answers no ping of the hub, whose answer may be behind what the hub is too slow to read.
+func TestAClientThatSendsIsAlive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, shortLease)
+	ctx, cancel := context.WithTimeout(t.Context(), generous)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws", &websocket.DialOptions{Subprotocols: []string{"weir.work.v1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	send := func(text string) {
+		t.Helper()
+		if err := conn.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(`{"type": "open", "queues": {"mail": 1}}`)
+	for begin := time.Now(); time.Since(begin) < 4*time.Second; time.Sleep(100 * time.Millisecond) { // two leases; it answers no ping while it does not read
+		send(`{"type": "ping"}`)
+	}
+	send(`{"type": "ping", "id": "last"}`)
+	for {
+		_, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f frame
+		if err := json.Unmarshal(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		if f.ID == "last" {
+			return
+		}
+	}
 }
 
 // TestAClientThatIsGoneTakesNoJobs: one whose connection is reset as soon as it has opened a session keeps none from others.

@@ -49,7 +49,7 @@ type session struct {
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
 	stopped atomic.Bool  // it has asked to stop: the answer to that closes it
-	behind  atomic.Int64 // when nothing was read of the client last, not even a pong, because the database had not answered what it had sent: Unix time in ns
+	behind  atomic.Int64 // when a pong could last wait behind what else the client has sent, which was read then, or could not be because the database had not answered: Unix time in ns
 
 	mu       sync.Mutex
 	grant    web.Grant
@@ -128,6 +128,7 @@ func (s *session) serve() {
 			return
 		}
 		s.call.Heard()
+		s.isBehind()
 		if s.frames.Wait(ctx) != nil {
 			return
 		}
@@ -137,6 +138,7 @@ func (s *session) serve() {
 		if !<-goes {
 			return
 		}
+		s.isBehind()
 	}
 }
 
@@ -283,19 +285,22 @@ func (s *session) later(ctx context.Context, ends int, f func()) {
 	})
 }
 
+// isBehind notes that a pong may wait behind what else the client has sent.
+func (s *session) isBehind() { s.behind.Store(time.Now().UnixNano()) }
+
 // hasRoom waits until so few ends are being recorded that there is room for more; false: the session is over.
 func (s *session) hasRoom(ctx context.Context, ends int64) bool {
 	if s.pending.TryAcquire(ends) {
 		return true
 	}
 	for ctx.Err() == nil {
-		s.behind.Store(time.Now().UnixNano())
+		s.isBehind()
 		s.call.Heard() // it is not the client that is silent
 		soon, cancel := context.WithTimeout(ctx, s.Lease/6)
 		err := s.pending.Acquire(soon, ends)
 		cancel()
 		if err == nil {
-			s.behind.Store(time.Now().UnixNano())
+			s.isBehind()
 			return true
 		}
 	}
