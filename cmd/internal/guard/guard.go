@@ -42,9 +42,9 @@ type Guard struct {
 	metrics *metrics
 	health  health
 
-	since   map[string]time.Time // by a holder's key: it has held at least since then
-	climbs  map[string]*climb    // by a holder's identity
-	pending []*signal            // whose effect is not known yet
+	seen    map[string]sighting // by a holder's key
+	climbs  map[string]*climb   // by a holder's identity
+	pending []*signal           // whose effect is not known yet
 	harm    harm
 	turns   *Turns
 	absent  map[string]string // standbys that did not answer, and why
@@ -73,7 +73,7 @@ func New(c Config) (*Guard, error) {
 		return nil, fmt.Errorf("guard: register metrics: %w", err)
 	}
 	return &Guard{
-		config: c, log: c.Logger, metrics: m, turns: c.Turns, since: map[string]time.Time{}, climbs: map[string]*climb{}, absent: map[string]string{},
+		config: c, log: c.Logger, metrics: m, turns: c.Turns, seen: map[string]sighting{}, climbs: map[string]*climb{}, absent: map[string]string{},
 	}, nil
 }
 
@@ -258,19 +258,6 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 		c.standbys = append(c.standbys, v)
 	}
 	return c, nil
-}
-
-// remember sets how long each holder has held at least: since the time known when it was first seen.
-func (g *Guard) remember(holders []*Holder) {
-	since := make(map[string]time.Time, len(holders))
-	for _, h := range holders {
-		key := h.key()
-		if at, ok := g.since[key]; ok && at.Before(h.since) {
-			h.since = at
-		}
-		since[key] = h.since
-	}
-	g.since = since
 }
 
 // pinnedSince returns a time since which the horizon has not moved.

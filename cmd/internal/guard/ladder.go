@@ -135,4 +135,6 @@ func evidence(h *Holder, more ...string) []slog.Attr {
 }
 
 // seconds returns a duration as the log and the JSON have it, to the millisecond.
-func seconds(d time.Duration) float64 { return float64(d.Round(time.Millisecond).Milliseconds()) / 1000 }
+func seconds(d time.Duration) float64 {
+	return float64(d.Round(time.Millisecond).Milliseconds()) / 1000
+}
