@@ -36,7 +36,7 @@ func (l *inspection) explains(code Code, s Session) bool {
 	case LockManager:
 		return s.Class == LockTable
 	case RowCommits:
-		return s.Class == Commit && s.Wait != "SyncRep" && s.Database == l.server.databaseOID
+		return s.Class == Commit && (s.Wait == "SyncRep" || s.Database == l.server.databaseOID) // standbys that do not confirm are a finding of their own, of all databases
 	case SyncReplicationStalled:
 		return s.WaitType == "IPC" && s.Wait == "SyncRep"
 	}
