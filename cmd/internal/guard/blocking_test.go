@@ -156,10 +156,10 @@ func waitsForAStandby(t *testing.T, s *servers) {
 	boss.exec("ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()")
 	commits := connect(t, as(t, s.primary, "app", "postgres"))
 	pid := commits.pid()
-	commits.runs("DO $$BEGIN LOOP UPDATE other SET n = n WHERE n = 4713; COMMIT; END LOOP; END$$") // until the server has read its settings
+	ended := commits.runs("DO $$BEGIN LOOP UPDATE other SET n = n WHERE n = 4713; COMMIT; END LOOP; END$$") // until the server has read its settings
 	waits := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE pid = %d AND wait_event = 'SyncRep')", pid)
 	s.waitFor(t, s.primary, waits)
-	s.wait(t, "UPDATE other SET n = n WHERE n = 4713", 1)
+	ends := s.wait(t, "UPDATE other SET n = n WHERE n = 4713", 1)
 	g := s.guard(t, patient(1), true)
 	for deadline := time.Now().Add(time.Minute); ; {
 		r, err := g.Poll(t.Context())
@@ -195,4 +195,9 @@ func waitsForAStandby(t *testing.T, s *servers) {
 		}
 	}
 	boss.exec(fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+	if err := pgtest.Receive(t, ended, "the session that commits has ended"); err == nil {
+		t.Error("it ended by itself")
+	}
+	release()
+	expectEnds(t, ends)
 }
