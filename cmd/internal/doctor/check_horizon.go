@@ -64,7 +64,7 @@ func endOf(l *inspection, p pin) string {
 		return fmt.Sprintf("Let the consumer of the slot %s catch up: it is connected as pid %d (%s). Leave the slot alone.", p.Name, p.PID, orUnnamed(p.Application))
 	case p.Kind == horizon.Slot:
 		return fmt.Sprintf("Start the consumer of the slot %[1]s again, and it advances. Only if that consumer never comes back: "+
-			"SELECT pg_drop_replication_slot('%[2]s'); a standby or subscriber that used it must then be made anew.", p.Name, p.quoted())
+			"SELECT pg_drop_replication_slot(%[2]s); a standby or subscriber that used it must then be made anew.", p.Name, p.quoted())
 	}
 	if p.Session != nil {
 		switch leave := horizon.Leave(p.Session.Backend, p.Application, p.Query); {

@@ -20,7 +20,7 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 	lost := l.waits.Rate(Commit)
 	if !l.server.flushes {
 		// With fsync off only a standby can delay commits: a session that appears to wait for a flush waits for a CPU.
-		lost = per(l.waits.Events[Event{"IPC", "SyncRep"}], seconds(l.waits.Seconds))
+		lost = per(l.waits.Events[standbyWait], seconds(l.waits.Seconds))
 	}
 	commits := l.writes()
 	written := max(0, l.rate(func(c *counters) int64 { return c.Written }))

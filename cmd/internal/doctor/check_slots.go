@@ -103,14 +103,14 @@ func checkSlots(ctx context.Context, l *inspection) (result, error) {
 
 // adviseSlot never advises dropping a slot that may still have a consumer.
 func adviseSlot(s walSlot) string {
-	name := pinQuote(s.Name)
+	name := literal(s.Name)
 	switch {
 	case s.Status == slotsLostText:
-		return fmt.Sprintf("Make the standby or subscriber that used the slot anew; it can't continue. Then SELECT pg_drop_replication_slot('%s');", name)
+		return fmt.Sprintf("Make the standby or subscriber that used the slot anew; it can't continue. Then SELECT pg_drop_replication_slot(%s);", name)
 	case s.Active:
 		return fmt.Sprintf("Find out why its consumer is slow: SELECT * FROM pg_stat_replication WHERE pid = %d; leave the slot alone.", s.PID)
 	}
-	return fmt.Sprintf("Start the consumer of the slot %s again. Only if it never comes back: SELECT pg_drop_replication_slot('%s'); a standby or subscriber that used it must then be made anew.", s.Name, name)
+	return fmt.Sprintf("Start the consumer of the slot %s again. Only if it never comes back: SELECT pg_drop_replication_slot(%s); a standby or subscriber that used it must then be made anew.", s.Name, name)
 }
 
 // diskFree returns the free bytes of the data directory's file system, if the server runs on this machine and the directory's name may be read.

@@ -55,9 +55,8 @@ func checkSyncReplication(ctx context.Context, l *inspection) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	isSync := func(s Session) bool { return s.WaitType == "IPC" && s.Wait == "SyncRep" }
-	lost := per(l.waits.Events[Event{"IPC", "SyncRep"}], seconds(l.waits.Seconds))
-	stands := l.view.stuckIn(isSync)
+	lost := per(l.waits.Events[standbyWait], seconds(l.waits.Seconds))
+	stands := l.view.stuckIn(Session.committed)
 	need, have := needed(names[0]), 0
 	for _, s := range standbys {
 		if s.Sync == "sync" || s.Sync == "quorum" {
@@ -71,7 +70,7 @@ func checkSyncReplication(ctx context.Context, l *inspection) (result, error) {
 	if have < need && lost < noticeable && len(stands) == 0 {
 		severity = Warning // nobody has committed anything
 	}
-	f := l.finding(SyncReplicationStalled, severity, lost, l.seenBy(isSync))
+	f := l.finding(SyncReplicationStalled, severity, lost, l.seenBy(Session.committed))
 	if have < need {
 		f.Summary = fmt.Sprintf("Every commit hangs until a synchronous standby returns: %d must confirm, %d of them connected, and %s.", need, have, sessionsThat(lost, "waits", "wait"))
 	} else {

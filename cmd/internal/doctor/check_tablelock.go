@@ -84,12 +84,12 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 func (q tableQueue) end(ctx context.Context, l *inspection, relation uint32, name string) (string, error) {
 	pid, barrier := q.barrier()
 	cancel := func(retry string) string {
-		return fmt.Sprintf("ancel the session that wants the table for itself%s: SELECT pg_cancel_backend(%d);", retry, pid)
+		return fmt.Sprintf("cancel the session that wants the table for itself%s: SELECT pg_cancel_backend(%d);", retry, pid)
 	}
 	holders := q.holders()
 	switch {
 	case len(holders) == 0 && barrier && !l.server.Standby:
-		return "C" + cancel(", and retry with a lock_timeout of about a second"), nil
+		return capitalize(cancel(", and retry with a lock_timeout of about a second")), nil
 	case len(holders) == 0:
 		return "Whoever held it has ended by now: nothing is left to end.", nil
 	case holders[0].PID == 0:
@@ -107,24 +107,24 @@ func (q tableQueue) end(ctx context.Context, l *inspection, relation uint32, nam
 	case h.Wait == standbyWait.String():
 		return leaveCommit(holders[0].PID), nil
 	case h.Query == hiddenQuery && barrier:
-		return endUnseen(holders[0].PID) + " Or c" + cancel(""), nil
+		return endUnseen(holders[0].PID) + " Or " + cancel(""), nil
 	case h.Query == hiddenQuery:
 		return endUnseen(holders[0].PID), nil
 	case leave != "" && barrier:
-		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. C%s", h.PID, leave, cancel(", and retry once it has ended")), nil
+		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. %s", h.PID, leave, capitalize(cancel(", and retry once it has ended"))), nil
 	case leave != "":
 		return fmt.Sprintf("Leave pid %d alone, which holds it: it is %s. Let it end.", h.PID, leave), nil
 	case compacts && holders[0].Mode == "ShareUpdateExclusiveLock":
 		until := fmt.Sprintf("once the VACUUM of pid %d has ended (pg_stat_progress_vacuum shows how far it is)", h.PID)
 		wait := "Retry " + until + ";"
 		if barrier {
-			wait = "C" + cancel(", and retry "+until)
+			wait = capitalize(cancel(", and retry " + until))
 		}
 		return fmt.Sprintf("%s or cancel the VACUUM: most of what it has done stays, and the next one does the rest: SELECT pg_cancel_backend(%d);", wait, h.PID), nil
 	case compacts && holders[0].Mode == accessExclusive:
 		return fmt.Sprintf("Wait until pid %[1]d has rewritten the table (pg_stat_progress_cluster shows how far it is), or cancel it, which loses all that it has done: SELECT pg_cancel_backend(%[1]d);", h.PID), nil
 	case barrier:
-		return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or c%s", h.PID, cancel("")), nil
+		return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d); or %s", h.PID, cancel("")), nil
 	}
 	return fmt.Sprintf("End the session that holds it: SELECT pg_terminate_backend(%d);", h.PID), nil
 }

@@ -36,9 +36,9 @@ func (l *inspection) explains(code Code, s Session) bool {
 	case LockManager:
 		return s.Class == LockTable
 	case RowCommits:
-		return s.Class == Commit && (s.Wait == "SyncRep" || s.Database == l.server.databaseOID) // standbys that do not confirm are a finding of their own, of all databases
+		return s.Class == Commit && (s.committed() || s.Database == l.server.databaseOID) // standbys that do not confirm are a finding of their own, of all databases
 	case SyncReplicationStalled:
-		return s.WaitType == "IPC" && s.Wait == "SyncRep"
+		return s.committed()
 	}
 	return false
 }
@@ -57,7 +57,7 @@ func works(s Session) bool {
 			}
 		}
 	}
-	return s.Class == Commit && s.Wait != "SyncRep" || s.Class == ClientWrite
+	return s.Class == Commit && !s.committed() || s.Class == ClientWrite
 }
 
 // checkWaits reports waits that no finding explains. It keeps "nothing is wrong" from being said while sessions stand still.
@@ -99,6 +99,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		pids[s.PID] = true
 	}
 	stands = append(stands, logins...)
+	extended := l.view.inExtensions()
 	active := l.waits.Lost() + l.waits.Rate(CPU)
 	severity := Info
 	switch {
@@ -107,7 +108,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	case locks >= oneWhole, len(stands) > 0, contention >= costly && contention >= active/2:
 		severity = Warning
 	case lost < costly:
-		if extended := l.view.inExtensions(); len(extended) > 0 {
+		if len(extended) > 0 {
 			r.findings = append(r.findings, l.extensions(extended))
 		} else if err == nil {
 			r.healthy = fmt.Sprintf("No waits are left unexplained (%s sessions on average).", figure(lost))
@@ -133,7 +134,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		f.add("", "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, s.doing())
 		pids[s.PID] = true
 	}
-	if extended := l.view.inExtensions(); len(extended) > 0 {
+	if len(extended) > 0 {
 		f.add(seeExtensions, "%s too, for %s or longer: %s", standInExtensions(extended), span(standStill), extended[0].doing())
 	}
 	f.Now = "Look the event up in PostgreSQL's list of wait events, and look at the statements named here."
@@ -161,7 +162,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 const seeExtensions = `SELECT pid, wait_event, now() - query_start, query FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND backend_type = 'client backend'`
 
 func standInExtensions(all []stuck) string {
-	return fmt.Sprintf("%s in a wait of an extension (%s)", many(len(all), "session")+map[bool]string{true: " stands still", false: " stand still"}[len(all) == 1], Event{all[0].WaitType, all[0].Wait})
+	return fmt.Sprintf("%s in a wait of an extension (%s)", sessionsThat(float64(len(all)), "stands still", "stand still"), Event{all[0].WaitType, all[0].Wait})
 }
 
 // extensions reports sessions that stand still in a wait of an extension. That may be work, such as a long query on a foreign server, or a peer that will never

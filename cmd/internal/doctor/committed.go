@@ -8,6 +8,9 @@ import "fmt"
 // standbyWait is the event in which a commit waits for synchronous standbys.
 var standbyWait = Event{"IPC", "SyncRep"}
 
+// committed reports whether the session waits in it.
+func (s Session) committed() bool { return Event{s.WaitType, s.Wait} == standbyWait }
+
 // committed says what such a session is, and what to do instead.
 const committed = "it has committed, and waits for a synchronous standby. Whoever cancels or ends it acknowledges a commit that the standby may not have. " +
 	"Bring the standby back: see " + string(SyncReplicationStalled) + "."

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/horizon"
@@ -52,15 +51,12 @@ func (p pin) String() string {
 	return fmt.Sprintf("pid %d of %s (%s, database %s), which is %s and %s", p.PID, p.Role, orUnnamed(p.Application), p.Database, p.State, what)
 }
 
-// quoted returns the pid, or the name as written in a statement: of a slot between quotes.
+// quoted returns the pid, or the name, as written in a statement.
 func (p pin) quoted() string {
 	if p.Session != nil || p.Kind == horizon.Standby {
 		return fmt.Sprint(p.PID)
 	}
-	if p.Kind == horizon.Prepared {
-		return literal(p.Name)
-	}
-	return pinQuote(p.Name)
+	return literal(p.Name)
 }
 
 // seeOnStandby shows what a standby reports through hot_standby_feedback, when run there.
@@ -134,6 +130,3 @@ func pinsOf(v *horizon.View) []pin {
 func (p pin) among(before []pin) int {
 	return slices.IndexFunc(before, func(o pin) bool { return p.Same(&o.Holder) })
 }
-
-// pinQuote returns a name as written between quotes in a statement.
-func pinQuote(name string) string { return strings.ReplaceAll(name, "'", "''") }
