@@ -112,6 +112,8 @@ func idleBlockerLoad(t *testing.T) string {
 	for range 2 {
 		stand(t, url, "UPDATE account SET n = 2 WHERE id = 3", "wait_event_type = 'Lock'")
 	}
+	// Until then it may be between two statements.
+	until(t, connect(t, url), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'shop' AND state_change < clock_timestamp() - interval '1 second')")
 	return url
 }
 
