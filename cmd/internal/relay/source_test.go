@@ -177,7 +177,8 @@ func TestAStreamOfNATSThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
 	}}
 	var want []string
 	for round, n := range []int{5, 7, 2} {
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}}); err != nil {
+		// In memory: of a stream in files that is deleted soon after it was written, the next one sometimes has what it had.
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, Storage: jetstream.MemoryStorage}); err != nil {
 			t.Fatal(err)
 		}
 		for i := range n {
