@@ -141,6 +141,25 @@ func blockingOf(rows []blockingRow) Blocking {
 	return b
 }
 
+// line returns a session that waits and those before it, up to the last that waits; none if it does not wait, or is not in the tree.
+func (b Blocking) line(pid uint32) []*Blocked {
+	var line []*Blocked
+	var find func(n *Blocked) bool
+	find = func(n *Blocked) bool {
+		if n.PID == pid && n.PID != 0 || slices.ContainsFunc(n.Behind, find) {
+			line = append(line, n)
+			return true
+		}
+		return false
+	}
+	for _, h := range b.Heads {
+		if slices.ContainsFunc(h.Behind, find) {
+			return line
+		}
+	}
+	return nil
+}
+
 func (b *Blocked) sort() {
 	slices.SortStableFunc(b.Behind, func(x, y *Blocked) int { return cmp.Or(cmp.Compare(y.Waited, x.Waited), cmp.Compare(x.PID, y.PID)) })
 	for _, n := range b.Behind {

@@ -27,6 +27,40 @@ const autovacuumSettingsSQL = `
 SELECT current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean, (SELECT p.setting::float8 FROM pg_settings p WHERE p.name = 'autovacuum_naptime'),
        current_setting('autovacuum_max_workers')::bigint, (SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.backend_type = 'autovacuum worker')`
 
+// autovacuumSettings are the server's.
+type autovacuumSettings struct {
+	On               bool
+	Naptime          float64
+	Workers, Working int64
+}
+
+// vacuumed is what autovacuum does about a table.
+type vacuumed struct {
+	vacuumRow
+	off bool
+}
+
+type vacuumRow struct {
+	OID             uint32
+	Enabled         bool
+	Threshold, Last float64 // dead rows; seconds
+	Now             bool
+}
+
+// autovacuum returns what autovacuum does about tables.
+func (l *inspection) autovacuum(ctx context.Context, oids []uint32) (autovacuumSettings, map[uint32]vacuumed, error) {
+	on, err := one[autovacuumSettings](ctx, l.session, autovacuumSettingsSQL)
+	if err != nil {
+		return on, nil, err
+	}
+	rows, err := list[vacuumRow](ctx, l.session, autovacuumSQL, oids)
+	all := map[uint32]vacuumed{}
+	for _, r := range rows {
+		all[r.OID] = vacuumed{r, !on.On || !r.Enabled}
+	}
+	return on, all, err
+}
+
 // checkAutovacuum detects tables that fill with dead rows because autovacuum is off, or does not get to them.
 func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	var oids []uint32
@@ -38,34 +72,18 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	if len(oids) == 0 {
 		return healthy("Autovacuum keeps up: no table has many dead rows, and more of them all the time.")
 	}
-	type settings struct {
-		On               bool
-		Naptime          float64
-		Workers, Working int64
-	}
-	on, err := one[settings](ctx, l.session, autovacuumSettingsSQL)
-	if err != nil {
-		return result{}, err
-	}
-	type row struct {
-		OID             uint32
-		Enabled         bool
-		Threshold, Last float64
-		Now             bool
-	}
-	rows, err := list[row](ctx, l.session, autovacuumSQL, oids)
+	on, rows, err := l.autovacuum(ctx, oids)
 	if err != nil {
 		return result{}, err
 	}
 	pinned := slices.ContainsFunc(l.findings, func(f Finding) bool { return f.Code == HorizonPinned })
 	type sick struct {
 		tableCount
-		row
-		off bool
+		vacuumed
 	}
 	var all []sick
 	for _, r := range rows {
-		t := sick{l.last.Tables[r.OID], r, !on.On || !r.Enabled}
+		t := sick{l.last.Tables[r.OID], r}
 		dead := float64(t.Dead)
 		switch {
 		case r.Now:
@@ -79,13 +97,16 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	if len(all) == 0 {
 		return healthy("Autovacuum keeps up, or has not had the time yet.")
 	}
-	slices.SortFunc(all, func(a, b sick) int { return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.row.OID, b.row.OID)) })
+	slices.SortFunc(all, func(a, b sick) int {
+		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.vacuumRow.OID, b.vacuumRow.OID))
+	})
 	worst := all[0]
 	severity := Warning
 	if worst.Dead >= deadMany && worst.Dead >= 5*max(worst.Live, 1) {
 		severity = Critical
 	}
 	f := l.finding(AutovacuumBehind, severity, 0, len(l.view.samples))
+	f.table = worst.Name
 	why := "autovacuum does not get to it"
 	if worst.off {
 		why = "autovacuum is off for it"

@@ -99,7 +99,10 @@ func checkHorizon(ctx context.Context, l *inspection) (result, error) {
 	if l.server.Standby {
 		return standbyPins(l, old, now)
 	}
-	sick := suffering(l)
+	sick, err := keptBy(ctx, l, old[0].held(now), suffering(l))
+	if err != nil {
+		return result{}, err
+	}
 	if len(sick) == 0 {
 		r, err := healthy("The vacuum horizon is held back (by %s, for %s), but no table suffers from it.", old[0], heldFor(old[0], now))
 		return r, err
@@ -133,6 +136,7 @@ func (l *inspection) lasting(pins []pin, now time.Time) []pin {
 // sufferer is a table with dead rows that a pin keeps there.
 type sufferer struct {
 	tableCount
+	kept          int64 // of its dead rows, by the pin
 	deadPerSecond float64
 	livePerSecond float64
 	inPerSecond   float64
@@ -149,7 +153,7 @@ func suffering(l *inspection) []sufferer {
 			continue
 		}
 		t := sufferer{
-			tableCount: last, deadPerSecond: per(float64(last.Dead-first.Dead), l.span()),
+			tableCount: last, kept: last.Dead, deadPerSecond: per(float64(last.Dead-first.Dead), l.span()),
 			livePerSecond: per(float64(last.Live-first.Live), l.span()),
 			inPerSecond:   per(float64(last.Inserted-first.Inserted), l.span()),
 			outPerSecond:  per(float64(last.Deleted-first.Deleted), l.span()),
@@ -165,24 +169,52 @@ func suffering(l *inspection) []sufferer {
 	return sick
 }
 
-func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, now time.Time) (result, error) {
+// keptBy counts, of tables that autovacuum leaves alone, only the dead rows that died during the hold: the others would be there without it. It leaves out the tables
+// that have too few of them.
+func keptBy(ctx context.Context, l *inspection, held time.Duration, sick []sufferer) ([]sufferer, error) {
+	if held == 0 || len(sick) == 0 { // it reports no time
+		return sick, nil
+	}
+	oids := make([]uint32, len(sick))
+	for i, t := range sick {
+		oids[i] = t.OID
+	}
+	slices.Sort(oids)
+	_, vacuumed, err := l.autovacuum(ctx, oids)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sick {
+		if v, known := vacuumed[sick[i].OID]; known && v.off {
+			sick[i].kept = min(sick[i].Dead, int64(sick[i].deadPerSecond*held.Seconds()))
+		}
+	}
+	sick = slices.DeleteFunc(sick, func(t sufferer) bool { return t.kept < deadNotable })
+	slices.SortFunc(sick, func(a, b sufferer) int { return cmp.Or(cmp.Compare(b.kept, a.kept), cmp.Compare(a.OID, b.OID)) })
+	return sick, nil
+}
+
+func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, now time.Time) (r result, err error) {
 	worst := sick[0]
 	severity := Info
-	if worst.Dead >= deadSome || old[0].held(now) >= pinnedLate {
+	if worst.kept >= deadSome || old[0].held(now) >= pinnedLate {
 		severity = Warning
 	}
-	if worst.Dead >= deadMany && (worst.Dead >= 5*max(worst.Live, 1) || worst.busy.saturated()) {
+	if worst.kept >= deadMany && (worst.kept >= 5*max(worst.Live, 1) || worst.busy.saturated()) {
 		severity = Critical
 	}
 	f := l.finding(HorizonPinned, severity, 0, len(l.view.samples))
 	f.Summary = fmt.Sprintf("Dead rows have been kept from removal for %s, by %s: %s has %s of them, and %s live rows.",
-		heldFor(old[0], now), old[0], worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)))
+		heldFor(old[0], now), old[0], worst.qualified(), figure(float64(worst.kept)), figure(float64(worst.Live)))
 	const limit = 5
 	l.addPins(&f, old, now)
 	for _, t := range sick[:min(len(sick), limit)] {
 		f.add(`SELECT relname, n_live_tup, n_dead_tup, last_autovacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC`,
 			"%s: %s dead rows and %s live ones; %s more dead rows a second, live rows %s/s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)),
 			figure(t.deadPerSecond), signed(t.livePerSecond))
+		if t.kept < t.Dead {
+			f.add("", "%s: about %s of its dead rows died meanwhile; the others are there because autovacuum is off for it", t.qualified(), figure(float64(t.kept)))
+		}
 		if text := t.busy.text(); text != "" {
 			f.add("", "%s: %s", t.qualified(), text)
 		}
@@ -191,11 +223,49 @@ func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, n
 		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
 	}
 	f.add("", "%s", outlook(worst))
-	f.Now = endOf(l, old[0])
+	if f.Now, err = endOldest(ctx, l, &f, old[0], now); err != nil {
+		return result{}, err
+	}
 	f.ForGood = "Limit transactions at their source: idle_in_transaction_session_timeout, transaction_timeout (17 and later), " +
 		"statement_timeout for reports; weir guard ends those that do harm. A queue whose rows are never updated or deleted, such as Weir's, is not affected."
 	f.Lab = "weir lab pinned"
 	return found(f)
+}
+
+// endOldest says how to end the oldest hold. A session that has spent most of it in a line goes on, and ends, once the head of that line does.
+func endOldest(ctx context.Context, l *inspection, f *Finding, p pin, now time.Time) (string, error) {
+	if p.Session == nil || p.Wait == "" {
+		return endOf(l, p), nil
+	}
+	kind, event, _ := strings.Cut(p.Wait, ":")
+	class := classify("active", kind, event)
+	if kind != "Lock" {
+		f.holders[class]++
+		return endOf(l, p), nil
+	}
+	tree, err := readBlocking(ctx, l.session)
+	if err != nil {
+		return "", err
+	}
+	line := tree.line(uint32(p.PID))
+	if len(line) == 0 || 2*line[0].Waited < p.held(now).Seconds() {
+		return endOf(l, p), nil
+	}
+	f.holders[class]++
+	pids := make([]uint32, len(line))
+	for i, b := range line {
+		pids[i] = b.PID
+	}
+	heads, err := l.blockers(ctx, pids)
+	if err != nil {
+		return "", err
+	}
+	leave := fmt.Sprintf("Leave pid %d alone: it has waited in a line for %s.", p.PID, span(seconds(line[0].Waited)))
+	if len(heads) == 0 {
+		return leave + " Whoever it waited for has ended by now.", nil
+	}
+	f.add(seeBlockers, "pid %d itself waits: %s", p.PID, heads[0].text())
+	return leave + " " + heads[0].end(), nil
 }
 
 // addPins lists the oldest holders, and for a standby the sessions behind it.
@@ -206,7 +276,10 @@ func (l *inspection) addPins(f *Finding, old []pin, now time.Time) {
 		if i > 0 {
 			also = "also held by "
 		}
-		fact := fmt.Sprintf("%s%s: for %s, %s transactions", also, p, heldFor(p, now), figure(float64(p.Age)))
+		fact := fmt.Sprintf("%s%s: for %s", also, p, heldFor(p, now))
+		if p.Started != nil {
+			fact += ", " + many(p.Age, "transaction")
+		}
 		if p.Scope == horizon.Through {
 			fact += "; it is in another database, but has written, so every snapshot here counts it as running"
 		}

@@ -191,10 +191,14 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	scale(holding, lost, f.holders)
 	f.Now = "Update that row last in its transaction, and commit immediately: the lock is held from the update to the commit."
+	f.ForGood = "Do not keep a running count in one row: insert a row per change and add them up when reading or in the background; " +
+		"or collect changes in the process and write one for many."
 	switch {
 	case prepared*2 > total(doing):
+		f.ForGood = endForgotten
 		f.Now = "End the prepared transactions that hold the rows, as their coordinator would, with COMMIT PREPARED or ROLLBACK PREPARED: SELECT gid, database FROM pg_prepared_xacts;"
 	case total(idle)*2 > total(doing):
+		f.ForGood = endIdle
 		var ends []string
 		for _, pid := range most(idle) {
 			ends = append(ends, fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid))
@@ -206,14 +210,10 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 			f.add("", "pid %d holds rows, %s, in a transaction for %s: %s", pid, describeState(k), span(seconds(k.Age)), shape(k.Query))
 		}
 		f.Now = fmt.Sprintf("Wait for the statement of pid %[1]d, or cancel it, which undoes all that it has done: SELECT pg_cancel_backend(%[1]d);", most(working)[0])
+		f.ForGood = "Change many rows in batches that take less than a second, each in a transaction of its own."
 	case between*2 > total(doing):
 		f.Now = "Update that row last in its transaction, and commit immediately. Most of the time the lock is held while the server waits for the client's next statement: " +
 			"send the update and the COMMIT in one round trip, and do no other work in between."
-	}
-	f.ForGood = "Do not keep a running count in one row: insert a row per change and add them up when reading or in the background; " +
-		"or collect changes in the process and write one for many."
-	if total(working)*2 > total(doing) {
-		f.ForGood = "Change many rows in batches that take less than a second, each in a transaction of its own."
 	}
 	f.Lab = "weir lab tree"
 	return found(f)

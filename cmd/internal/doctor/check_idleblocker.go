@@ -12,6 +12,12 @@ import (
 // idleLong is how long a session must have been idle in its transaction, in seconds, for it not to be between two statements.
 const idleLong = 1.0
 
+// What keeps transactions that do nothing from staying.
+const (
+	endIdle      = "Set idle_in_transaction_session_timeout, and call nothing outside the database between a change and its commit."
+	endForgotten = "No time-out ends a prepared transaction: have whoever prepares them finish each one, after a crash as well; if nobody needs them, set max_prepared_transactions = 0."
+)
+
 // idleHead is what others wait for and does nothing.
 type idleHead struct {
 	pid         uint32
@@ -108,9 +114,9 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 	})
 	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
 	f.Now = strings.Join(ends, " ")
-	f.ForGood = "Set idle_in_transaction_session_timeout, and call nothing outside the database between a change and its commit."
+	f.ForGood = endIdle
 	if worst[0].pid == 0 {
-		f.ForGood = "No time-out ends a prepared transaction: have whoever prepares them finish each one, after a crash as well; if nobody needs them, set max_prepared_transactions = 0."
+		f.ForGood = endForgotten
 	}
 	return found(f)
 }

@@ -85,7 +85,7 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 			"%s more seen awake that have run another statement since LISTEN", many(len(others), "session"))
 	}
 	f.add(`SELECT pid, wait_event_type, wait_event FROM pg_stat_activity WHERE state = 'idle' AND wait_event_type IS DISTINCT FROM 'Client'`,
-		"%s idle sessions were awake in %s, %d at most", figure(float64(awakeTotal)), many(len(l.view.samples), "sample"), peak)
+		"idle and awake: %s in %s, %d at most at once", many(awakeTotal, "session"), many(len(l.view.samples), "sample"), peak)
 	if queue > 0 {
 		f.add("", "%s for the notification queue itself (%s)", sessionsThat(queue, "waits", "wait"), eventsOf(l.waits, NotifyQueue))
 	}

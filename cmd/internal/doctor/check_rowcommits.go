@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -51,6 +53,7 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
+	f.statements = slices.Sorted(maps.Keys(texts))
 	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s for the WAL flush.", figure(perCommit), figure(commits), sessionsThat(lost, "waits", "wait"))
 	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
 		"waits for commits: %s", eventsOf(l.waits, Commit))

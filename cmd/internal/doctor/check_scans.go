@@ -46,7 +46,7 @@ func checkScans(ctx context.Context, l *inspection) (result, error) {
 	var all []scannedTable
 	for _, t := range tables {
 		t.attribute(l, keys[t.OID])
-		if t.lost >= noticeable {
+		if t.lost >= noticeable && t.scans >= scansMany {
 			all = append(all, t)
 		}
 	}
@@ -71,6 +71,7 @@ func checkScans(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.add("", "its statements: %s", ranked(t.texts, total(t.texts), func(s string) string { return s }))
 	}
+	f.statements = slices.Sorted(maps.Keys(worst.texts))
 	f.Now = fmt.Sprintf("EXPLAIN these statements. If they return a few rows: CREATE INDEX CONCURRENTLY on the columns of %s that their WHERE compares.", worst.qualified())
 	if names := slices.Sorted(maps.Keys(worst.keys)); len(names) > 0 {
 		k := worst.keys[names[0]]
@@ -100,8 +101,11 @@ func scannedTables(l *inspection) []scannedTable {
 // attribute finds the statements that read the table.
 func (t *scannedTable) attribute(l *inspection, keys []unindexedKey) {
 	names := naming(t.Name)
+	processes, leaders := 0.0, 0.0 // a parallel statement has several processes, each of which counts as a scan
 	l.view.each(func(s Session, weight float64) {
-		if s.State != "active" || s.Kind != "client backend" || s.Class != CPU && s.Class != DataIO && s.Class != Buffer {
+		// The leader of a parallel statement mostly waits for its workers.
+		leads, reads := s.Kind == "client backend", s.Class == CPU || s.Class == DataIO || s.Class == Buffer
+		if s.State != "active" || !leads && s.Kind != "parallel worker" || !reads && s.WaitType != "IPC" {
 			return
 		}
 		if i := slices.IndexFunc(keys, func(k unindexedKey) bool { return k.searches(s.Query) }); i >= 0 {
@@ -109,7 +113,16 @@ func (t *scannedTable) attribute(l *inspection, keys []unindexedKey) {
 		} else if !names.MatchString(s.Query) || !selects.MatchString(s.Query) || adds.MatchString(s.Query) {
 			return
 		}
+		processes += weight
+		if !leads {
+			return
+		}
+		leaders += weight
 		t.lost += per(weight, l.view.duration())
 		t.texts[shape(s.Query)]++
 	})
+	if leaders > 0 {
+		each := processes / leaders
+		t.scans, t.rows = t.scans/each, t.rows*each
+	}
 }

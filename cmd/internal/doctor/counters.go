@@ -16,7 +16,8 @@ type counters struct {
 	Queues     []queueCount
 	queuesErr  error
 	extra
-	postmasterCPU *time.Duration // nil if the server runs on another machine
+	postmasterCPU  *time.Duration // nil if the server runs on another machine
+	postmasterBusy *time.Duration // what it used, and what it waited for a CPU; nil also if the kernel does not count that
 }
 
 // totals are counters of the whole server.

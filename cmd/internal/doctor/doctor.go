@@ -280,6 +280,9 @@ func (d *Doctor) read(ctx context.Context) *reading {
 	if cpu, ok := d.local.cpu(); ok {
 		t.counters.postmasterCPU = &cpu
 	}
+	if busy, ok := d.local.busy(); ok {
+		t.counters.postmasterBusy = &busy
+	}
 	var err error
 	if t.pins, err = readPins(ctx, d.session); err != nil {
 		t.failed = append(t.failed, unread{ofPins, fmt.Errorf("what holds back the vacuum horizon: %w", err)})

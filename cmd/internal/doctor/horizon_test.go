@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -75,6 +76,40 @@ func TestABackupThatOthersWaitForIsLeftAlone(t *testing.T) {
 		if f, _ := r.Find(code); !strings.HasPrefix(f.Now, "Let the backup of pid ") || strings.Contains(f.Now, "terminate") {
 			t.Errorf("%s: the fix for now is %q, want to let the backup end", code, f.Now)
 		}
+	}
+}
+
+// TestAHolderThatWaitsInALineIsLeftAlone: it goes on once whoever holds the line up has ended.
+func TestAHolderThatWaitsInALineIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	locker := connect(t, at)
+	execute(t, locker, "CREATE TABLE stock (n int)", "BEGIN", "LOCK stock IN SHARE MODE") // it has neither an id nor a snapshot
+	report := waiting(t, at, "UPDATE stock SET n = 2", 5)
+	churn(t, at)
+	r := examine(t, at, pinnedLong)
+	f := expectDownstream(t, r, doctor.HorizonPinned)
+	if f.DownstreamOf != doctor.TableLock {
+		t.Errorf("it is a consequence of %s", f.DownstreamOf)
+	}
+	expectNow(t, f, "alone: it has waited in a line", fmt.Sprintf("SELECT pg_terminate_backend(%d);", locker.PgConn().PID()), fmt.Sprintf("not (%d)", report))
+	execute(t, locker, "ROLLBACK")
+}
+
+// TestDeadRowsThatNobodyRemovesAreNoFaultOfAYoungTransaction: where autovacuum is off, they were there before it.
+func TestDeadRowsThatNobodyRemovesAreNoFaultOfAYoungTransaction(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	conn, reader := connect(t, at), connect(t, at)
+	execute(t, conn, "CREATE TABLE state (id int, n int) WITH (autovacuum_enabled = false)", "CREATE INDEX ON state (n)",
+		"INSERT INTO state SELECT i, 0 FROM generate_series(1, 5000) i", "UPDATE state SET n = 1", "UPDATE state SET n = 2")
+	runSessions(t, at, 1, repeat("UPDATE state SET n = n + 1 WHERE id = 1 + $1", "SELECT pg_sleep(0.02)"))
+	until(t, conn, "SELECT n_dead_tup > 9000 FROM pg_stat_user_tables WHERE relname = 'state'")
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	r := examine(t, at, pinnedLong)
+	f := expect(t, r, doctor.AutovacuumBehind, doctor.Warning)
+	if _, found := r.Find(doctor.HorizonPinned); found || f.DownstreamOf != "" {
+		t.Errorf("a transaction that has just begun is blamed:\n%s", describe(r))
 	}
 }
 

@@ -81,6 +81,32 @@ func (l *local) cpu() (time.Duration, bool) {
 	return *cpu, true
 }
 
+// busy returns for how long the postmaster has had something to do so far: its CPU time, and for how long it waited for a CPU; false if it is not on this machine, or the
+// kernel does not count the second.
+func (l *local) busy() (time.Duration, bool) {
+	busy := recall(l.tape, "time in which the postmaster was not idle", func() *time.Duration {
+		if l.postmaster == 0 {
+			return nil
+		}
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(l.postmaster) + "/schedstat")
+		fields := strings.Fields(string(text))
+		if err != nil || len(fields) < 2 {
+			return nil
+		}
+		ran, err1 := strconv.ParseInt(fields[0], 10, 64)
+		waited, err2 := strconv.ParseInt(fields[1], 10, 64)
+		if err1 != nil || err2 != nil || ran == 0 {
+			return nil
+		}
+		busy := time.Duration(ran + waited)
+		return &busy
+	})
+	if busy == nil {
+		return 0, false
+	}
+	return *busy, true
+}
+
 // pageTables returns the size of the postmaster's page tables, which every fork copies, in bytes.
 func (l *local) pageTables() (int64, bool) {
 	size := recall(l.tape, "page tables of the postmaster", func() int64 { size, _ := l.readPageTables(); return size })

@@ -30,6 +30,16 @@ func worked(cause, effect Finding) bool {
 	return slices.ContainsFunc(effect.queues, func(q string) bool { return slices.Contains(cause.queues, q) })
 }
 
+// sameStatement reports whether both are about the same statement.
+func sameStatement(cause, effect Finding) bool {
+	return slices.ContainsFunc(effect.statements, func(s string) bool { return slices.Contains(cause.statements, s) })
+}
+
+// changesIt reports whether statements of the effect name the cause's table.
+func changesIt(cause, effect Finding) bool {
+	return cause.table != "" && slices.ContainsFunc(effect.statements, naming(cause.table).MatchString)
+}
+
 func always(Finding, Finding) bool { return true }
 
 // consequences are tried in this order: the first that matches a finding gives its cause.
@@ -48,13 +58,20 @@ func consequences() []consequence {
 		// Most of the time a deadlock stands, and the line is behind it; otherwise they meet in the line.
 		{Deadlocks, HotRow, func(cause, effect Finding) bool { return cause.stands >= deadlocksStand || cause.Lost >= effect.Lost/2 }},
 		{HotRow, Deadlocks, always},
-		// Dead rows make every scan longer, and vacuum can't remove them while something holds them.
-		{HorizonPinned, AutovacuumBehind, always},
-		{AutovacuumBehind, RowCommits, always},
+		// Dead rows make every scan longer.
+		{AutovacuumBehind, RowCommits, changesIt},
 		{AutovacuumBehind, ChattyStatements, heavier},
+		// A session that waits in a line keeps its snapshot.
+		{SyncReplicationStalled, HorizonPinned, mostly(Commit)},
+		{IdleBlocker, HorizonPinned, mostly(RowLock)},
+		{HotRow, HorizonPinned, mostly(RowLock)},
+		{TableLock, HorizonPinned, mostly(OtherLock)},
+		{AdvisoryLock, HorizonPinned, mostly(OtherLock)},
 		{HorizonPinned, WraparoundNear, always},
 		{SlotHoldsWAL, WraparoundNear, always},
 		{ConnectionChurn, ConnectionsExhausted, always},
+		// Without an index a statement is planned with workers.
+		{TableScanned, ParallelChurn, sameStatement},
 		// The postmaster starts the workers of parallel queries too, one after another.
 		{ParallelChurn, PostmasterSaturated, heavier},
 		// A session that waits for NOTIFY's lock keeps its row locks, and its commit is not acknowledged yet.

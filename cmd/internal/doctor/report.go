@@ -67,6 +67,9 @@ type Finding struct {
 	holders map[Class]float64 // what the sessions waited for do, in session-seconds per second
 	stands  float64           // of Deadlocks: how many stood at any moment
 	queues  []string          // of WorkerDead, those that the silent workers worked; of LaneBacklog, the one with the backlog
+	table   string            // of AutovacuumBehind, the worst
+	// of TableScanned, ParallelChurn and RowCommits, those that they are about, without their values
+	statements []string
 }
 
 // Evidence is a fact, with the query that shows it if there is one.

@@ -69,12 +69,12 @@ func figure(x float64) string {
 			digits = digits[:i] + "," + digits[i:]
 		}
 		return digits
-	case x >= 100 || x == float64(int64(x)):
+	case x >= 100:
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	case x >= 10:
-		return strconv.FormatFloat(x, 'f', 1, 64)
+		return strings.TrimSuffix(strconv.FormatFloat(x, 'f', 1, 64), ".0")
 	}
-	return strconv.FormatFloat(x, 'f', 2, 64)
+	return strings.TrimSuffix(strconv.FormatFloat(x, 'f', 2, 64), ".00")
 }
 
 // many returns "1 table" or "12 tables".

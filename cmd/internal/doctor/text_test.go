@@ -119,3 +119,34 @@ func TestOneSessionWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestFiguresAreRoundWhereTheyLookRound: what is rounded to a whole number is written as one.
+func TestFiguresAreRoundWhereTheyLookRound(t *testing.T) {
+	t.Parallel()
+	for x, want := range map[float64]string{2.999: "3", 3: "3", 2.5: "2.50", 0.001: "0", 10.04: "10", 12.34: "12.3", 99.96: "100", 123.4: "123", 66388: "66,388", -1234: "-1,234"} {
+		if got := figure(x); got != want {
+			t.Errorf("%v is written %q, want %q", x, got, want)
+		}
+	}
+	if got := sessionsThat(0.9999, "waits", "wait"); got != "1 session waits" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestWhoReadsTheTableInSeveralProcessesScansItOnce: the leader waits while its workers read.
+func TestWhoReadsTheTableInSeveralProcessesScansItOnce(t *testing.T) {
+	t.Parallel()
+	const find = "SELECT text FROM orders WHERE customer = 7"
+	sessions := []Session{
+		{PID: 1, Kind: "client backend", State: "active", WaitType: "IPC", Wait: "ExecuteGather", Query: find},
+		{PID: 2, Kind: "parallel worker", State: "active", Class: CPU, Query: find},
+		{PID: 3, Kind: "parallel worker", State: "active", Class: CPU, Query: find},
+		{PID: 4, Kind: "client backend", State: "active", Class: CPU, Query: "SELECT count(*) FROM orders WHERE customer > 0"},
+	}
+	l := &inspection{view: view{samples: []Sample{{Weight: time.Second, Sessions: sessions}}}}
+	scanned := scannedTable{tableCount: tableCount{Name: "orders"}, scans: 6, rows: 30_000, texts: map[string]int{}, keys: map[string]unindexedKey{}}
+	scanned.attribute(l, nil)
+	if scanned.scans != 2 || scanned.rows != 90_000 || scanned.lost != 1 {
+		t.Errorf("three processes scan it together: %v scans of %v rows, by %v sessions", scanned.scans, scanned.rows, scanned.lost)
+	}
+}

@@ -43,6 +43,8 @@ func TestWhoIsIdleAndHoldsARowIsNamedWithItsEnd(t *testing.T) {
 	}
 	if hot, found := r.Find(doctor.HotRow); found && hot.DownstreamOf != doctor.IdleBlocker {
 		t.Errorf("the queue for the row is a cause of its own: %s", hot.Summary)
+	} else if found && hot.ForGood != f.ForGood {
+		t.Errorf("what holds the row is idle, and the advice for good is: %s", hot.ForGood)
 	}
 	execute(t, idle, "COMMIT")
 
@@ -322,6 +324,19 @@ func TestClientsThatConnectForEachTransactionAreNamed(t *testing.T) {
 	if !regexp.MustCompile(` log in per second, for [01]\.\d transactions each on average\.$`).MatchString(f.Summary) {
 		t.Errorf("each runs one: %s", f.Summary)
 	}
+}
+
+// TestClientsThatConnectForEachTransactionAreNamedBesideAPool, whose sessions run far more transactions than they do.
+func TestClientsThatConnectForEachTransactionAreNamedBesideAPool(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	url := connectingLoad(t)
+	runSessions(t, url, 1, repeat("SELECT FROM generate_series(1, 10) WHERE $1 = 0"))
+	r := examine(t, url, 2*examineFor)
+	if f, saturated := r.Find(doctor.PostmasterSaturated); saturated {
+		t.Logf("it saturates the postmaster: %s", f.Summary)
+		return
+	}
+	expectFact(t, expect(t, r, doctor.ConnectionChurn, doctor.Info), "began in", "are still there")
 }
 
 // TestParallelWorkersThatStartAllTheTimeAreNamed: by the sessions that wait for their start and end.
