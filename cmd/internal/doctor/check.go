@@ -37,6 +37,7 @@ func checks() []check {
 		{"advisory locks", checkAdvisory, false, theDatabase, 0},
 		{"lock manager", checkLockManager, true, theDatabase, 0},
 		{"synchronous replication", checkSyncReplication, false, theServer, 0},
+		{"replay", checkReplay, false, theServer, 0},
 		{"statements", checkChatty, true, theDatabase, ofStatements | ofTables},
 		{"commits", checkRowCommits, true, theDatabase, ofTotals},
 		{"horizon", checkHorizon, true, theDatabase, ofTotals | ofTables | ofPins},

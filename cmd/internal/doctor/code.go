@@ -24,6 +24,7 @@ const (
 	KindUnknown         Code = "kind-unknown"
 
 	SyncReplicationStalled Code = "sync-replication-stalled"
+	ReplayStalled          Code = "replay-stalled"
 	AdvisoryLock           Code = "advisory-lock"
 	LockManager            Code = "lock-manager"
 	WaitsUnexplained       Code = "waits-unexplained"
@@ -47,7 +48,7 @@ func Codes() []Code {
 	return []Code{
 		NotifyCommitLock, ListenersWoken, NotifyQueueFilling, PostmasterSaturated, MultiXactContention, HotRow, TableLock, ChattyStatements, RowCommits,
 		HorizonPinned, LaneBacklog, SegmentStuck, WorkerDead, PromotionLate, HubLagging, WeirSlow, KindUnknown,
-		SyncReplicationStalled, AdvisoryLock, LockManager, WaitsUnexplained,
+		SyncReplicationStalled, ReplayStalled, AdvisoryLock, LockManager, WaitsUnexplained,
 		IdleBlocker, ConnectionsExhausted, SlotHoldsWAL, WraparoundNear, SequenceNearEnd, AutovacuumBehind, ConnectionChurn, ParallelChurn, TableScanned, Deadlocks,
 		TempFiles, CheckpointsForced, SubtransactionOverflow,
 	}

@@ -92,6 +92,7 @@ func consequences() []consequence {
 		// A session that waits for a table keeps its row locks.
 		{TableLock, HotRow, mostly(OtherLock)},
 		{TableLock, LaneBacklog, always},
+		{TableLock, ReplayStalled, mostly(OtherLock)},
 		// A connection storm takes CPU time from all sessions.
 		{PostmasterSaturated, RowCommits, heavier},
 		{WeirSlow, LaneBacklog, always},

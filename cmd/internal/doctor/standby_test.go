@@ -162,3 +162,31 @@ func TestAStandbyThatCannotBeReadIsNotPassedOver(t *testing.T) {
 		}
 	}
 }
+
+// TestReplayThatStandsStillIsNamed: the primary does not see it, and on the standby no session waits.
+func TestReplayThatStandsStillIsNamed(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, map[string]string{"max_standby_streaming_delay": "-1"})
+	conn := connect(t, primary.URL("postgres"))
+	execute(t, conn, "CREATE TABLE stock (n int)", "INSERT INTO stock SELECT generate_series(1, 1000)")
+	pgtest.Replayed(t, primary, standby)
+	url := standby.URL("postgres")
+	if f, found := examine(t, url, time.Second).Find(doctor.ReplayStalled); found {
+		t.Errorf("replay goes on: %s", f.Summary)
+	}
+	reader, asker := connect(t, url), connect(t, url)
+	execute(t, reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM stock")
+	execute(t, conn, "DELETE FROM stock", "VACUUM stock")
+	until(t, asker, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'startup' AND wait_event = 'RecoveryConflictSnapshot')")
+	f := expect(t, examine(t, url, time.Second), doctor.ReplayStalled, doctor.Warning)
+	expectFact(t, f, "it waits without end")
+	expectNow(t, f, fmt.Sprintf("SELECT pg_terminate_backend(%d);", reader.PgConn().PID()))
+
+	execute(t, reader, "COMMIT")
+	pgtest.Replayed(t, primary, standby)
+	execute(t, asker, "SELECT pg_wal_replay_pause()")
+	until(t, asker, "SELECT pg_get_wal_replay_pause_state() = 'paused'")
+	expectNow(t, expect(t, examine(t, url, time.Second), doctor.ReplayStalled, doctor.Warning), "SELECT pg_wal_replay_resume();")
+	execute(t, asker, "SELECT pg_wal_replay_resume()")
+}
