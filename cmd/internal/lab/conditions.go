@@ -32,11 +32,12 @@ const (
 	conditionsEvery   = 5 * time.Second
 )
 
-// judge says whether the figures can be trusted. rested is false if the load average before may be that of an earlier scenario.
+// judge says whether the figures can be trusted. The load average looks back: it only counts where it is not known what others have used. rested is false if the load
+// average before may be that of an earlier scenario.
 func (c *Conditions) judge(cores int, rested bool) {
 	all := float64(cores)
 	switch {
-	case rested && c.LoadBefore != nil && *c.LoadBefore > all:
+	case c.Others == nil && rested && c.LoadBefore != nil && *c.LoadBefore > all:
 		c.Why = fmt.Sprintf("the load average was %s before it started, on %d cores", Number(*c.LoadBefore), cores)
 	case c.Others != nil && *c.Others > disturbedFrom*all:
 		c.Why = fmt.Sprintf("other programs used %s of %d cores meanwhile", Number(*c.Others), cores)

@@ -19,7 +19,8 @@ func TestARunUnderForeignLoadSaysSo(t *testing.T) {
 		{Conditions{}, true, ""},
 		{Conditions{LoadBefore: f(3.9), LoadDuring: f(60), Others: f(0.3), OthersMost: f(1.9)}, true, ""}, // the load during is the lab's own
 		{Conditions{LoadBefore: f(4.1)}, true, "load average was 4.1 before it started, on 4 cores"},
-		{Conditions{LoadBefore: f(4.1)}, false, ""}, // it is that of the scenario before
+		{Conditions{LoadBefore: f(4.1), Others: f(0), OthersMost: f(0.1)}, true, ""}, // what ran before has ended
+		{Conditions{LoadBefore: f(4.1)}, false, ""},                                  // it is that of the scenario before
 		{Conditions{LoadBefore: f(0.1), Others: f(0.5), OthersMost: f(0.6)}, true, "other programs used 0.5 of 4 cores meanwhile"},
 		{Conditions{Others: f(0.1), OthersMost: f(2.5)}, false, "2.5 of 4 cores for some seconds"},
 	} {
