@@ -136,9 +136,21 @@ func ParsePolicy(text string) (Policy, error) {
 			line, column := wrong.Position()
 			return p, fmt.Errorf("line %d, column %d: %s", line, column, strings.TrimPrefix(wrong.Error(), "toml: "))
 		}
-		return p, err
+		return p, fmt.Errorf("line %d: %w", lineOf(text, err), err)
 	}
 	return p, p.prepare()
+}
+
+// lineOf returns the line of an error that does not tell it, as those about a number in place of a text: the first with which the policy has that error.
+func lineOf(text string, err error) int {
+	lines := strings.SplitAfter(text, "\n")
+	for n := range lines {
+		var p Policy
+		if e := toml.Unmarshal([]byte(strings.Join(lines[:n+1], "")), &p); e != nil && e.Error() == err.Error() {
+			return n + 1
+		}
+	}
+	return len(lines)
 }
 
 // prepare checks the values and parses the rules' networks.

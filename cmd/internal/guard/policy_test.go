@@ -42,7 +42,7 @@ func TestBadPolicyIsNamed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"interval = \"1s\"\nactions = 3":                       "line 2: unknown setting actions",
-		"interval = 5":                                         `"5" is not a valid duration`,
+		"# checked often\ninterval = 5\n[protect]":             `line 2: "5" is not a valid duration`,
 		"interval = \"fast\"":                                  `"fast" is not a valid duration`,
 		"interval = \"1ms\"":                                   "interval must be 100ms to 1h, got 1ms",
 		"ends_per_minute = 0":                                  "leave out --act",
