@@ -19,10 +19,12 @@ BEGIN
     PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
     PERFORM weir._queue_id(q);
   END LOOP;
-  -- A failover or a restore may set the sequence back while an earlier process is alive, so each timeline has its own ids. The commit is
+  -- A failover or a restore may set the sequence back while an earlier process is alive, so each timeline has its own ids. Each database begins at a place of
+  -- its own, because a name may lead to another one than before: it was made anew, or has swapped names. The commit is
   -- synchronous, because no worker may use an id that a crash can undo.
   PERFORM weir._commit_synchronously();
-  new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216 + nextval('weir.worker_id') % 16777216;
+  new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
+    + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
   VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet

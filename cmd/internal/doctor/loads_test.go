@@ -378,7 +378,7 @@ func busyCoresLoad(t *testing.T) string {
 		})
 	}
 	runSessions(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)")) // a worker makes one claim at a time
-	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT weir.heartbeat(1, 0)", "SELECT pg_sleep(0.2)"))
+	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim((SELECT id FROM weir.worker), ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)")) // a worker makes one claim at a time
+	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT weir.heartbeat((SELECT id FROM weir.worker), 0)", "SELECT pg_sleep(0.2)"))
 	return url
 }

@@ -265,7 +265,7 @@ func TestAPreparedTransactionThatKeepsAWorkerIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	execute(t, conn, "SELECT weir._start('prepared', ARRAY['mail'], interval '1 second')",
-		"BEGIN", "SELECT weir._record(1, '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
+		"BEGIN", "SELECT weir._record((SELECT id FROM weir.worker), '{}', '{}', '{}', '{}'), pg_current_xact_id()", "PREPARE TRANSACTION 'left over'")
 	runSessions(t, url, 1, repeat("SELECT weir._rescue()", "SELECT pg_sleep(0.5)"))
 	until(t, conn, "SELECT state = 'silent' FROM weir.workers()")
 	f := expect(t, examine(t, url, time.Second), doctor.WorkerDead, doctor.Warning)
@@ -283,7 +283,7 @@ func TestWeirAtWorkIsWell(t *testing.T) {
 	}
 	execute(t, conn, "SELECT weir._start('w', ARRAY['q'], interval '1 minute')")
 	runSessions(t, url, 2, repeat("SELECT weir.enqueue('q', 'k', '{}')"))
-	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim(1, ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)")) // a worker makes one claim at a time
+	runSessions(t, url, 1, repeat("SELECT * FROM weir._claim((SELECT id FROM weir.worker), ARRAY['q'], ARRAY[1000])", "SELECT pg_sleep(0.02)")) // a worker makes one claim at a time
 	runSessions(t, url, 1, repeat("SELECT weir._rotate()", "SELECT weir._promote()", "SELECT pg_sleep(0.2)"))
 	r := examine(t, url, 2*time.Second)
 	if len(r.Findings) > 0 {

@@ -115,7 +115,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
 		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir._count_minutes()`, `SELECT weir.rebase()`,
-		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir._fence(1)`)
+		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, fmt.Sprintf(`SELECT weir._fence(%d)`, worker))
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT * FROM weir.history()`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)
 	as("weir_operate", "", `SELECT weir.pause('q')`, `SELECT weir.resume('q')`, `SELECT weir.cancel(1)`, `SELECT weir.retry(1)`, `SELECT weir.set('completed_retention', '1 day')`,

@@ -81,6 +81,9 @@ func TestExamplesOfFeaturesRun(t *testing.T) {
 	}
 }
 
+// ofWorker finds where a page has 1 as the id of a worker, which it says weir.start returns, for example.
+var ofWorker = regexp.MustCompile(`\b(take|record|progress|stop)\(1\b`)
+
 // runExamples runs the SQL of a page, and returns the number of its examples.
 func runExamples(t *testing.T, conn *pgx.Conn, text string) int {
 	t.Helper()
@@ -88,7 +91,7 @@ func runExamples(t *testing.T, conn *pgx.Conn, text string) int {
 	for _, example := range examples {
 		for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)[ \t]*--.*$`).ReplaceAllString(example[1], ""), ";\n") {
 			if statement = strings.TrimSuffix(strings.TrimSpace(statement), ";"); statement != "" {
-				exec(t, conn, statement)
+				exec(t, conn, ofWorker.ReplaceAllString(statement, `$1((SELECT max(id) FROM weir.worker)`))
 			}
 		}
 	}
