@@ -73,7 +73,7 @@ BEGIN
       IF TG_OP = 'INSERT' THEN
         FOR k IN
           SELECT array_agg(r.new) AS news
-          FROM (SELECT p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.new)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          FROM (SELECT p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.new)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(n.*) AS new FROM new_rows n OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
           %1$s NULL, k.news);
@@ -81,7 +81,7 @@ BEGIN
       ELSIF TG_OP = 'DELETE' THEN
         FOR k IN
           SELECT array_agg(r.old) AS olds
-          FROM (SELECT p.old, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
+          FROM (SELECT p.old, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old)) OVER w / 16777216 AS nr FROM (SELECT to_jsonb(o.*) AS old FROM old_rows o OFFSET 0) p WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP
           %1$s k.olds, NULL);
@@ -90,7 +90,7 @@ BEGIN
         FOR k IN
           SELECT array_agg(r.old) AS olds, array_agg(r.new) AS news
           FROM (SELECT p.old, p.new, (row_number() OVER w - 1) / 10000 + sum(pg_column_size(p.old) + pg_column_size(p.new)) OVER w / 16777216 AS nr
-                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n) AS new FROM new_rows n OFFSET 0) n ON %2$s) p
+                FROM (SELECT o.old, n.new FROM (SELECT to_jsonb(o.*) AS old FROM old_rows o OFFSET 0) o FULL JOIN (SELECT to_jsonb(n.*) AS new FROM new_rows n OFFSET 0) n ON %2$s) p
                 WHERE p.old IS DISTINCT FROM p.new WINDOW w AS (ROWS UNBOUNDED PRECEDING)) r
           GROUP BY r.nr ORDER BY r.nr
         LOOP

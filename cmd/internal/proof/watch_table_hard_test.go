@@ -126,3 +126,25 @@ func TestNamesInAWatchedTableAreOnlyNames(t *testing.T) {
 		t.Error("a name was run as SQL")
 	}
 }
+
+// TestAColumnOfAWatchedTableMayHaveAnyName: also one that is a name in the function which watch_table makes.
+func TestAColumnOfAWatchedTableMayHaveAnyName(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	var after int64
+	for _, name := range []string{"n", "o", "p", "r", "w", "k", "nr", "keys", "old", "new", "olds", "news", "old_rows", "new_rows", "tg_op"} {
+		exec(t, conn, `CREATE TABLE `+name+` (id int PRIMARY KEY, `+name+` text)`)
+		exec(t, conn, `SELECT weir.watch_table($1::text::regclass, 'rows.{id}', ARRAY[$1])`, name)
+		for _, step := range []struct{ sql, want string }{
+			{`INSERT INTO ` + name + ` VALUES (1, 'a')`, `insert 1: insert {"id":1} {"` + name + `":"a"}`},
+			{`UPDATE ` + name + ` SET ` + name + ` = 'b'`, `update 1: update {"id":1} [` + name + `] {"` + name + `":"b"}`},
+			{`DELETE FROM ` + name, `delete 1: delete {"id":1}`},
+		} {
+			exec(t, conn, step.sql)
+			want := "rows.1 public." + name + " " + step.want
+			if got := published(t, conn, &after); len(got) != 1 || got[0] != want {
+				t.Errorf("%s:\n got %s\nwant %s", step.sql, strings.Join(got, "\n     "), want)
+			}
+		}
+	}
+}
