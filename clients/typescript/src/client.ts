@@ -1,5 +1,5 @@
 import type { Context } from "./attempt.js";
-import { duration, ENQUEUE, enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, request } from "./enqueue.js";
+import { duration, ENQUEUE, enqueueManyStatement, type Enqueued, type EnqueueOptions, enqueueStatement, type JobRequest, refusal, refuse, request } from "./enqueue.js";
 import { type Row, runner, type Sql } from "./executor.js";
 import { Hub, type Token } from "./hub.js";
 import { HubLink } from "./hub-link.js";
@@ -132,6 +132,8 @@ export class Weir<const Jobs extends JobDefinitions = AnyJobs> {
     if (typeof channel !== "string") throw wrong("the channel", channel, "its name");
     if (typeof payload !== "string") throw wrong("the payload of a message", payload, "a text, such as JSON.stringify(…) makes");
     if (options.tx === undefined && this.#options.sql === undefined) return this.#hub!.publish(channel, payload);
+    refuse(channel, "the channel");
+    refuse(payload, "the payload of a message");
     await this.#run(options.tx, "SELECT 'true' AS published FROM weir.publish($1::text, $2::text)", [channel, payload]);
   }
 

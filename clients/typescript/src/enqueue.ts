@@ -108,7 +108,7 @@ export function encoded(value: unknown, what: string): string {
 }
 
 /** Throws if a text within a value has a character that PostgreSQL can't store. */
-function refuse(value: unknown, place: string): void {
+export function refuse(value: unknown, place: string): void {
   if (typeof value === "string") {
     if (value.includes("\0")) throw new TypeError(`weir: ${place} contains the character NUL, which PostgreSQL can't store`);
     if (/[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(value)) throw new TypeError(`weir: ${place} contains half of a surrogate pair, which PostgreSQL can't store`);
@@ -123,10 +123,14 @@ function refuse(value: unknown, place: string): void {
 /** Returns the statement that enqueues one job, which is faster than that for many. */
 export function enqueueStatement(job: JobRequest): [text: string, values: string[]] {
   const { queue, kind, args, unique, ...rest } = job;
+  refuse(kind, "the name of a job");
+  refuse(queue, `the queue of ${kind}`);
   const values = [queue, kind, encoded(args, `the payload of ${kind}`)];
   let text = "$1::text, $2::text, $3::text::jsonb";
   const add = (name: string, type: string, value: unknown) => {
-    if (value !== undefined) text += `, ${name} => $${values.push(String(value))}::text::${type}`;
+    if (value === undefined) return;
+    refuse(value, `the ${name} of ${kind}`);
+    text += `, ${name} => $${values.push(String(value))}::text::${type}`;
   };
   add("priority", "integer", rest.priority);
   add("run_at", "timestamptz", rest.run_at);
@@ -139,7 +143,7 @@ export function enqueueStatement(job: JobRequest): [text: string, values: string
   if (unique !== true) {
     const { key, fields, until, within, replace, wait } = unique as Unique;
     add("unique_key", "text", key);
-    if (fields !== undefined) text += `, fields => ARRAY(SELECT jsonb_array_elements_text($${values.push(JSON.stringify(fields))}::text::jsonb))`;
+    if (fields !== undefined) text += `, fields => ARRAY(SELECT jsonb_array_elements_text($${values.push(encoded(fields, `the fields of ${kind}`))}::text::jsonb))`;
     add("until", "text", until);
     add("within", "interval", within);
     add("replace", "boolean", replace);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { defineJobs, InvalidPayload, payload, type Sql, Weir, WeirError } from "@weir-pg/client";
+import { defineJobs, type EnqueueOptions, InvalidPayload, payload, type Sql, Weir, WeirError } from "@weir-pg/client";
 import { PrismaPg } from "@prisma/adapter-pg";
 import { drizzle as drizzlePg } from "drizzle-orm/node-postgres";
 import { drizzle as drizzlePostgres } from "drizzle-orm/postgres-js";
@@ -186,6 +186,16 @@ test("what PostgreSQL can't store is refused without costing the transaction", a
   await assert.rejects(weir.enqueue("welcome", { account: 1, note: "\ud800" }, { tx: client }), /surrogate/);
   await assert.rejects(weir.enqueue("report", { format: 1n as never }, { tx: client }), /can't be written as JSON/);
   await assert.rejects(weir.enqueue("report", { format: "pdf" }, { tx: client, runAt: new Date(NaN) }), /runAt is an invalid date/);
+  const report = (options: EnqueueOptions) => weir.enqueue("report", { format: "pdf" }, { tx: client, ...options });
+  await assert.rejects(report({ key: "a\0b" }), /the key of report contains the character NUL/);
+  await assert.rejects(report({ key: "\ud800" }), /the key of report contains half of a surrogate pair/);
+  await assert.rejects(report({ queue: "a\0b" }), /the queue of report contains the character NUL/);
+  await assert.rejects(report({ once: "a\0b" }), /the once of report contains the character NUL/);
+  await assert.rejects(report({ unique: { key: "a\0b" } }), /the unique_key of report contains the character NUL/);
+  await assert.rejects(report({ unique: { fields: ["a\0b"] } }), /the fields of report\.0 contains the character NUL/);
+  await assert.rejects(new Weir({ sql: pool }).enqueue("a\0b", {}, { tx: client }), /the name of a job contains the character NUL/);
+  await assert.rejects(weir.publish("a\0b", "", { tx: client }), /the channel contains the character NUL/);
+  await assert.rejects(weir.publish("a", "a\0b", { tx: client }), /the payload of a message contains the character NUL/);
   const { id } = await weir.enqueue("welcome", { account: 1, note: "\\u0000" }, { tx: client });
   await client.query("COMMIT");
   client.release();
