@@ -91,6 +91,19 @@ func standbyGoneLoad(t *testing.T) string {
 	return url
 }
 
+// replayLoad is a standby that waits for its queries without end, and a query there that needs rows which the primary has removed.
+func replayLoad(t *testing.T) string {
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, map[string]string{"max_standby_streaming_delay": "-1"})
+	conn := connect(t, primary.URL("postgres"))
+	execute(t, conn, "CREATE TABLE stock (n int)", "INSERT INTO stock SELECT generate_series(1, 1000)")
+	pgtest.Replayed(t, primary, standby)
+	execute(t, connect(t, standby.URL("postgres")), "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM stock")
+	execute(t, conn, "DELETE FROM stock", "VACUUM stock")
+	until(t, connect(t, standby.URL("postgres")), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'startup' AND wait_event = 'RecoveryConflictSnapshot')")
+	return standby.URL("postgres")
+}
+
 func conflictsLoad(t *testing.T) string {
 	url, conn := serverFor(t, nil)
 	execute(t, conn, "CREATE TABLE seen (id int PRIMARY KEY)", "INSERT INTO seen SELECT generate_series(1, 1000)")

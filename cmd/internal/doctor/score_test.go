@@ -44,6 +44,7 @@ func scenes() []scene {
 		{"a queue for an advisory lock", advisoryLoad, one(doctor.AdvisoryLock), doctor.Critical, "", "", true},
 		{"64 partitions, none pruned", partitionsLoad, one(doctor.LockManager), doctor.Warning, "", "", false},
 		{"the synchronous standby is gone", standbyGoneLoad, one(doctor.SyncReplicationStalled), doctor.Critical, "", "", true},
+		{"a query on a standby holds its replay up", replayLoad, one(doctor.ReplayStalled), doctor.Warning, "", "", true},
 		{"an idle transaction holds a row", idleBlockerLoad, one(doctor.IdleBlocker), doctor.Warning, "", "", true},
 		{"an index is built behind a reader", unexplainedLoad, one(doctor.WaitsUnexplained), doctor.Warning, "", "", true},
 		{"inserts of rows that exist", conflictsLoad, one(doctor.ChattyStatements), doctor.Info, "", "", false},
