@@ -18,7 +18,7 @@ const oneWhole = 0.8
 func (l *inspection) explains(code Code, s Session) bool {
 	switch code {
 	case NotifyCommitLock:
-		return s.Class == ObjectLock
+		return s.Class == ObjectLock && !l.waitsForObject(s.PID)
 	case ListenersWoken:
 		return s.Class == NotifyQueue
 	case MultiXactContention:
@@ -39,6 +39,18 @@ func (l *inspection) explains(code Code, s Session) bool {
 		return s.Class == Commit && (s.committed() || s.Database == l.server.databaseOID) // standbys that do not confirm are a finding of their own, of all databases
 	case SyncReplicationStalled:
 		return s.committed()
+	}
+	return false
+}
+
+// waitsForObject reports whether a session was seen waiting for a type, a schema or another object, which has the same wait event as the lock of NOTIFY.
+func (l *inspection) waitsForObject(pid uint32) bool {
+	for _, s := range l.view.withLocks() {
+		for _, k := range s.Locks {
+			if k.PID == pid && !k.Granted && k.Type == "object" && !k.notify() {
+				return true
+			}
+		}
 	}
 	return false
 }

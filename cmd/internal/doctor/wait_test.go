@@ -86,3 +86,16 @@ func TestSamplesKeepNoStepWithALoad(t *testing.T) {
 		}
 	}
 }
+
+// TestTheLockOfNotifyExplainsNoWaitForAnotherObject, such as a type that is being dropped, although both are Lock:object.
+func TestTheLockOfNotifyExplainsNoWaitForAnotherObject(t *testing.T) {
+	t.Parallel()
+	const pgDatabase, pgType = 1262, 1247
+	locks := []Lock{{Type: "object", Class: pgDatabase, PID: 1}, {Type: "object", Database: 5, Class: pgType, Object: 16400, PID: 2}}
+	l := &inspection{view: view{samples: []Sample{{HasLocks: true, Locks: locks}}}}
+	for pid, want := range map[uint32]bool{1: true, 2: false, 3: true} {
+		if got := l.explains(NotifyCommitLock, Session{PID: pid, Class: ObjectLock}); got != want {
+			t.Errorf("the wait of pid %d is explained: %t, want %t", pid, got, want)
+		}
+	}
+}
