@@ -36,9 +36,11 @@ type Source struct {
 	created  string
 	last     uint64 // the number of the message that was read last
 	messages jetstream.MessagesContext
-	consumer string    // the name of the one that reads them
-	looked   time.Time // when the stream was last asked whether it is still there
-	lost     error     // to be returned by the next call of Next
+	consumer string              // the name of the one that reads them
+	looked   time.Time           // when the stream was last asked whether it is still there
+	lost     error               // to be returned by the next call of Next
+	held     []weirrelay.Arrival // by the call after that one
+	hole     uint64              // the first number that was to come, and did not; 0: none is missing
 }
 
 // NewSource returns a source. Whoever opened the connection closes it.
@@ -66,7 +68,7 @@ func (s *Source) Begin(ctx context.Context, position string) (at string, err err
 		return "", fmt.Errorf("stream %s: %w", s.Stream, err)
 	}
 	info := s.stream.CachedInfo()
-	s.created, s.last, s.lost = strconv.FormatInt(info.Created.UnixMicro(), 10), 0, nil
+	s.created, s.last, s.lost, s.held, s.hole = strconv.FormatInt(info.Created.UnixMicro(), 10), 0, nil, nil, 0
 	created, number, _ := strings.Cut(position, ".")
 	n, err := strconv.ParseUint(number, 10, 64)
 	switch {
@@ -86,6 +88,7 @@ func (s *Source) Begin(ctx context.Context, position string) (at string, err err
 			s.lost = &weirrelay.Lost{What: fmt.Sprintf("the stream %s no longer has its messages %d to %d", s.Stream, n+1, info.State.FirstSeq-1)}
 		}
 	}
+	s.last = max(s.last+1, info.State.FirstSeq) - 1 // what is missing before was said, or is none of what is read
 	// What the library begins anew by itself goes on at the same number, also in another stream: so it tries once, and then Next fails.
 	c := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: s.last + 1, MaxResetAttempts: 1}
 	if s.Subject != "" {
@@ -133,6 +136,7 @@ func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arriva
 		err, s.lost = s.lost, nil
 		return nil, "", err
 	}
+	arrived, s.held = s.held, nil
 	for len(arrived) == 0 {
 		if err := s.look(ctx); err != nil {
 			return nil, "", err
@@ -140,8 +144,28 @@ func (s *Source) Next(ctx context.Context, most int) (arrived []weirrelay.Arriva
 		if arrived, err = s.some(ctx, most); err != nil {
 			return nil, "", err
 		}
+		if err := s.missed(ctx); err != nil {
+			s.held = arrived
+			return nil, "", err
+		}
 	}
 	return arrived, s.position(), nil
+}
+
+// missed returns a gap if messages are missing because the stream does not keep them any more. What was deleted among others that it keeps is none, as when the relay begins.
+func (s *Source) missed(ctx context.Context) error {
+	hole := s.hole
+	if s.hole = 0; hole == 0 || s.Subject != "" {
+		return nil
+	}
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.Stream, err)
+	}
+	if info.State.FirstSeq <= hole {
+		return nil
+	}
+	return &weirrelay.Lost{What: fmt.Sprintf("the stream %s no longer has all of its messages %d to %d, of which some were not read", s.Stream, hole, s.last)}
 }
 
 // some waits for messages, but not for long.
@@ -161,6 +185,9 @@ func (s *Source) some(ctx context.Context, most int) (arrived []weirrelay.Arriva
 		}
 		if meta.Consumer != s.consumer {
 			return nil, fmt.Errorf("stream %s: the connection was lost, or the stream was made anew", s.Stream)
+		}
+		if s.hole == 0 && meta.Sequence.Stream > s.last+1 {
+			s.hole = s.last + 1
 		}
 		s.last = meta.Sequence.Stream
 		arrived = append(arrived, weirrelay.Arrival{Subject: m.Subject(), ID: strconv.FormatUint(s.last, 10), Payload: m.Data(), Key: m.Headers().Get(HeaderKey)})

@@ -207,6 +207,61 @@ func TestAStreamOfNATSThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
 	}
 }
 
+// TestWhatAStreamOfNATSDropsIsAGap: while the relay reads it, more slowly than it is written; what it dropped before the relay began is none, and neither is what was deleted in its middle.
+func TestWhatAStreamOfNATSDropsIsAGap(t *testing.T) {
+	t.Parallel()
+	nc, js := dial(t, jetStream(t).ClientURL())
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, MaxMsgs: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := natsrelay.NewSource(natsrelay.SourceConfig{Conn: nc, Stream: "IN"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	send := func(n int) {
+		t.Helper()
+		for range n {
+			sent++
+			if _, err := js.PublishAsync("in", fmt.Append(nil, sent)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pgtest.Receive(t, js.PublishAsyncComplete(), "all are stored")
+	}
+	// until returns which messages have arrived when the last one has, and how many gaps there were.
+	until := func() (arrived map[string]bool, gaps int) {
+		t.Helper()
+		for arrived = map[string]bool{}; !arrived[fmt.Sprint(sent)]; {
+			some, _, err := source.Next(t.Context(), 1000)
+			if errors.As(err, new(*weirrelay.Lost)) {
+				gaps++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range some {
+				arrived[string(a.Payload)] = true
+			}
+		}
+		return arrived, gaps
+	}
+	send(150)
+	if err := stream.DeleteMsg(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if arrived, gaps := until(); len(arrived) != 99 || gaps != 0 {
+		t.Errorf("%d arrived, and there were %d gaps, want 99 and none", len(arrived), gaps)
+	}
+	send(20_000)
+	if arrived, gaps := until(); len(arrived) >= 20_000 || gaps == 0 {
+		t.Errorf("%d of 20000 arrived, and there were %d gaps, want some", len(arrived), gaps)
+	}
+}
+
 // TestAStreamOfRedisThatIsSetBackIsAGap: while it is read, as by a failover to a replica that lagged.
 func TestAStreamOfRedisThatIsSetBackIsAGap(t *testing.T) {
 	t.Parallel()
