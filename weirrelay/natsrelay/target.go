@@ -133,6 +133,10 @@ func (t *Target) readEnd(ctx context.Context) error {
 	if err != nil {
 		return failed(err)
 	}
+	if consumer.CachedInfo().NumPending == 0 { // all that is left is older
+		t.unsure = false
+		return nil
+	}
 	messages, err := consumer.Messages()
 	if err != nil {
 		return failed(err)

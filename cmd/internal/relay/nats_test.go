@@ -277,3 +277,40 @@ func TestAStreamThatIsMadeAnewGetsWhatComesThen(t *testing.T) {
 		}
 	}
 }
+
+// TestAStreamWhoseNewestMessagesAreGoneIsSentTo: its consumers have taken them, or somebody has deleted them, and an old one is left.
+func TestAStreamWhoseNewestMessagesAreGoneIsSentTo(t *testing.T) {
+	t.Parallel()
+	nc, js := dial(t, jetStream(t).ClientURL())
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, Storage: jetstream.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const newer = 200_001 // than those that a relay looks at when it begins
+	for n := range newer + 1 {
+		subject := "shop.taken"
+		if n == 0 {
+			subject = "shop.left"
+		}
+		if err := nc.Publish(subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Until(t, "all are stored", func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.LastSeq == newer+1
+	})
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("shop.taken")); err != nil {
+		t.Fatal(err)
+	}
+	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Send(t.Context(), []weirrelay.Record{{ID: "r/1.1.1", Position: "1.1.1", Channel: "orders", Subject: "shop.orders"}}); err != nil {
+		t.Error(err)
+	}
+}
