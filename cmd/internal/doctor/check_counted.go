@@ -157,7 +157,8 @@ const (
 )
 
 const overflowedSQL = `
-SELECT pg_stat_get_backend_pid(b.id), s.subxact_count::bigint, s.subxact_overflowed, coalesce(left(pg_stat_get_backend_activity(b.id), $1), '')
+SELECT pg_stat_get_backend_pid(b.id), s.subxact_count::bigint, s.subxact_overflowed,
+       coalesce(pg_stat_get_backend_wait_event_type(b.id) || ':' || pg_stat_get_backend_wait_event(b.id), ''), coalesce(left(pg_stat_get_backend_activity(b.id), $1), '')
 FROM pg_stat_get_backend_idset() b(id) CROSS JOIN LATERAL pg_stat_get_backend_subxact(b.id) s
 WHERE s.subxact_overflowed OR s.subxact_count > 32 ORDER BY 3 DESC, 2 DESC LIMIT 5`
 
@@ -202,6 +203,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 		PID        int32
 		Count      int64
 		Overflowed bool
+		Wait       string
 		Query      string `text:"statement"`
 	}
 	if l.server.VersionNum >= subtransactionView {
@@ -215,7 +217,11 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 				has = fmt.Sprintf("has more than the %d subtransactions that a snapshot has room for", r.Count) // further ones are not counted
 			}
 			f.add(seeSubtrans, "pid %d %s: %s", r.PID, has, shape(r.Query))
-			if i == 0 {
+			switch {
+			case i > 0:
+			case r.Wait == standbyWait.String():
+				f.Now = leaveCommit(uint32(r.PID))
+			default:
 				f.Now = fmt.Sprintf("Let pid %d commit, or end it: SELECT pg_terminate_backend(%d);", r.PID, r.PID)
 			}
 		}
