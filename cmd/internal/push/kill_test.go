@@ -1,6 +1,7 @@
 package push_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -9,20 +10,20 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// TestJobsOfAKilledHubArePushedAgain: a hub is killed while its requests are under way and jobs of it are accepted; when it, or another, is there, each job is pushed again until it is done, and reports with
+// TestJobsOfAKilledHubArePushedAgain: a hub is killed while its requests are under way and jobs of it are accepted; when it, or another, is there, each job is pushed again, as its next attempt, until it is done, and reports with
 // the old tokens are refused. Nothing is lost.
 func TestJobsOfAKilledHubArePushedAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	again := map[int64]bool{}
-	first := map[int64]pushed{}
+	first, again := map[int64]pushed{}, map[int64]pushed{}
 	s := newService(t, func(rw http.ResponseWriter, q *http.Request, p pushed) {
 		mu.Lock()
 		seen := first[p.ID].ID != 0
-		if !seen {
+		if seen {
+			again[p.ID] = p
+		} else {
 			first[p.ID] = p
 		}
-		again[p.ID] = seen
 		mu.Unlock()
 		switch {
 		case seen:
@@ -51,8 +52,8 @@ func TestJobsOfAKilledHubArePushedAgain(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, id := range ids {
-		if !again[id] {
-			t.Errorf("job %d was not pushed again", id)
+		if p := again[id]; p.Attempt != 2 || p.Token == first[id].Token || p.header.Get("webhook-id") != fmt.Sprintf("job_%d_2", id) {
+			t.Errorf("job %d was pushed again as %+v, want its next attempt", id, p)
 		}
 		if status, answer := r.report("http://"+hub.Address, "e", s.secret, map[string]any{"token": first[id].Token, "output": "late"}); status != 200 || answer != `{"recorded":false,"refusal":"ended"}` && answer != `{"recorded":false,"refusal":"lost"}` {
 			t.Errorf("a report of the killed hub's attempt: %d %s", status, answer)
