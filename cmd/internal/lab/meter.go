@@ -157,6 +157,13 @@ func (t *track) during(series []float64, from, to time.Duration) (mean float64, 
 	return round(meanOf(points)), len(points) > 0
 }
 
+// gauged returns the mean of a gauge between two moments; false if it was not read by then.
+func (t *track) gauged(name string, from, to time.Duration) (mean float64, ok bool) {
+	unread := t.within(t.gauges[name][:t.blank[name]], from, to)
+	points := t.within(t.gauges[name], from, to)[len(unread):]
+	return round(meanOf(points)), len(points) > 0
+}
+
 func meanOf(values []float64) float64 {
 	sum := 0.0
 	for _, v := range values {

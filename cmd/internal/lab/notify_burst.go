@@ -142,18 +142,24 @@ func (b *burst) figures(t *track, queued int, recovered time.Duration) {
 	}
 	end := b.calm + b.lasts
 	for _, f := range []struct {
-		series       []float64
+		gauge        string // none: what was served
 		calm, during string
 		unit         string
 		needs        time.Duration // of a phase's second half
 	}{
-		{t.rate, rateCalm, rateBurst, "per second", 0},
-		{t.gauges[serverCPU], cpuCalm, cpuBurst, "cores", gaugeEvery},
-		{t.gauges[walWritten], walCalm, walBurst, "MB/s", gaugeEvery},
-		{t.gauges[activeSessions], activeCalm, activeBurst, "", 2 * t.every},
+		{"", rateCalm, rateBurst, "per second", 0},
+		{serverCPU, cpuCalm, cpuBurst, "cores", gaugeEvery},
+		{walWritten, walCalm, walBurst, "MB/s", gaugeEvery},
+		{activeSessions, activeCalm, activeBurst, "", 2 * t.every},
 	} {
-		calm, ok := t.during(f.series, b.calm/2, b.calm)
-		during, also := t.during(f.series, b.calm+b.lasts/2, end)
+		mean := func(from, to time.Duration) (float64, bool) {
+			if f.gauge == "" {
+				return t.during(t.rate, from, to)
+			}
+			return t.gauged(f.gauge, from, to)
+		}
+		calm, ok := mean(b.calm/2, b.calm)
+		during, also := mean(b.calm+b.lasts/2, end)
 		if ok && also && b.calm/2 >= f.needs {
 			add(f.calm, calm, f.unit)
 			add(f.during, during, f.unit)

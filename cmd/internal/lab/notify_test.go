@@ -133,6 +133,23 @@ func TestAVerdictSaysNothingOfWaitsThatWereNotSampled(t *testing.T) {
 	}
 }
 
+// TestWhatWasNotReadBeforeTheBurstIsNotZero: on a busy machine a gauge may have no value until the burst.
+func TestWhatWasNotReadBeforeTheBurstIsNotZero(t *testing.T) {
+	t.Parallel()
+	b := &burst{calm: time.Second, lasts: time.Second, limit: time.Second}
+	k := newTrack(&Way{Name: "a burst of insert", Kind: Baseline}, 3*time.Second)
+	k.at, k.rate = []float64{0.5, 1, 1.5, 2}, []float64{7, 7, 7, 7}
+	k.gauges[serverCPU], k.blank[serverCPU] = []float64{0, 0, 0, 0.5}, 3
+	k.gauges[walWritten], k.blank[walWritten] = []float64{0, 3, 3, 3}, 1
+	b.figures(k, 0, 0)
+	if v, ok := k.way.Figure(cpuCalm); ok {
+		t.Errorf("the CPU before the burst is %g, and was not read", v)
+	}
+	if v, ok := k.way.Figure(walCalm); !ok || v != 3 {
+		t.Errorf("the WAL before the burst is %g, %v; want 3", v, ok)
+	}
+}
+
 // TestNotifyNeedsNoSuperuser: on a server that belongs to somebody else it measures what it may.
 func TestNotifyNeedsNoSuperuser(t *testing.T) {
 	t.Parallel()
