@@ -21,7 +21,7 @@ import (
 var files embed.FS
 
 var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile, "hasFigures": hasFigures,
+	"number": lab.Number, "percent": percent, "latency": latency, "settings": settings, "gib": gib, "worthwhile": worthwhile,
 	"charts": charts, "data": data, "conditions": conditions, "disturbed": disturbed, "failed": failed, "state": state,
 	"css": func(name string) (template.CSS, error) {
 		text, err := files.ReadFile(name)
@@ -134,10 +134,6 @@ func worthwhile(waits []lab.Wait) (out []lab.Wait) {
 		}
 	}
 	return out
-}
-
-func hasFigures(ways []*lab.Way) bool {
-	return slices.ContainsFunc(ways, func(w *lab.Way) bool { return len(w.Figures) > 0 })
 }
 
 // settings returns settings on one line.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -71,6 +72,17 @@ func TestReportAsksNothingOfAnyNetwork(t *testing.T) {
 	}
 	if !strings.Contains(page, "Permission is hereby granted") {
 		t.Error("uPlot's licence is missing")
+	}
+}
+
+// TestFiguresHaveTheWidthOfThePage: in a column beside the others a dozen of them made each variant as high as a screen.
+func TestFiguresHaveTheWidthOfThePage(t *testing.T) {
+	t.Parallel()
+	page := write(t, example("plain"))
+	columns := strings.Count(page, "</th>")
+	if want := fmt.Sprintf(`</tr>
+<tr><td class="figures" colspan="%d"><span>plain: <b>1</b> plain</span></td></tr>`, columns); !strings.Contains(page, want) {
+		t.Errorf("the page does not contain %s", want)
 	}
 }
 
