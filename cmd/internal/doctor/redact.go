@@ -45,7 +45,7 @@ func (r *redactor) statement(text string) string {
 	plain := shape(text)
 	var b strings.Builder
 	gap, kept, marked := false, false, false
-	for _, word := range words.FindAllString(literals.ReplaceAllString(comments.ReplaceAllString(text, " "), "?"), -1) {
+	for _, word := range words.FindAllString(withoutValues(text), -1) {
 		switch {
 		case strings.TrimSpace(word) == "":
 			kept = false

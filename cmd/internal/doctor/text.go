@@ -12,23 +12,12 @@ import (
 
 func quoteIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-var (
-	literals = regexp.MustCompile(`'(?:[^']|'')*'?|\$?\b\d+(?:\.\d+)?\b`)
-	spaces   = regexp.MustCompile(`\s+`)
-	comments = regexp.MustCompile(`/\*.*?\*/|--[^\n]*`)
-)
+var spaces = regexp.MustCompile(`\s+`)
 
 // shape returns a statement without its values: statements that differ only in values count as the same, and values may be
 // confidential.
 func shape(query string) string {
-	text := comments.ReplaceAllString(query, " ")
-	text = literals.ReplaceAllStringFunc(text, func(literal string) string {
-		if literal[0] == '$' {
-			return literal // a parameter, not a value
-		}
-		return "?"
-	})
-	text = strings.TrimRight(strings.TrimSpace(spaces.ReplaceAllString(text, " ")), "; ")
+	text := strings.TrimRight(strings.TrimSpace(spaces.ReplaceAllString(withoutValues(query), " ")), "; ")
 	return clip(text, 160)
 }
 

@@ -10,6 +10,11 @@ func TestShapeLeavesValuesOut(t *testing.T) {
 	for query, want := range map[string]string{
 		"SELECT * FROM t WHERE a = 'it''s' AND b = 42 -- why\n AND c1 = $1;": "SELECT * FROM t WHERE a = ? AND b = ? AND c1 = $1",
 		"INSERT INTO t\n  VALUES (1.5, /* x */ 'cut off":                     "INSERT INTO t VALUES (?, ?",
+		"UPDATE t SET a = $$it's$$, b = $x$a $$ b$x$, c = $2":                "UPDATE t SET a = ?, b = ?, c = $2",
+		"UPDATE t SET a = $$cut off":                                         "UPDATE t SET a = ?",
+		`SELECT E'it\'s', e'\\', 'c:\', "it's 1", x FROM t /* for`:           `SELECT ?, ?, ?, "it's 1", x FROM t`,
+		"SELECT '--', '/*' FROM t /* by\n 'ada' */ WHERE n = 1e5 OR n=0x1F":  "SELECT ?, ? FROM t WHERE n = ? OR n=?",
+		"DO $$ BEGIN UPDATE t SET a = 'x', b = $q$y$q$ WHERE id = 7; END $$": "DO $$ BEGIN UPDATE t SET a = ?, b = ? WHERE id = ?; END $$",
 	} {
 		if got := shape(query); got != want {
 			t.Errorf("%q is %q, want %q", query, got, want)
