@@ -27,11 +27,12 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 	commits := l.writes()
 	written := max(0, l.rate(func(c *counters) int64 { return c.Written }))
 	perCommit := 0.0
-	if counted := l.commits(); counted > 0 {
+	// A login is a transaction that writes nothing.
+	if counted := max(commits, l.commits()-l.rate(func(c *counters) int64 { return c.Sessions })); counted > 0 {
 		perCommit = written / counted // both come late, but together
 	}
 	if lost < costly/2 || commits < manyCommits || perCommit > someRows || lost < commitsShare*l.waits.Lost() {
-		return healthy("Commits that write are fast enough: %s/s of about %s rows each, with %s sessions in them on average.", figure(commits), figure(perCommit), figure(lost))
+		return healthy("Commits that write are fast enough: %s/s of about %s each, with %s sessions in them on average.", figure(commits), mean(perCommit, "row"), figure(lost))
 	}
 	// A session that waits for its commit inside INSERT or UPDATE runs one statement per transaction.
 	single, all := 0, 0
@@ -54,7 +55,7 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 	}
 	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
 	f.statements = slices.Sorted(maps.Keys(texts))
-	f.Summary = fmt.Sprintf("Each commit carries %s rows, at %s commits/s, and %s for the WAL flush.", figure(perCommit), figure(commits), sessionsThat(lost, "waits", "wait"))
+	f.Summary = fmt.Sprintf("Each commit carries about %s, at %s commits/s, and %s for the WAL flush.", mean(perCommit, "row"), figure(commits), sessionsThat(lost, "waits", "wait"))
 	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
 		"waits for commits: %s", eventsOf(l.waits, Commit))
 	f.add(`SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database() -- twice`,

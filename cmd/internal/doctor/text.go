@@ -80,6 +80,14 @@ func many[N int | int64](n N, word string) string {
 	return figure(float64(n)) + " " + word + "s"
 }
 
+// mean returns "1 row" or "0.5 rows".
+func mean(x float64, word string) string {
+	if text := figure(x); text != "1" {
+		return text + " " + word + "s"
+	}
+	return "1 " + word
+}
+
 // span formats a duration.
 func span(d time.Duration) string {
 	switch {
