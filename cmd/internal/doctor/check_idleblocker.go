@@ -122,16 +122,11 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 }
 
 func describeIdle(ctx context.Context, l *inspection, k Lock) (what, end string, err error) {
-	names, err := scalars[string](ctx, l.session, `SELECT coalesce(r.rolname, '?') || ', ' || coalesce(nullif(a.application_name, ''), 'no application name') || ', ' || coalesce(host(a.client_addr), 'a socket')
-FROM pg_stat_get_activity($1) a LEFT JOIN pg_roles r ON r.oid = a.usesysid`, int32(k.PID))
+	who, err := l.who(ctx, k.PID)
 	if err != nil {
 		return "", "", err
 	}
-	who := "gone by now"
-	if len(names) > 0 {
-		who = names[0]
-	}
-	return fmt.Sprintf("pid %d (%s), idle in its transaction for %s,", k.PID, who, span(seconds(k.Idle))), fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.PID), nil
+	return fmt.Sprintf("%s, idle in its transaction for %s,", who, span(seconds(k.Idle))), fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.PID), nil
 }
 
 func describePrepared(ctx context.Context, l *inspection, transaction uint32) (what, end string, err error) {

@@ -56,7 +56,11 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 				query = s.Query
 			}
 		})
-		f.add(seeTableLock, "pid %d wants %s: %s", w.PID, w.Mode, shape(query))
+		who, err := l.who(ctx, w.PID)
+		if err != nil {
+			return result{}, err
+		}
+		f.add(seeTableLock, "%s wants %s: %s", who, w.Mode, shape(query))
 	}
 	holders := q.holders()
 	for _, k := range holders {
@@ -67,11 +71,15 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 			f.add(seeTableLock, "a prepared transaction holds %s", k.Mode)
 			continue
 		}
+		who, err := l.who(ctx, k.PID)
+		if err != nil {
+			return result{}, err
+		}
 		since := ""
 		if k.State != "" {
-			since = ", for " + span(seconds(k.Age))
+			since = ", in a transaction for " + span(seconds(k.Age))
 		}
-		f.add(seeTableLock, "pid %d holds %s, %s%s; last statement: %s", k.PID, k.Mode, describeState(k), since, shape(k.Query))
+		f.add(seeTableLock, "%s holds %s, %s%s; last statement: %s", who, k.Mode, describeState(k), since, shape(k.Query))
 	}
 	if f.Now, err = q.end(ctx, l, worst, names[worst]); err != nil {
 		return result{}, err

@@ -73,8 +73,8 @@ func TestAVacuumThatHoldsAnAlterUpIsNamed(t *testing.T) {
 		stand(t, url, "SELECT id FROM stock LIMIT 1", "wait_event_type = 'Lock'")
 	}
 	f := expect(t, examine(t, url, 2*examineFor), doctor.TableLock, doctor.Warning)
-	expectFact(t, f, fmt.Sprintf("pid %d wants AccessExclusiveLock: ALTER TABLE stock ADD n int", alter))
-	expectFact(t, f, fmt.Sprintf("pid %d holds ShareUpdateExclusiveLock", vacuum), "last statement: VACUUM stock")
+	expectFact(t, f, fmt.Sprintf("pid %d (", alter), ") wants AccessExclusiveLock: ALTER TABLE stock ADD n int")
+	expectFact(t, f, fmt.Sprintf("pid %d (", vacuum), ") holds ShareUpdateExclusiveLock", "last statement: VACUUM stock")
 	for _, want := range []string{fmt.Sprintf("once the VACUUM of pid %d has ended", vacuum), fmt.Sprintf("SELECT pg_cancel_backend(%d)", alter)} {
 		if !strings.Contains(f.Now, want) {
 			t.Errorf("the fix for now does not say %q: %s", want, f.Now)
