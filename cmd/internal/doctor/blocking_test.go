@@ -50,7 +50,7 @@ func TestWhoBlocksForAMomentIsNoNews(t *testing.T) {
 	for i := range 4 {
 		c.blocking(at.Add(time.Minute+time.Duration(i)*time.Second), short)
 	}
-	if got := c.take(); len(got) != 1 || !strings.HasPrefix(got[0].Text, "blocks 1 session: pid 1") {
+	if got := c.take(); len(got) != 1 || !strings.HasPrefix(got[0].Text, "blocks 1 session: pid 1") || !strings.HasSuffix(got[0].Text, ", for 2.0 s") {
 		t.Errorf("told once: %v", got)
 	}
 }

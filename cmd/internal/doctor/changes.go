@@ -87,7 +87,7 @@ func (c *changes) blocking(at time.Time, b Blocking) {
 		was.seen, was.most = true, max(was.most, h.Size())
 		if !was.told && at.Sub(was.at) >= headLasts {
 			was.told = true
-			c.tell(at, Warning, "blocks %s: %s, since %s ago", many(h.Size(), "session"), h.text(), span(at.Sub(was.at)))
+			c.tell(at, Warning, "blocks %s: %s, for %s", many(h.Size(), "session"), h.text(), span(at.Sub(was.at)))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.heads)) {

@@ -128,9 +128,9 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	switch {
 	case !on.On:
 		f.add("SHOW autovacuum; SHOW track_counts", "autovacuum or track_counts is off for the whole server")
-		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); and VACUUM (ANALYZE) %s;", table)
+		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); VACUUM (ANALYZE) %s;", table)
 	case worst.off:
-		f.Now = fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled); and VACUUM (ANALYZE) it.", table)
+		f.Now = fmt.Sprintf("ALTER TABLE %[1]s RESET (autovacuum_enabled); VACUUM (ANALYZE) %[1]s;", table)
 	default:
 		f.add(`SELECT pid, query FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'`, "%d of %d autovacuum workers are at work", on.Working, on.Workers)
 		f.Now = fmt.Sprintf("VACUUM (ANALYZE) %s; if it waits, pg_blocking_pids shows for whom.", table)

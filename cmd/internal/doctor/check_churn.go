@@ -107,7 +107,7 @@ func checkChurn(ctx context.Context, l *inspection) (result, error) {
 	switch {
 	case len(r.findings) > 0 || saturated:
 	case sessions < stormSessions:
-		r.healthy = fmt.Sprintf("Connections are kept: %s new sessions/s, %s parallel workers/s.", figure(sessions), figure(launched))
+		r.healthy = fmt.Sprintf("Few sessions and parallel workers start: %s new sessions/s, %s parallel workers/s.", figure(sessions), figure(launched))
 	default:
 		r.healthy = fmt.Sprintf("Connections last: %s new sessions/s, for %s transactions each on average; %s parallel workers/s.", figure(sessions), figure(perSession), figure(launched))
 	}

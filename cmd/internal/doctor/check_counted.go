@@ -38,7 +38,7 @@ func checkDeadlocks(ctx context.Context, l *inspection) (result, error) {
 	}
 	f.Summary = fmt.Sprintf("%s in %s: in each, a transaction was rolled back after it had waited for %s.", many(n, "deadlock"), span(l.span()), span(seconds(timeouts[0])))
 	if f.stands >= deadlocksStand {
-		f.add("", "for %s of the time one of them stood, and whoever came to its rows waited behind it", shareOf(min(f.stands, 1), 1))
+		f.add("", "there was one for %s of the time, and whoever came to its rows waited behind it", shareOf(min(f.stands, 1), 1))
 	}
 	f.add("SELECT datname, deadlocks FROM pg_stat_database -- twice", "%s, all databases", many(n, "deadlock"))
 	statements := map[string]int{}
@@ -86,7 +86,7 @@ func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 		}
 	})
 	if written < tempRate {
-		return healthy("Sorts and hashes fit into work_mem (%s of temporary files a second).", bytes(written))
+		return healthy("Few sorts and hashes need more than work_mem (%s of temporary files a second).", bytes(written))
 	}
 	severity := Info
 	if files >= tempFiles && len(working) > 1 {

@@ -135,7 +135,11 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 				hottest = p
 			}
 		}
-		fact := fmt.Sprintf("%s: %s at %s, most of them at ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), hottest.ctid())
+		share := ""
+		if len(perTable[oid]) > 1 {
+			share = "most of them "
+		}
+		fact := fmt.Sprintf("%s: %s at %s, %sat ctid %s", name, many(tables[oid], "wait"), many(len(perTable[oid]), "row version"), share, hottest.ctid())
 		keys, denied := l.hot.known(oid)
 		switch {
 		case l.hot == nil: // samples of a whole server are taken in another of its databases
@@ -172,8 +176,8 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 		f.add(seeHotRow, "%s", fact)
 	}
 	if heads > 0 {
-		f.add("SELECT pid, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", "a line is %s long; %s at a time",
-			figure(line), many(heads/max(1, len(l.view.withLocks())), "line"))
+		f.add("SELECT pid, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'", "lines: %s at any moment, of %s waiting sessions each",
+			figure(float64(heads)/float64(max(1, len(l.view.withLocks())))), figure(line))
 	}
 	if unplaced > 0 {
 		f.add("", "%s of the waits are inserts: another transaction has inserted the same key of a unique index, and may still roll back",

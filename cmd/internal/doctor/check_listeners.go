@@ -92,8 +92,8 @@ func checkListeners(ctx context.Context, l *inspection) (result, error) {
 	f.add(`SELECT name, blks_zeroed FROM pg_stat_slru WHERE lower(name) = 'notify'`,
 		"about %s notifications/s: the queue grows by %s pages of 8 kB/s, of some %d short notifications each; %s transactions/s write",
 		figure(notified), figure(pages), pageSize/entrySize, figure(l.writes()))
-	f.add("", "that is %s wake-ups/s for %s: about %s of CPU time a second, at %s each", figure(wakes), many(listeners, "listener"),
-		span(seconds(spent)), wakeCost)
+	f.add("", "that is %s wake-ups/s for %s: about %s of CPU time a second, at %d µs each", figure(wakes), many(listeners, "listener"),
+		span(seconds(spent)), wakeCost.Microseconds())
 	f.add(`SELECT pg_notification_queue_usage()`, "the queue is %s full", percent(l.last.NotifyUsage))
 	f.Now = "End listeners that nobody needs, and let the threads of a process share one connection for all channels."
 	f.ForGood = "Listen once per host and distribute notifications inside the application, or connect listeners to Weir's hub, which wakes only those that subscribed."

@@ -48,6 +48,7 @@ func TestListenersWokenForOthersAreCounted(t *testing.T) {
 	runSessions(t, url, 2, repeat("SELECT pg_notify('nobody', 'something that is long enough to tell: ' || $1::int)"))
 	f := expect(t, examine(t, url, examineFor), doctor.ListenersWoken, doctor.Warning)
 	expectFact(t, f, "80 sessions idle with LISTEN")
+	expectFact(t, f, "of CPU time a second, at 15 µs each")
 }
 
 // TestListenersThatHaveRunAnotherStatementCount: most listeners have run something since LISTEN.
@@ -160,6 +161,12 @@ func TestHotRowIsNamedByItsKey(t *testing.T) {
 	f := expect(t, examine(t, hotRowLoad(t), examineFor), doctor.HotRow, doctor.Critical)
 	expectFact(t, f, "the row of counter with tenant = 7, name = visits")
 	expectFact(t, f, "ctid (")
+	expectFact(t, f, "lines: ", " waiting sessions each")
+	for _, e := range f.Evidence {
+		if strings.HasPrefix(e.Fact, "lines: 0 ") {
+			t.Errorf("there is a line in some samples, and none on average: %s", e.Fact)
+		}
+	}
 }
 
 func TestMultiXactsAreTracedToTheirForeignKey(t *testing.T) {

@@ -292,6 +292,9 @@ func TestATableWithoutAutovacuumIsNamed(t *testing.T) {
 	r := examine(t, autovacuumOffLoad(t), 2*examineFor)
 	f := expect(t, r, doctor.AutovacuumBehind, doctor.Warning)
 	expectFact(t, f, "state has", "autovacuum is off for it")
+	if f.Now != "ALTER TABLE state RESET (autovacuum_enabled); VACUUM (ANALYZE) state;" {
+		t.Errorf("that can't be run as it is: %s", f.Now)
+	}
 	if c, found := r.Find(doctor.RowCommits); found && c.DownstreamOf == "" {
 		t.Errorf("row commits are called the cause: %s", c.Summary)
 	}
