@@ -47,6 +47,7 @@ type UI struct {
 	log       *slog.Logger
 	templates *template.Template
 	mux       *http.ServeMux
+	static    http.Handler // for everybody, also who is not let in
 	origin    *http.CrossOriginProtection
 	several   bool // each database has its pages below db/NAME/
 	databases atomic.Pointer[[]*database]
@@ -67,7 +68,7 @@ func New(c Config) (*UI, error) {
 	case c.Access == nil:
 		return nil, errors.New("weirui: Config.Access is nil: say who may use the UI, for example with Password; for everybody, Open")
 	}
-	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]ask{}, patience: 40 * time.Millisecond,
+	u := &UI{config: c, log: c.Logger, mux: http.NewServeMux(), static: staticFiles(), origin: http.NewCrossOriginProtection(), secret: map[string]bool{}, asks: map[string]ask{}, patience: 40 * time.Millisecond,
 		several: c.Several || len(c.Databases) > 1, sums: make(slots, sumsAtOnce)}
 	if u.log == nil {
 		u.log = slog.Default()

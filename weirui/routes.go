@@ -49,7 +49,6 @@ func action(role Role, path string, f func(*visit) (string, error)) endpoint {
 const databasePath = "db/{database}/"
 
 func (u *UI) routes() {
-	u.mux.Handle("GET /static/", staticFiles())
 	prefix := "/"
 	below := func(w http.ResponseWriter, r *http.Request) { redirect(w, lastPart(r.URL.EscapedPath())+"/") } // relative, unlike those of the mux
 	if u.several {
@@ -82,8 +81,8 @@ func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		redirect(w, lastPart(r.RequestURI)+"/")
 		return
 	}
-	if strings.HasPrefix(r.URL.Path, "/static/") {
-		u.mux.ServeHTTP(w, r)
+	if strings.HasPrefix(r.URL.Path, "/static/") { // not by the mux, which has pages for paths that only look so, such as static%2fx
+		u.static.ServeHTTP(w, r)
 		return
 	}
 	user, ok := u.config.Access.Identify(w, r)

@@ -359,3 +359,31 @@ func TestSecretsInTextsThatAreNoJSONAreHidden(t *testing.T) {
 		}
 	}
 }
+
+// stranger is an Access that lets nobody in.
+type stranger struct{}
+
+func (stranger) Identify(w http.ResponseWriter, _ *http.Request) (weirui.User, bool) {
+	http.Error(w, "who are you?", http.StatusUnauthorized)
+	return weirui.User{}, false
+}
+
+// TestWhoIsNotLetInSeesNoPage: nor the names of the databases, whatever the path looks like. Style sheets and scripts are for everybody.
+func TestWhoIsNotLetInSeesNoPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *weirui.Config) {
+		c.Access = stranger{}
+		c.Databases = []weirui.Database{{Name: "acme", Pool: c.Databases[0].Pool}, {Name: "emca", Pool: c.Databases[0].Pool}}
+	})
+	for _, path := range []string{"", "db/acme/", "nothing", "static", "static%2fx", "static%2fweir.css", "static%2f..%2fdb%2facme%2fjobs", "static/..%2fdb%2facme%2fjobs", "static/nothing"} {
+		for _, method := range []string{"GET", "POST", "PUT"} {
+			answer, text := r.ask(method, path, "")
+			if answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusNotFound || strings.Contains(text, "acme") {
+				t.Errorf("%s %s: %s\n%s", method, path, answer.Status, text)
+			}
+		}
+	}
+	if answer, _ := r.ask("GET", "static/weir.css", ""); answer.StatusCode != http.StatusOK {
+		t.Errorf("the style sheet: %s", answer.Status)
+	}
+}
