@@ -98,12 +98,20 @@ func (g *Guard) Check(ctx context.Context) error {
 		all = append(all, v)
 	}
 	for _, v := range all {
-		if !v.seesAll {
-			return fmt.Errorf("on %s the guard can't see other roles' sessions: GRANT pg_monitor TO %s", v.server.Name, pgx.Identifier{v.role}.Sanitize())
+		if err := v.permits(g.config.Act); err != nil {
+			return err
 		}
-		if g.config.Act && !v.maySignal {
-			return fmt.Errorf("on %s the guard can't end other roles' sessions: GRANT pg_signal_backend TO %s, or leave out --act", v.server.Name, pgx.Identifier{v.role}.Sanitize())
-		}
+	}
+	return nil
+}
+
+// permits returns an error if the guard lacks privileges there. Without them nobody seems to hold anything.
+func (v *view) permits(act bool) error {
+	switch {
+	case !v.seesAll:
+		return fmt.Errorf("on %s the guard can't see other roles' sessions: GRANT pg_monitor TO %s", v.server.Name, pgx.Identifier{v.role}.Sanitize())
+	case act && !v.maySignal:
+		return fmt.Errorf("on %s the guard can't end other roles' sessions: GRANT pg_signal_backend TO %s, or leave out --act", v.server.Name, pgx.Identifier{v.role}.Sanitize())
 	}
 	return nil
 }
@@ -241,10 +249,16 @@ func (g *Guard) cluster(ctx context.Context) (*cluster, error) {
 	if c.primary.Standby {
 		return nil, fmt.Errorf("%s is a standby now: name the new primary in --database", c.primary.server.Name)
 	}
+	if err := c.primary.permits(g.config.Act); err != nil { // they can be revoked meanwhile
+		return nil, err
+	}
 	for i, s := range g.config.Standbys {
 		v, err := views[i+1], errs[i+1]
 		if err == nil {
 			err = standbyOf(c.primary, v)
+		}
+		if err == nil {
+			err = v.permits(g.config.Act)
 		}
 		if err != nil {
 			c.absent = append(c.absent, s.Name)

@@ -519,5 +519,16 @@ func rights(t *testing.T, s *servers) {
 	check("blind", `GRANT pg_monitor TO "blind"`, false)
 	connect(t, s.primary.URL("postgres")).exec("GRANT pg_monitor TO blind")
 	check("blind", `GRANT pg_signal_backend TO "blind"`, true)
+	g, err := New(Config{Primary: Server{Name: "primary", DB: pgtest.Pool(t, as(t, s.primary, "blind", "postgres"))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Poll(t.Context()); err != nil {
+		t.Error(err)
+	}
+	connect(t, s.primary.URL("postgres")).exec("REVOKE pg_monitor FROM blind")
+	if r, err := g.Poll(t.Context()); err == nil || !strings.Contains(err.Error(), `GRANT pg_monitor TO "blind"`) {
+		t.Errorf("a guard that can't see the sessions any more found %+v (%v)", r, err)
+	}
 	check("guard", "primary is not a standby", true, server(t, "primary", s.primary))
 }
