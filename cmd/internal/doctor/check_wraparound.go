@@ -14,24 +14,29 @@ const (
 	wrapTables = `SELECT c.oid::regclass::text, age(c.relfrozenxid)::bigint FROM pg_class c WHERE c.relkind IN ('r', 'm', 't') ORDER BY 2 DESC LIMIT 3`
 )
 
-const wrapSQL = `
-SELECT d.datname::text, age(d.datfrozenxid)::bigint, mxid_age(d.datminmxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
-       current_setting('autovacuum_multixact_freeze_max_age')::bigint
-FROM pg_database d ORDER BY greatest(age(d.datfrozenxid), mxid_age(d.datminmxid)) DESC LIMIT 1`
+// wrapSQL returns the age that is furthest beyond, or nearest to, what is a finding, of all databases and of both kinds of ids: each kind has a limit of its own.
+var wrapSQL = fmt.Sprintf(`
+SELECT d.datname::text, i.multi, i.age, i.most
+FROM pg_database d CROSS JOIN LATERAL (VALUES
+  (false, age(d.datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint),
+  (true, mxid_age(d.datminmxid)::bigint, current_setting('autovacuum_multixact_freeze_max_age')::bigint)) AS i(multi, age, most)
+ORDER BY CASE WHEN i.age >= %[3]d THEN i.age END DESC NULLS LAST, i.age::float8 / least(%[1]d * i.most, %[2]d) DESC LIMIT 1`, wrapTimes, wrapFar, wrapNear)
 
 // checkWraparound detects a database whose oldest rows are not frozen in time. Before transaction ids wrap around, the server refuses to write.
 func checkWraparound(ctx context.Context, l *inspection) (result, error) {
 	type row struct {
-		Database                   string
-		Age, MultiAge, Most, Multi int64
+		Database   string
+		Multi      bool
+		Age, Limit int64
 	}
 	w, err := one[row](ctx, l.session, wrapSQL)
 	if err != nil {
 		return result{}, err
 	}
-	what, age, limit, rate := "transaction ids", w.Age, w.Most, l.rate(func(c *counters) int64 { return c.NextXID })
-	if float64(w.MultiAge)/float64(w.Multi) > float64(age)/float64(limit) {
-		what, age, limit, rate = "multixact ids", w.MultiAge, w.Multi, l.rate(func(c *counters) int64 { return c.NextMultiXact })
+	age, limit := w.Age, w.Limit
+	what, rate := "transaction ids", l.rate(func(c *counters) int64 { return c.NextXID })
+	if w.Multi {
+		what, rate = "multixact ids", l.rate(func(c *counters) int64 { return c.NextMultiXact })
 	}
 	if age < min(wrapTimes*limit, wrapFar) {
 		return healthy("The oldest database (%s) is %s %s old, of %s.", w.Database, figure(float64(age)), what, figure(wrapEnd))

@@ -287,6 +287,34 @@ func TestADatabaseThatIsNotFrozenIsNamedWithWhatHoldsIt(t *testing.T) {
 	}
 }
 
+// TestTheAgeNearestToItsLimitCounts: not the greatest one, because the limits of transactions and of multixacts differ.
+func TestTheAgeNearestToItsLimitCounts(t *testing.T) {
+	t.Parallel()
+	for name, far := range map[string]string{"template1": "of another database", "postgres": "of the same database"} {
+		t.Run(far, func(t *testing.T) {
+			t.Parallel()
+			// Nobody vacuums there, so what the catalog says of ages stays.
+			url, conn := serverFor(t, map[string]string{"autovacuum": "off", "autovacuum_freeze_max_age": "1500000000"})
+			execute(t, conn, fmt.Sprintf("UPDATE pg_database SET datminmxid = '%d' WHERE datname = '%s'", uint32(1<<32-398e6), name),
+				fmt.Sprintf("UPDATE pg_database SET datfrozenxid = '%d' WHERE datname = 'postgres'", uint32(1<<32-1010e6)))
+			f := expect(t, examine(t, url, examineFor), doctor.WraparoundNear, doctor.Warning)
+			if !strings.Contains(f.Summary, "Database postgres has not been frozen for 1,010,") || !strings.Contains(f.Summary, "transaction ids") {
+				t.Errorf("the summary is %s", f.Summary)
+			}
+		})
+	}
+	t.Run("fewer", func(t *testing.T) {
+		t.Parallel()
+		url, conn := serverFor(t, map[string]string{"autovacuum": "off"})
+		execute(t, conn, fmt.Sprintf("UPDATE pg_database SET datminmxid = '%d' WHERE datname = 'template1'", uint32(1<<32-700e6)),
+			fmt.Sprintf("UPDATE pg_database SET datfrozenxid = '%d' WHERE datname = 'postgres'", uint32(1<<32-450e6)))
+		f := expect(t, examine(t, url, examineFor), doctor.WraparoundNear, doctor.Warning)
+		if !strings.Contains(f.Summary, "Database postgres has not been frozen for 450,") {
+			t.Errorf("the summary is %s", f.Summary)
+		}
+	})
+}
+
 func TestATableWithoutAutovacuumIsNamed(t *testing.T) {
 	t.Parallel()
 	r := examine(t, autovacuumOffLoad(t), 2*examineFor)
