@@ -120,3 +120,19 @@ func TestWhatComesAndGoesInAListIsTold(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestANameThatIsNotUTF8DoesNotSpoilTheMetrics of all others.
+func TestANameThatIsNotUTF8DoesNotSpoilTheMetrics(t *testing.T) {
+	t.Parallel()
+	var metrics doctor.ListMetrics
+	metrics.Show(doctor.ListReport{Servers: []doctor.ServerReport{{
+		Cluster: "7", Address: "a", Report: &doctor.Report{Samples: 1}, Databases: []doctor.DatabaseReport{{Database: "h\xe4ndler", Address: "a", Report: &doctor.Report{}}},
+	}}})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(&metrics)
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	if want := `weir_doctor_up{address="a",cluster="7",database="h\\xe4ndler"} 1`; !strings.Contains(page.Body.String(), want) {
+		t.Errorf("no metric %s in\n%s", want, page.Body)
+	}
+}

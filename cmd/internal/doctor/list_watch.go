@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -116,6 +119,9 @@ func (m *ListMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *ListMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		for i, l := range labels {
+			labels[i] = legible(l)
+		}
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	now := m.newest.Load()
@@ -152,6 +158,14 @@ func (m *ListMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	gauge(metricListMissing, float64(missing))
+}
+
+// legible returns a label as Prometheus takes it, which refuses all metrics for one that is not UTF-8: names of databases may have any bytes.
+func legible(label string) string {
+	if utf8.ValidString(label) {
+		return label
+	}
+	return strings.Trim(strconv.Quote(label), `"`)
 }
 
 // Ready returns why the databases are not examined, or nil while they are.
