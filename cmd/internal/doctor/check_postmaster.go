@@ -27,6 +27,9 @@ const seeSessions = `SELECT sum(sessions) FROM pg_stat_database -- twice, a few 
 // checkPostmaster detects a postmaster that cannot fork as fast as clients connect. It accepts, forks and reaps in one
 // loop. No view shows this; only a new connection's wait does.
 func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
+	if l.server.relayed {
+		return result{unseen: []string{"how fast the postmaster answers, and which clients wait at the pooler that answers in its place: connect to the server itself"}, blind: true}, nil
+	}
 	answers := l.view.probes
 	if len(answers) == 0 {
 		return result{unseen: []string{"how fast the postmaster answers: no probe has completed"}}, nil

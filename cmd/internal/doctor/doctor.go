@@ -91,7 +91,7 @@ func Open(ctx context.Context, c Config) (*Doctor, error) {
 	}
 	d.session.redact = redact
 	samples := &session{config: config.Copy(), meter: d.meter, clock: d.clock, redact: redact}
-	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger, blind: !d.server.sees()}
+	d.sampler = &Sampler{session: samples, window: &window{span: 2 * c.Window}, log: c.Logger}
 	d.sampler.defaults()
 	if _, err := scalars[int32](ctx, samples, "SELECT 1"); err != nil {
 		d.session.close()
@@ -226,6 +226,9 @@ func (d *Doctor) Watch(ctx context.Context, f func(Snapshot)) error {
 			changed.blocking(now, blocking)
 			snapshot.Blocking, snapshot.Changes = blocking, changed.take()
 			for _, p := range d.sampler.window.between(now.Add(-d.config.Window), now).probes {
+				if d.server.relayed {
+					break // the answers are not the postmaster's
+				}
 				snapshot.Answer = max(snapshot.Answer, p.Took)
 			}
 			last = now
@@ -268,6 +271,7 @@ func (d *Doctor) wait(ctx context.Context, begin time.Time, duration time.Durati
 
 // taken is one reading of the counters and of the holders of the horizon.
 type reading struct {
+	server   Server
 	counters *counters
 	pins     []pin
 	hidden   int64 // sessions of other roles, which this one may not see
@@ -276,24 +280,30 @@ type reading struct {
 
 func (d *Doctor) read(ctx context.Context) *reading {
 	t := &reading{}
+	// It may have been promoted since, or have taken rights from the role. If a lock on a catalog hides that, the sessions that are hidden are counted all the same.
+	now, err := readServer(ctx, d.session)
+	if err == nil {
+		d.server = now
+	}
+	t.server = d.server
 	t.counters, t.failed = readCounters(ctx, d.session, d.server)
+	if err != nil && lostSession(err) { // the counters may have come from another one
+		t.failed = append(t.failed, unread{ofCounted, fmt.Errorf("the server's counters: %w", err)})
+	}
 	if cpu, ok := d.local.cpu(); ok {
 		t.counters.postmasterCPU = &cpu
 	}
 	if busy, ok := d.local.busy(); ok {
 		t.counters.postmasterBusy = &busy
 	}
-	var err error
 	if t.pins, err = readPins(ctx, d.session); err != nil {
 		t.failed = append(t.failed, unread{ofPins, fmt.Errorf("what holds back the vacuum horizon: %w", err)})
 	}
-	if !d.server.sees() {
-		hidden, err := scalars[int64](ctx, d.session, hiddenSQL, hiddenQuery)
-		if err != nil {
-			t.failed = append(t.failed, unread{ofHidden, fmt.Errorf("how many sessions are hidden: %w", err)})
-		} else {
-			t.hidden = hidden[0]
-		}
+	hidden, err := scalars[int64](ctx, d.session, hiddenSQL, hiddenQuery)
+	if err != nil {
+		t.failed = append(t.failed, unread{ofHidden, fmt.Errorf("how many sessions are hidden: %w", err)})
+	} else {
+		t.hidden = hidden[0]
 	}
 	return t
 }
@@ -327,7 +337,7 @@ func (d *Doctor) here(database uint32) bool {
 
 // examine runs the checks on what was seen between two readings.
 func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) Report {
-	lacks := first.lacks() | last.lacks()
+	lacks := first.lacks() | last.lacks() | last.server.differs(first.server)
 	l := &inspection{
 		server: d.server, view: view, waits: view.waits(), first: first.counters.without(lacks), last: last.counters.without(lacks), pins: first.pins, hot: d.hot,
 		session: d.session, local: d.local, here: d.here,
@@ -338,7 +348,7 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 		Version: ReportVersion, At: d.session.now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
-	hidden := max(first.hidden, last.hidden)
+	hidden := max(first.hidden, last.hidden, view.hidden())
 	var unjudged, unknown []string
 	for _, u := range slices.Concat(first.failed, last.failed) {
 		report.Unseen = append(report.Unseen, u.err.Error())

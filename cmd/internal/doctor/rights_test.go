@@ -135,3 +135,30 @@ func TestItsOwnSessionsNeverCount(t *testing.T) {
 		t.Errorf("on a server without other sessions: %+v", s)
 	}
 }
+
+// TestRightsThatAreRevokedMeanwhileAreMissed: who can't see the sessions any more does not say that none of them waits.
+func TestRightsThatAreRevokedMeanwhileAreMissed(t *testing.T) {
+	t.Parallel()
+	at := alone(t)
+	admin := connect(t, at)
+	execute(t, admin, "CREATE ROLE watcher LOGIN PASSWORD 'w' IN ROLE pg_monitor", "CREATE TABLE account (id int PRIMARY KEY, n int)", "INSERT INTO account VALUES (3, 0)")
+	revoked := false
+	watched(t, doctor.Config{URL: as(t, at, "watcher", "w"), Every: time.Second, Window: 2 * time.Second}, func(s doctor.Snapshot, _ string) bool {
+		switch {
+		case s.Report == nil:
+			return false
+		case !revoked:
+			if s.Report.Incomplete {
+				t.Errorf("before, it sees not all:\n%s", describe(*s.Report))
+			}
+			execute(t, admin, "REVOKE pg_monitor FROM watcher", "BEGIN", "UPDATE account SET n = 1 WHERE id = 3")
+			stand(t, at, "UPDATE account SET n = 2 WHERE id = 3", "wait_event_type = 'Lock'")
+			revoked = true
+			return false
+		}
+		_, found := s.Report.Find(doctor.HotRow)
+		unseen := strings.Join(s.Report.Unseen, "\n")
+		return found && s.Report.Incomplete && strings.Contains(unseen, `GRANT pg_monitor TO "watcher"`) && strings.Contains(unseen, "and so not judged: listeners, multixact,")
+	})
+	execute(t, admin, "ROLLBACK")
+}

@@ -17,6 +17,7 @@ type Sample struct {
 
 	Clients    int // client sessions, including idle ones
 	Idle       int
+	Hidden     int       // of other roles, which this role may not see
 	NewestPID  uint32    // the client that connected last
 	NewestFrom time.Time // when it connected
 }
@@ -58,11 +59,12 @@ const (
 // counts, so that one statement returns both; if no session is active, there is one row with only the counts.
 const sampleSQL = `
 WITH a AS MATERIALIZED (
-  SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.state_change, s.backend_start, s.query
+  SELECT s.pid, s.datid, s.usesysid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.state_change, s.backend_start, s.query
   FROM pg_stat_get_activity(NULL) s
   WHERE s.application_name IS DISTINCT FROM '` + ApplicationName + `' AND s.pid <> ALL ($1::integer[])
 ), counts AS (
-  SELECT count(*)::integer AS clients, (count(*) FILTER (WHERE a.state = 'idle'))::integer AS idle, max(a.backend_start) AS newest
+  SELECT count(*)::integer AS clients, (count(*) FILTER (WHERE a.state = 'idle'))::integer AS idle, max(a.backend_start) AS newest,
+         (SELECT count(*)::integer FROM a h WHERE h.query = '` + hiddenQuery + `' AND h.datid IS NOT NULL AND h.usesysid IS NOT NULL) AS hidden
   FROM a WHERE a.backend_type = 'client backend'
 ), busy AS (
   SELECT a.pid, coalesce(a.datid, 0) AS datid, a.backend_type, a.state, coalesce(a.wait_event_type, '') AS wait_type, coalesce(a.wait_event, '') AS wait,
@@ -74,7 +76,7 @@ WITH a AS MATERIALIZED (
      OR a.state IS NULL AND a.backend_type = 'client backend' AND a.wait_event_type IN ('Lock', 'LWLock', 'BufferPin', 'IPC')
   LIMIT $3
 )
-SELECT c.clients, c.idle, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,
+SELECT c.clients, c.idle, c.hidden, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,
        coalesce(b.pid, 0), coalesce(b.datid, 0), coalesce(b.backend_type, ''), coalesce(b.state, ''), coalesce(b.wait_type, ''), coalesce(b.wait, ''),
        coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.quiet, 0), coalesce(b.query, '')
 FROM counts c LEFT JOIN busy b ON true`
@@ -82,7 +84,8 @@ FROM counts c LEFT JOIN busy b ON true`
 // takeSample takes one sample. own are pids to ignore.
 func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	type row struct {
-		Clients, Idle, NewestPID    int32
+		Clients, Idle, Hidden       int32
+		NewestPID                   int32
 		Newest                      *time.Time
 		PID                         int32
 		Database                    uint32
@@ -100,7 +103,7 @@ func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
 	}
 	sample := Sample{At: s.now(), Sessions: make([]Session, 0, len(rows))}
 	for _, r := range rows {
-		sample.Clients, sample.Idle, sample.NewestPID = int(r.Clients), int(r.Idle), uint32(r.NewestPID)
+		sample.Clients, sample.Idle, sample.Hidden, sample.NewestPID = int(r.Clients), int(r.Idle), int(r.Hidden), uint32(r.NewestPID)
 		if r.Newest != nil {
 			sample.NewestFrom = *r.Newest
 		}

@@ -46,7 +46,7 @@ type Sampler struct {
 	every   time.Duration // 0: as sessions wait
 	log     *slog.Logger
 
-	blind bool // the role sees no other role's sessions: those that wait for locks are read from the locks
+	blind bool // used only by Run's goroutine: what other roles' sessions do is hidden, so those that wait for locks are read from the locks
 
 	hot func(ctx context.Context, s *session, sample *Sample) // reads what changes too fast to be read later; may be nil
 
@@ -120,6 +120,7 @@ func (s *Sampler) Run(ctx context.Context) {
 			continue
 		}
 		sampleCost := time.Since(begin)
+		s.blind = sample.Hidden > 0
 		if s.blind {
 			readLocks(&sample)
 			sample.addWaiting()

@@ -26,6 +26,7 @@ type Server struct {
 	flushes          bool    // commits are flushed to disk
 	address          *string // the server's end of the connection, as it sees it; nil for a Unix socket
 	backend          uint32
+	relayed          bool // a pooler answers in the server's place
 }
 
 // sees reports whether the role sees other roles' sessions.
@@ -44,6 +45,20 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
                  WHERE e.extname = 'pg_stat_statements'), ''),
        current_setting('commit_delay')::integer, current_setting('fsync')::boolean, current_setting('hot_standby_feedback')::boolean, host(inet_server_addr()), pg_backend_pid()
 FROM pg_roles r WHERE r.rolname = current_user`
+
+// differs returns what can't be compared between two readings because the server was another, or had something else, when they were made.
+func (s Server) differs(from Server) (lacks readings) {
+	if s.Standby != from.Standby || s.VersionNum != from.VersionNum {
+		lacks |= ofCounted
+	}
+	if s.Weir != from.Weir || s.hubs != from.hubs {
+		lacks |= ofQueues
+	}
+	if s.Statements != from.Statements {
+		lacks |= ofStatements
+	}
+	return lacks
+}
 
 // oldest is the first supported version.
 const oldest = 140000
@@ -75,6 +90,9 @@ func readServer(ctx context.Context, s *session) (Server, error) {
 		Version: strings.Fields(r.Version)[0], VersionNum: r.VersionNum, Database: r.Database, User: r.User, Rights: r.Rights,
 		Standby: r.Standby, Weir: r.Weir, hubs: r.Hubs, databaseOID: r.OID, commitDelay: r.CommitDelay, flushes: r.Flushes, feedback: r.Feedback, address: r.Address, backend: r.Backend,
 	}
+	// A pooler gives its clients pids of its own.
+	told := recall(s.tape, "pid that the session was given", s.pid)
+	server.relayed = told != 0 && told != r.Backend
 	if r.StatementsSchema != "" {
 		server.statementsSchema = quoteIdentifier(r.StatementsSchema)
 		// The extension may be installed but not loaded: then the view returns an error.

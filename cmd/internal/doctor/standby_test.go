@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,4 +190,28 @@ func TestReplayThatStandsStillIsNamed(t *testing.T) {
 	until(t, asker, "SELECT pg_get_wal_replay_pause_state() = 'paused'")
 	expectNow(t, expect(t, examine(t, url, time.Second), doctor.ReplayStalled, doctor.Warning), "SELECT pg_wal_replay_resume();")
 	execute(t, asker, "SELECT pg_wal_replay_resume()")
+}
+
+// TestAStandbyThatIsPromotedMeanwhileIsAPrimary: a doctor that goes on watching judges it as one.
+func TestAStandbyThatIsPromotedMeanwhileIsAPrimary(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t, nil)
+	standby := pgtest.Standby(t, primary, nil)
+	pgtest.Replayed(t, primary, standby)
+	promoted := false
+	watched(t, doctor.Config{URL: standby.URL("postgres"), Every: time.Second, Window: 2 * time.Second}, func(s doctor.Snapshot, _ string) bool {
+		if s.Report == nil {
+			return false
+		}
+		if !promoted {
+			if !s.Report.Server.Standby {
+				t.Error("the standby is not seen to be one")
+			}
+			pgtest.Promote(t, standby)
+			promoted = true
+			return false
+		}
+		judged := slices.ContainsFunc(s.Report.Well, func(w doctor.Well) bool { return w.Check == "synchronous replication" })
+		return judged && !s.Report.Server.Standby && !s.Report.Incomplete && !strings.Contains(strings.Join(s.Report.Unseen, "\n"), "this is a standby")
+	})
 }

@@ -33,12 +33,17 @@ func (t *reading) lacks() readings {
 	var all readings
 	for _, u := range t.failed {
 		all |= u.part
-		var refused *pgconn.PgError
-		if !errors.As(u.err, &refused) || strings.HasPrefix(refused.Code, "57P") { // no answer, or operator_intervention
+		if lostSession(u.err) {
 			all |= ofCounted
 		}
 	}
 	return all
+}
+
+// lostSession reports whether an error ended the session: there was no answer, or operator_intervention.
+func lostSession(err error) bool {
+	var refused *pgconn.PgError
+	return !errors.As(err, &refused) || strings.HasPrefix(refused.Code, "57P")
 }
 
 // without returns the counters without parts of them. What was read only once has not grown by what it is: it is left out of both readings.

@@ -150,6 +150,14 @@ func (v view) duration() time.Duration {
 	return d
 }
 
+// hidden returns how many sessions of other roles were hidden at most.
+func (v view) hidden() (most int64) {
+	for _, s := range v.samples {
+		most = max(most, int64(s.Hidden))
+	}
+	return most
+}
+
 // waits adds up the samples' waits.
 func (v view) waits() Waits {
 	w := Waits{Seconds: v.duration().Seconds(), Samples: len(v.samples), Classes: map[Class]float64{}, Events: map[Event]float64{}, Top: []EventTotal{}}
