@@ -17,6 +17,7 @@ from .job import Job, Reason
 from .operations import moment
 from .runner import Runner
 from .text import compact
+from .timeout import within
 from .web_socket import is_final, open_socket, read
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class HubSource:
                 continue
             sent = clock.now()
             try:
-                await asyncio.wait_for(_answered(socket), self._lease / 5)
+                await within(self._lease / 5, _answered(socket))
                 if socket is self._socket:
                     self._seen = max(self._seen, sent)
             except asyncio.TimeoutError:
@@ -150,7 +151,7 @@ class HubSource:
             if self._worker is not None:
                 hello["worker"] = self._worker
             await socket.send(json.dumps(hello))
-            frame = read(await asyncio.wait_for(socket.recv(), PATIENCE))
+            frame = read(await within(PATIENCE, socket.recv()))
             if frame.get("type") == "error":
                 raise HubError(0, frame.get("code", ""), frame.get("error", ""), frame.get("hint"))
             if frame.get("type") != "opened":
@@ -266,7 +267,7 @@ class HubSource:
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             await socket.send(compact({"type": type_, "id": number, **fields}))
-            return await asyncio.wait_for(answer, PATIENCE)
+            return await within(PATIENCE, answer)
         except BaseException as e:
             if isinstance(e, asyncio.TimeoutError) or _is_closed(e):
                 await socket.close()  # what was asked is asked again in the next session
@@ -286,7 +287,7 @@ class HubSource:
     async def _stop(self) -> None:
         if self._socket is not None and self._worker is not None:
             try:
-                await asyncio.wait_for(self._ask("stop"), 10)
+                await within(10, self._ask("stop"))
             except (EOFError, HubError, asyncio.TimeoutError) as e:
                 log.warning("the hub did not confirm that the worker stops: %s", e)
 

@@ -25,6 +25,7 @@ from .guard import Guard
 from .job import Job
 from .line import Line, Unanswered
 from .runner import Runner
+from .timeout import within
 
 log = logging.getLogger("weir")
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class SqlSource:
             return
         until = time.monotonic() + min(10.0, self._lease)
         with contextlib.suppress(Unanswered, psycopg.Error, asyncio.TimeoutError):
-            await asyncio.wait_for(self._record_the_rest(), until - time.monotonic())
+            await within(until - time.monotonic(), self._record_the_rest())
         while time.monotonic() < until:
             try:
                 if (await self._taker.fetch(STOP, [self.worker], 5))[0][0]:
@@ -191,7 +192,7 @@ class SqlSource:
             is_full = not any(room.values())
             if is_full and time.monotonic() < next_take:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(runner.roomy.wait(), max(0.01, next_take - time.monotonic()))
+                    await within(max(0.01, next_take - time.monotonic()), runner.roomy.wait())
                 continue
             wait = 0.0 if is_full or runner.drain else IDLE if all(room.values()) else BUSY
             try:

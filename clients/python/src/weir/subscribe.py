@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from .calls import Request
 from .errors import HubError, Invalid
 from .messages import Gap, History, Members, Message, Presence, members, message, presence
+from .timeout import within
 from .web_socket import is_final, open_socket, read
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Subscription(Generic[E]):
             from websockets.exceptions import ConnectionClosed
 
             try:
-                found = self._heard(read(await asyncio.wait_for(self._socket.recv(), SILENCE)))
+                found = self._heard(read(await within(SILENCE, self._socket.recv())))
             except (ConnectionClosed, OSError, asyncio.TimeoutError) as e:
                 if not self._is_closed:
                     log.info("subscription: connects again: %s", e or type(e).__name__)
@@ -156,7 +157,7 @@ class Subscription(Generic[E]):
 
         try:
             await socket.send(json.dumps(self._request()))
-            frame = read(await asyncio.wait_for(socket.recv(), SILENCE))
+            frame = read(await within(SILENCE, socket.recv()))
             if frame.get("type") != "subscribed":
                 self._heard(frame)  # raises what it says
                 raise EOFError(f"the hub answered {frame.get('type')!r} to a subscription")

@@ -12,6 +12,7 @@ from .calls import execute
 from .errors import Unsupported
 from .job import Job
 from .operations import JobInfo
+from .timeout import within
 
 if TYPE_CHECKING:
     from .app import Weir
@@ -65,7 +66,7 @@ async def drain(app: Weir, queues: Mapping[str, int] | None = None, *, timeout: 
     await line.close()
     worker.drain = True
     worker.on_end.append(told)
-    await asyncio.wait_for(worker.run(), timeout)
+    await within(timeout, worker.run())
     return found
 
 

@@ -7,7 +7,8 @@ import postgres from "postgres";
 
 const [url = "", queue = "", driver = "pg"] = process.argv.slice(2);
 const onPg = driver === "pg";
-const sql = onPg ? new pg.Pool({ connectionString: url }) : postgres(url, { onnotice: () => {}, max: 5 });
+// The checks end sessions at any moment. postgres.js, while it fetches types, ends the process for that.
+const sql = onPg ? new pg.Pool({ connectionString: url }) : postgres(url, { onnotice: () => {}, max: 5, fetch_types: false });
 const weir = new Weir({ sql, jobs: { hello: payload<{ name: string }>(), rest: payload<{ seconds: number }>() } });
 
 await weir.work({
