@@ -226,11 +226,15 @@ func (b *Blocked) text() string {
 	if b.Age > 0 {
 		text += ", in a transaction for " + span(seconds(b.Age))
 	}
-	if b.Waited > 0 || len(b.Also) > 0 {
+	waits, reason := b.Waited > 0 || len(b.Also) > 0, b.Wait != "" && b.State == "active"
+	if waits {
 		text += ", waits " + span(seconds(b.Waited))
 	}
-	if b.Wait != "" && b.State == "active" {
+	switch {
+	case waits && reason:
 		text += " for " + b.Wait
+	case reason:
+		text += ", waiting for " + b.Wait // nobody's lock
 	}
 	for i, pid := range b.Also {
 		if i == 0 {

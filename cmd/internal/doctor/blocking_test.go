@@ -30,6 +30,15 @@ a prepared transaction
 	if got := strings.Join(b.Lines(), "\n"); got != want {
 		t.Errorf("the tree is\n%s\nwant\n%s", got, want)
 	}
+	b = blockingOf([]blockingRow{
+		{PID: 1, State: "active", Wait: "Timeout:PgSleep", Age: 9, User: "u", Application: "a"},
+		{PID: 2, Whom: []int32{1}, State: "active", Wait: "Lock:relation", Age: 8, Waited: 7, Waiting: 1, User: "u", Application: "a"},
+	})
+	want = `pid 1 (u, a) active, in a transaction for 9.0 s, waiting for Timeout:PgSleep
+  pid 2 (u, a) active, in a transaction for 8.0 s, waits 7.0 s for Lock:relation`
+	if got := strings.Join(b.Lines(), "\n"); got != want {
+		t.Errorf("the tree is\n%s\nwant\n%s", got, want)
+	}
 	if heads := len(blockingOf(nil).Lines()); heads != 0 {
 		t.Errorf("a tree of nothing has %d lines", heads)
 	}

@@ -66,8 +66,12 @@ func checkSequences(ctx context.Context, l *inspection) (result, error) {
 	readable := slices.DeleteFunc(slices.Clone(all), func(s sequence) bool { return !s.Readable })
 	var r result
 	if n := len(all) - len(readable); n > 0 {
-		r.unseen = append(r.unseen, fmt.Sprintf("how far %s of integer columns have counted: it needs SELECT on them, or GRANT pg_read_all_data TO %s",
-			many(n, "sequence"), quoteIdentifier(l.server.User)))
+		have, them := "have", "them"
+		if n == 1 {
+			have, them = "has", "it"
+		}
+		r.unseen = append(r.unseen, fmt.Sprintf("how far %s of integer columns %s counted: it needs SELECT on %s, or GRANT pg_read_all_data TO %s",
+			many(n, "sequence"), have, them, quoteIdentifier(l.server.User)))
 		r.blind = true // one that it can't read may be about to end
 	}
 	if err := readSequences(ctx, l.session, readable); err != nil {

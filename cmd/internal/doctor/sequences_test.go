@@ -26,7 +26,12 @@ func TestColumnsThatRunOutOfNumbersAreNamed(t *testing.T) {
 	if unseen := strings.Join(r.Unseen, "\n"); !r.Incomplete || !strings.Contains(unseen, want) {
 		t.Errorf("incomplete: %t; what could not be seen:\n%s", r.Incomplete, unseen)
 	}
-	execute(t, conn, "GRANT SELECT ON SEQUENCE ticket_id_seq, number TO watcher")
+	execute(t, conn, "GRANT SELECT ON SEQUENCE number TO watcher")
+	r = examine(t, as(t, url, "watcher", "w"), time.Second)
+	if unseen := strings.Join(r.Unseen, "\n"); !strings.Contains(unseen, "how far 1 sequence of integer columns has counted: it needs SELECT on it,") {
+		t.Errorf("what could not be seen:\n%s", unseen)
+	}
+	execute(t, conn, "GRANT SELECT ON SEQUENCE ticket_id_seq TO watcher")
 	if r = examine(t, as(t, url, "watcher", "w"), time.Second); r.Incomplete {
 		t.Errorf("with what it needs, it is incomplete:\n%s", describe(r))
 	}

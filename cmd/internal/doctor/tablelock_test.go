@@ -125,6 +125,8 @@ func TestACommitThatWaitsForAStandbyIsLeftAloneWhateverWaitsForIt(t *testing.T) 
 		f, _ := r.Find(code)
 		expectNow(t, f, fmt.Sprintf("look at pid %d", committed), "If it waits in IPC:SyncRep, leave it alone")
 	}
+	f, _ = r.Find(doctor.TableLock)
+	expectFact(t, f, fmt.Sprintf("pid %d (postgres, no application name) holds", committed)) // it does not see the client
 	execute(t, conn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 }
 

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// whoSQL reads the role, application and client of a session. A process of the server has no role, and of another role's session a role without pg_monitor sees no more
-// than whose it is.
+// whoSQL reads the role, application and client of a session. A process of the server has no role, and of another role's session a role without pg_monitor does not
+// see the client.
 const whoSQL = `
 SELECT CASE WHEN a.usesysid IS NULL THEN coalesce(a.backend_type, '?') ELSE concat_ws(', ', coalesce(r.rolname, '?'),
        CASE a.application_name WHEN '' THEN 'no application name' ELSE a.application_name END,
-       CASE WHEN a.application_name IS NOT NULL THEN coalesce(host(a.client_addr), 'a socket') END) END
+       CASE WHEN a.client_port IS NOT NULL THEN coalesce(host(a.client_addr), 'a socket') END) END
 FROM pg_stat_get_activity($1) a LEFT JOIN pg_roles r ON r.oid = a.usesysid`
 
 // who names a session for people: its pid, and whose it is.
