@@ -26,6 +26,7 @@ const (
 
 	codeRepeated jetstream.ErrorCode = 10201 // the batch has a message that the stream has already
 	codeDisabled jetstream.ErrorCode = 10174 // the stream does not allow batches any more
+	codeHalf     jetstream.ErrorCode = 10176 // a message of the batch was not taken, or lost
 )
 
 // sendWhole sends the records in atomic batches. What the stream does not take in that way, because it has a part of it, goes one by one: then the stream itself drops that part.
@@ -89,8 +90,12 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 		}
 		m.Header[jetstream.MsgIDHeader], m.Header[headerStream] = []string{r.ID}, []string{t.Stream}
 		m.Header[headerBatch], m.Header[headerSequence] = []string{batch}, []string{strconv.Itoa(n + 1)}
-		if most := t.Conn.MaxPayload(); most > 0 && int64(size(m)+len(headerCommit)+10) > most {
+		whole := size(m) + len(headerCommit) + 10
+		if most := t.Conn.MaxPayload(); most > 0 && int64(whole) > most {
 			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it has %d bytes with its headers, and the server takes at most %d", size(m), most)}
+		}
+		if headers := whole - len(m.Data); headers > maxHeaders {
+			return &weirrelay.Refused{Index: i, Err: fmt.Errorf("it has %d bytes of headers, and the server takes at most %d", headers, maxHeaders)}
 		}
 		messages[n] = m
 	}
@@ -117,13 +122,15 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 			t.unsure = true
 			return fmt.Errorf("the answer to a batch: %w: %q", err, answer.Data)
 		}
-		if ack.Error != nil && (ack.Error.ErrorCode == codeRepeated || ack.Error.ErrorCode == codeDisabled) {
-			// An earlier try has arrived whole, although its answer did not; or the stream was changed. What it has is read, and the rest is sent.
+		if ack.Error != nil && (ack.Error.ErrorCode == codeRepeated || ack.Error.ErrorCode == codeDisabled || isTooLarge(ack.Error)) {
+			// An earlier try has arrived whole, although its answer did not; or the stream was changed, and the error may be about any message of the batch. What it has is read, and the rest
+			// is sent.
 			if err := t.readEnd(ctx); err != nil {
 				return err
 			}
 			return &again{ack.Error}
 		} else if ack.Error != nil {
+			t.unsure = t.unsure || ack.Error.ErrorCode == codeHalf // the stream may take less than it did
 			return t.explain(i, r, ack.Error)
 		} else if ack.Count != len(indexes) {
 			t.unsure = true

@@ -52,6 +52,8 @@ const (
 	quiet      = 5 * time.Second // without a message of the tail: it is not complete
 
 	codeTooLarge jetstream.ErrorCode = 10054 // of a message that exceeds the stream's limit
+	codeHeaders  jetstream.ErrorCode = 10097 // of a message whose headers exceed the server's
+	maxHeaders                       = 65535 // which is this
 )
 
 // Target implements weirrelay.Target. Messages have the record's ID as their Nats-Msg-Id.
@@ -255,7 +257,7 @@ func message(r *weirrelay.Record) *nats.Msg {
 func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 	var api *jetstream.APIError
 	switch {
-	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == codeTooLarge:
+	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && isTooLarge(api):
 		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("%d bytes: %w", len(r.Payload), err)}
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stream takes the subject %q: add it to the subjects of the stream, or change the route: %w", r.Subject, err)
@@ -264,6 +266,10 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 		t.unsure = true
 	}
 	return fmt.Errorf("subject %q: %w", r.Subject, err)
+}
+
+func isTooLarge(err *jetstream.APIError) bool {
+	return err.ErrorCode == codeTooLarge || err.ErrorCode == codeHeaders
 }
 
 // maxSubject bounds a subject, in bytes: with what else is in the same line of the protocol, the server takes 4096, and otherwise closes the connection.

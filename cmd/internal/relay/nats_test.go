@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -312,5 +313,64 @@ func TestAStreamWhoseNewestMessagesAreGoneIsSentTo(t *testing.T) {
 	}
 	if err := target.Send(t.Context(), []weirrelay.Record{{ID: "r/1.1.1", Position: "1.1.1", Channel: "orders", Subject: "shop.orders"}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOfABatchNATSRefusesTheMessageThatIsToBlame: one whose headers, made from its payload, are too large, or that is larger than the stream takes since it was changed.
+func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
+	t.Parallel()
+	for _, atomic := range []bool{true, false} {
+		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
+			t.Parallel()
+			nc, js := dial(t, jetStream(t).ClientURL())
+			config := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: atomic}
+			if _, err := js.CreateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := target.Begin(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			send := func(what string, change func(*weirrelay.Record)) {
+				t.Helper()
+				var records []weirrelay.Record
+				for range 5 {
+					at := weir.Position(fmt.Sprintf("1.1.%d", len(want)+len(records)+1))
+					records = append(records, weirrelay.Record{ID: "r/" + string(at), Position: at, Channel: "orders", Subject: "shop.orders", Payload: []byte(at)})
+				}
+				change(&records[2])
+				pgtest.Eventually(t, func() error {
+					err := target.Send(t.Context(), records)
+					if no := (*weirrelay.Refused)(nil); !errors.As(err, &no) {
+						return fmt.Errorf("%s: %w, want that record 2 is refused", what, err)
+					} else if no.Index != 2 {
+						t.Fatalf("%s: record %d is refused, want 2", what, no.Index)
+					}
+					return nil
+				})
+				records = slices.Delete(records, 2, 3)
+				for _, r := range records {
+					want = append(want, string(r.Payload))
+				}
+				want = append(want, "")
+				if err := target.Send(t.Context(), records); err != nil {
+					t.Fatalf("%s: the others: %v", what, err)
+				}
+			}
+			send("large headers", func(r *weirrelay.Record) { r.Headers = map[string]string{"customer": strings.Repeat("x", 70_000)} })
+			config.MaxMsgSize = 1000
+			if _, err := js.UpdateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			send("a large payload", func(r *weirrelay.Record) { r.Payload = make([]byte, 2000) })
+			want = slices.DeleteFunc(want, func(payload string) bool { return payload == "" })
+			if got := stored(t, js, "ORDERS", len(want)); !slices.Equal(got, want) {
+				t.Errorf("the stream has %q, want %q", got, want)
+			}
+		})
 	}
 }
