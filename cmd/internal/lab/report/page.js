@@ -5,8 +5,8 @@
 
   // Colours that can be distinguished with any kind of colour vision (after Okabe and Ito). A class or variant has the same colour in all charts.
   const lineColours = {
-    light: { symptom: ["#a07c1c", "#c9a227", "#7d6a3a"], baseline: ["#6b6b6b", "#9a8f80"], collapse: ["#c0392b", "#e08214", "#a64d8a"], fix: ["#0072b2", "#009e73", "#56a8dc", "#7a5fb8", "#5f8f1e", "#1f5f7a", "#d070a8", "#8a6d3b"] },
-    dark: { symptom: ["#e0c04a", "#c9b458", "#a8945a"], baseline: ["#b9bec4", "#8f8675"], collapse: ["#ff7b6b", "#ffb347", "#e08cc6"], fix: ["#58a6e8", "#3fcf9f", "#a7d8f7", "#b39cf0", "#b5d66a", "#4fb9bf", "#f0a8d0", "#d8b98a"] },
+    light: { symptom: ["#a07c1c", "#c9a227", "#7d6a3a"], baseline: ["#6b6b6b", "#9a8f80"], collapse: ["#c0392b", "#e08214", "#a64d8a"], fix: ["#0072b2", "#009e73", "#56a8dc", "#7a5fb8", "#5f8f1e", "#1f5f7a", "#1c2024", "#8a6d3b"] },
+    dark: { symptom: ["#e0c04a", "#c9b458", "#a8945a"], baseline: ["#b9bec4", "#8f8675"], collapse: ["#ff7b6b", "#ffb347", "#e08cc6"], fix: ["#58a6e8", "#3fcf9f", "#a7d8f7", "#b39cf0", "#b5d66a", "#4fb9bf", "#f4f4ec", "#d8b98a"] },
   };
   const classColours = {
     "cpu": "#3f9e5a", "object-lock": "#c8102e", "row-lock": "#e0564a", "other-lock": "#f09a8c", "multixact": "#a64d8a", "notify-queue": "#d47fb5",
