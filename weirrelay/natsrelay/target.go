@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Conn had better be opened with nats.ReconnectBufSize(-1): then what is sent while it is disconnected is sent again in order, rather than buffered in part.
 	Conn *nats.Conn
-	// Name is the relay's.
+	// Name is the relay's, unique among all that go into this stream, also those of other databases.
 	Name string
 	// Stream is the name of the stream that stores what is relayed: it must exist, and have the subjects that the routes make. Its duplicate window should
 	// be at least a minute: within it the stream itself drops repeats. A stream that allows atomic publishing (NATS 2.12) keeps the order of the log even if a
