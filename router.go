@@ -32,6 +32,7 @@ const (
 	movesWithin = 30 * time.Second // a slot may take to arrive, before an enqueue gives up
 	moveFirst   = 5 * time.Millisecond
 	moveMost    = 250 * time.Millisecond
+	leftLooks   = 5 // before a slot that has left one database, and that no other one owns, counts as unowned
 )
 
 // Router enqueues each job in the database that owns its key. Keys are spread over 16384 slots ([SlotOf]), and each slot belongs to one database. Which slots it owns, each
@@ -173,24 +174,24 @@ func routedKey(j NewJob) (string, error) {
 func (r *Router) at(ctx context.Context, key string, f func(*Client) error) error {
 	slot := SlotOf(key)
 	late := time.Now().Add(movesWithin)
-	for wait, asked := moveFirst, false; ; wait = min(2*wait, moveMost) {
+	for wait, asked := moveFirst, 0; ; wait = min(2*wait, moveMost) {
 		owner, err := r.owner(slot)
 		if err == nil {
 			if err = f(owner.client); !store.IsNotOwner(err) {
 				return err
 			}
 			err = ErrMoving
-		} else if !errors.Is(err, ErrMoving) && asked {
+		} else if left := (*leftError)(nil); !errors.Is(err, ErrMoving) && asked > 0 && (asked >= leftLooks || !errors.As(err, &left)) {
 			return err
 		}
 		if time.Now().After(late) {
 			return fmt.Errorf("weir: slot %d of key %q: %w", slot, key, err)
 		}
-		if asked && !sleep.For(ctx, wait/2+rand.N(wait)) {
+		if asked > 0 && !sleep.For(ctx, wait/2+rand.N(wait)) {
 			return context.Cause(ctx)
 		}
 		r.look(ctx, slot)
-		asked = true
+		asked++
 	}
 }
 

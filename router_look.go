@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -225,6 +226,26 @@ func newest(ranges []store.SlotRange) (slots [Slots]*store.SlotRange) {
 	return slots
 }
 
+// leftError says that nobody owns a slot, although one has left it to another of the router's databases: it may have said so after it had left, and the other one before it
+// had arrived there.
+type leftError struct{ error }
+
+// hasLeft reports whether a database has said that a slot has left it to another one of the router's. The caller holds mu.
+func (r *Router) hasLeft(slot int) bool {
+	for n := range r.answers {
+		for _, s := range slices.Backward(r.answers[n].said) {
+			if slot < s.Low || slot > s.High {
+				continue
+			}
+			if s.State == store.SlotsLeft && slices.ContainsFunc(r.databases, func(d routed) bool { return d.id == s.Peer }) {
+				return true
+			}
+			break // what it says last counts
+		}
+	}
+	return false
+}
+
 // owner returns who owned a slot when the databases were asked last.
 func (r *Router) owner(slot int) (routed, error) {
 	r.mu.Lock()
@@ -238,7 +259,11 @@ func (r *Router) owner(slot int) (routed, error) {
 		if len(r.known.unread) > 0 {
 			return routed{}, fmt.Errorf("weir: no database says that it owns slot %d, and some could not be asked: %v", slot, r.known.unread)
 		}
-		return routed{}, fmt.Errorf("weir: no database of this router owns slot %d: pass all databases to NewRouter, or, if they are new, call Router.Assign", slot)
+		err := fmt.Errorf("weir: no database of this router owns slot %d: pass all databases to NewRouter, or, if they are new, call Router.Assign", slot)
+		if r.hasLeft(slot) {
+			err = &leftError{err}
+		}
+		return routed{}, err
 	default:
 		return r.databases[at], nil
 	}

@@ -1,8 +1,13 @@
 package weir_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -70,5 +75,61 @@ func TestWhatASilentDatabaseOwnsIsNotTakenForUnowned(t *testing.T) {
 	}
 	if owner, err := stale.Client(t.Context(), keyIn(mine.Low, mine.High)); err != nil || owner != clients[2] {
 		t.Errorf("what the dead database owns is forgotten: %v", err)
+	}
+}
+
+// TestASlotThatArrivesBetweenTwoAnswersIsFound: the one database is asked before it owns the slot, and the other one when it has left already.
+func TestASlotThatArrivesBetweenTwoAnswersIsFound(t *testing.T) {
+	t.Parallel()
+	r, clients := spread(t, 2)
+	slices.SortFunc(clients, byFirstSlot(t, r))
+	from, to := clients[0], clients[1]
+	high := owners(t, r)[0].High
+	key := keyIn(0, high)
+	err := to.Pool().AcquireFunc(t.Context(), func(conn *pgxpool.Conn) error { // from then on it counts as moving
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if err := r.HoldTx(t.Context(), tx, key); !errors.Is(err, weir.ErrMoving) {
+			t.Errorf("held where the key is not: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := answer[string](t, to, `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`)
+	begin := answer[time.Time](t, to, `SELECT clock_timestamp()`)
+	tx, err := from.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE weir.slot IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		weir.Routed
+		err error
+	}
+	enqueued := make(chan result, 1)
+	go func() { // ends when both databases have answered
+		job, err := r.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key})
+		enqueued <- result{job, err}
+	}()
+	pgtest.Until(t, "the database that does not own the slot yet has answered", func() bool {
+		return answer[int](t, to, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '%_slots%' AND query_start > $1`, begin) == 1
+	})
+	execute(t, to, `SELECT weir._note_slots(0, $1, 'owned', 7, NULL, NULL)`, high)
+	if _, err := tx.Exec(t.Context(), `SELECT weir._note_slots(0, $1, 'left', 7, gen_random_uuid(), $2)`, high, there); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if job := pgtest.Receive(t, enqueued, "the job is enqueued"); job.err != nil || job.Client != to {
+		t.Errorf("%+v, %v", job.Routed, job.err)
 	}
 }
