@@ -45,7 +45,7 @@ func TestAStandbyThatConfirmsCommitsIsWell(t *testing.T) {
 	admin := connect(t, url)
 	execute(t, admin, "CREATE TABLE entry (n int)", "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
 	until(t, admin, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
-	runSessions(t, url, 2, repeat("INSERT INTO entry VALUES ($1)", "SELECT pg_sleep(0.01)"))
+	runSessions(t, url, 2, repeat("INSERT INTO entry VALUES ($1)", "SELECT pg_sleep(0.1)"))
 	r := examine(t, url, examineFor)
 	if f, found := r.Find(doctor.SyncReplicationStalled); found {
 		t.Errorf("a standby that confirms is a finding: %s", f.Summary)
