@@ -142,7 +142,7 @@ func mustFinish(t *testing.T, q querier, worker int32, a attempt, outcome string
 // keysGoOn checks what becomes of a log that was moved, moves it again in the middle, and enqueues more.
 func keysGoOn(t *testing.T, conn *pgx.Conn, want map[string][]string) {
 	t.Helper()
-	_, err := claim(t.Context(), conn, 1, []string{"o"}, []int32{1})
+	_, err := claim(t.Context(), conn, value[int32](t, conn, `SELECT min(id) FROM weir.worker`), []string{"o"}, []int32{1})
 	wantCode(t, "a claim before the rebase", err, "WR003")
 	if n := value[int64](t, conn, `SELECT weir.rebase()`); n == 0 {
 		t.Error("nothing was logged again")
