@@ -64,6 +64,11 @@ func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 	}
 }
 
+// press clicks on what a selector finds, at once: a page that refreshes itself may replace it at any moment, and a click that ends the page may have no answer.
+func press(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`setTimeout(() => document.querySelector(%q).click())`, selector))
+}
+
 // picture saves a picture of the whole page, if WEIR_TEST_SCREENSHOTS names a directory for it: a PNG if quality is 100, otherwise a JPEG.
 func picture(t *testing.T, ctx context.Context, file string, quality int) {
 	t.Helper()

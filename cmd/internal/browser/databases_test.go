@@ -64,8 +64,8 @@ func TestTheListOfDatabasesStaysUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, page, row("shop.eu"), "1 answers")
-	do(t, page, chromedp.Click(chromedp.CSS(`#databases a[href="db/billing/"]`)))
+	do(t, page, press(`#databases a[href="db/billing/"]`))
 	await(t, page, `(document.querySelector("h1")?.innerText ?? "") + " " + (document.querySelector(".databases [aria-current]")?.innerText ?? "")`, "Overview billing")
-	do(t, page, chromedp.Click(chromedp.CSS(`.databases a`)))
+	do(t, page, press(`.databases a`))
 	await(t, page, `document.querySelector("h1")?.innerText ?? ""`, "All databases")
 }

@@ -58,17 +58,17 @@ func TestABrowserLogsInAtAnotherSite(t *testing.T) {
 		t.Helper()
 		await(t, ctx, `location.origin + " " + document.readyState`, issuer+" complete")
 		do(t, ctx, chromedp.SetValue("#username", user.Username), chromedp.SetValue("#password", user.Password),
-			chromedp.Evaluate[chromedp.Void](`setTimeout(() => document.querySelector("button").click())`)) // a click that ends the page may have no answer
+			press("button"))
 		await(t, ctx, `location.href`, address+"queues?name=mail")
 		await(t, ctx, `document.querySelector(".who")?.firstChild.textContent ?? ""`, user.Username+", operator")
 	}
 	login()
-	await(t, ctx, `document.readyState`, "complete")                                              // the table comes behind the user's name
-	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.querySelector("#pause-mail").click()`)) // at once, because the page refreshes itself
+	await(t, ctx, `document.readyState`, "complete") // the table comes behind the user's name
+	do(t, ctx, press("#pause-mail"))
 	await(t, ctx, `document.querySelector("#pause-mail")?.firstChild.textContent ?? ""`, "Resume")
 	do(t, ctx, call(network.ClearBrowserCookies, cdp.Empty{}))
-	login()                                                                                                            // the page asked for news, and was told that there is no session
-	do(t, ctx, chromedp.Evaluate[chromedp.Void](`setTimeout(() => document.querySelector(".logout button").click())`)) // at once, for the same reason
+	login() // the page asked for news, and was told that there is no session
+	do(t, ctx, press(".logout button"))
 	await(t, ctx, `document.querySelector("h1")?.textContent ?? ""`, "Logged out")
 	do(t, ctx, chromedp.Navigate(address+"queues"))
 	await(t, ctx, `location.origin`, issuer)

@@ -268,7 +268,8 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 		return fmt.Sprintf(`document.querySelector(%q)?.textContent.trim() ?? ""`, selector)
 	}
 	const mail = `#pause-mail`
-	do(t, ctx, chromedp.Click(chromedp.CSS(mail)))
+	await(t, ctx, text(mail), "Pause queue mail")
+	do(t, ctx, press(mail))
 	await(t, ctx, text(".said"), "Queue mail is paused. Running jobs continue.")
 	await(t, ctx, text(mail), "Resume queue mail")
 
@@ -285,7 +286,7 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 		t.Fatalf("%v, %v", failed, err)
 	}
 	id := failed.Jobs[0].ID
-	do(t, ctx, chromedp.Navigate(fmt.Sprintf("%sjobs/%d", address, id)), chromedp.Click(chromedp.CSS("#retry")))
+	do(t, ctx, chromedp.Navigate(fmt.Sprintf("%sjobs/%d", address, id)), press("#retry"))
 	await(t, ctx, text(".said"), fmt.Sprintf("Job %d is available again.", id))
 
 	// What the script asks, the server does not ask again.
@@ -294,7 +295,7 @@ func TestAnOperatorWorksWithTheUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, ctx, chromedp.Navigate(fmt.Sprintf("%sjobs/%d", address, waits.ID)), chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`window.confirm = (question) => question === "Cancel job %d?"`, waits.ID)),
-		chromedp.Click(chromedp.CSS("#cancel")))
+		press("#cancel"))
 	await(t, ctx, text(".said"), fmt.Sprintf("Job %d is cancelled.", waits.ID))
 
 	// By keyboard alone: the first stop of the Tab key skips to the content.
