@@ -242,5 +242,5 @@ func TestWhoHoldsATableUpIsNamed(t *testing.T) {
 	}
 	f := expect(t, r, doctor.TableLock, doctor.Critical)
 	expectFact(t, f, "wants AccessExclusiveLock: ALTER TABLE stock ADD n int")
-	expectFact(t, f, fmt.Sprintf("pid %d (postgres, no application name, 127.0.0.1) holds AccessShareLock, idle in transaction, in a transaction for ", reader.PgConn().PID()))
+	expectFact(t, f, fmt.Sprintf("pid %d (postgres, report, 127.0.0.1) holds AccessShareLock, idle in transaction, in a transaction for ", reader.PgConn().PID()))
 }
