@@ -176,12 +176,14 @@ func (r *Router) at(ctx context.Context, key string, f func(*Client) error) erro
 	late := time.Now().Add(movesWithin)
 	for wait, asked := moveFirst, 0; ; wait = min(2*wait, moveMost) {
 		owner, err := r.owner(slot)
-		if err == nil {
+		switch {
+		case err == nil:
 			if err = f(owner.client); !store.IsNotOwner(err) {
 				return err
 			}
 			err = ErrMoving
-		} else if left := (*leftError)(nil); !errors.Is(err, ErrMoving) && asked > 0 && (asked >= leftLooks || !errors.As(err, &left)) {
+		case errors.Is(err, ErrMoving):
+		case asked >= leftLooks, asked > 0 && !errors.As(err, new(*leftError)):
 			return err
 		}
 		if time.Now().After(late) {

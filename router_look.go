@@ -176,14 +176,19 @@ func claims(said [][]store.SlotRange) *[Slots]claim {
 func ownerOf(said [][]store.SlotRange, slot int) int16 {
 	c := claim{at: slotUnowned, from: -1}
 	for n, ranges := range said {
-		for i := len(ranges) - 1; i >= 0; i-- {
-			if s := &ranges[i]; slot >= s.Low && slot <= s.High {
-				c.hear(n, s)
-				break
-			}
-		}
+		c.hear(n, lastOf(ranges, slot))
 	}
 	return c.at
+}
+
+// lastOf returns what a database says about a slot: of what it says, the last counts; nil: nothing.
+func lastOf(ranges []store.SlotRange, slot int) *store.SlotRange {
+	for i := len(ranges) - 1; i >= 0; i-- {
+		if s := &ranges[i]; slot >= s.Low && slot <= s.High {
+			return s
+		}
+	}
+	return nil
 }
 
 // hear hears what one more database says about the slot; nil: nothing.
@@ -232,18 +237,10 @@ type leftError struct{ error }
 
 // hasLeft reports whether a database has said that a slot has left it to another one of the router's. The caller holds mu.
 func (r *Router) hasLeft(slot int) bool {
-	for n := range r.answers {
-		for _, s := range slices.Backward(r.answers[n].said) {
-			if slot < s.Low || slot > s.High {
-				continue
-			}
-			if s.State == store.SlotsLeft && slices.ContainsFunc(r.databases, func(d routed) bool { return d.id == s.Peer }) {
-				return true
-			}
-			break // what it says last counts
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.answers, func(a answer) bool {
+		s := lastOf(a.said, slot)
+		return s != nil && s.State == store.SlotsLeft && slices.ContainsFunc(r.databases, func(d routed) bool { return d.id == s.Peer })
+	})
 }
 
 // owner returns who owned a slot when the databases were asked last.

@@ -34,19 +34,25 @@ SELECT w.pid, b.pid, coalesce(a.backend_type, ''), coalesce(a.application_name, 
 FROM unnest($1::integer[]) w(pid) CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid)
 LEFT JOIN LATERAL (SELECT s.* FROM pg_stat_get_activity(b.pid) s WHERE b.pid <> 0) a ON true LIMIT 1000`
 
+// blockerRow is a session that waits and one for which it waits.
+type blockerRow struct {
+	Waits, PID                     int32
+	Kind, Application, State, Wait string
+	Age, Idle                      float64
+	Query                          string `text:"statement"`
+}
+
+func (r blockerRow) blocker() blocker {
+	return blocker{PID: uint32(r.PID), Kind: r.Kind, Application: r.Application, State: r.State, Wait: r.Wait, Age: r.Age, Idle: r.Idle, Query: r.Query}
+}
+
 // blockers returns what the waiting sessions wait for now, and of these only those that wait for nobody themselves, most blocking first.
 func (l *inspection) blockers(ctx context.Context, waiting []uint32) ([]blocker, error) {
-	type row struct {
-		Waits, PID                     int32
-		Kind, Application, State, Wait string
-		Age, Idle                      float64
-		Query                          string `text:"statement"`
-	}
 	pids := make([]int32, 0, maxBlocked)
 	for _, pid := range waiting[:min(len(waiting), maxBlocked)] {
 		pids = append(pids, int32(pid))
 	}
-	rows, err := list[row](ctx, l.session, blockersSQL, pids, queryLength)
+	rows, err := list[blockerRow](ctx, l.session, blockersSQL, pids, queryLength)
 	if err != nil {
 		return nil, fmt.Errorf("who blocks the waiting sessions: %w", err)
 	}
@@ -61,7 +67,7 @@ func (l *inspection) blockers(ctx context.Context, waiting []uint32) ([]blocker,
 		}
 		b, known := roots[r.PID]
 		if !known {
-			b = blocker{uint32(r.PID), r.Kind, r.Application, r.State, r.Wait, r.Age, r.Idle, r.Query, 0}
+			b = r.blocker()
 		}
 		b.blocks++
 		roots[r.PID] = b

@@ -15,7 +15,8 @@ const (
 const seeAutovacuum = `SELECT relname, n_live_tup, n_dead_tup, last_autovacuum, last_vacuum FROM pg_stat_user_tables ORDER BY n_dead_tup DESC LIMIT 10`
 
 const autovacuumSQL = `
-SELECT c.oid, coalesce((SELECT o.option_value FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_enabled'), 'true')::boolean,
+SELECT c.oid, NOT (current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean
+         AND coalesce((SELECT o.option_value FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_enabled'), 'true')::boolean),
        coalesce((SELECT o.option_value FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_vacuum_threshold'), current_setting('autovacuum_vacuum_threshold'))::float8
        + coalesce((SELECT o.option_value FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'autovacuum_vacuum_scale_factor'), current_setting('autovacuum_vacuum_scale_factor'))::float8
        * greatest(c.reltuples, 0),
@@ -27,38 +28,12 @@ const autovacuumSettingsSQL = `
 SELECT current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean, (SELECT p.setting::float8 FROM pg_settings p WHERE p.name = 'autovacuum_naptime'),
        current_setting('autovacuum_max_workers')::bigint, (SELECT count(*) FROM pg_stat_get_activity(NULL) a WHERE a.backend_type = 'autovacuum worker')`
 
-// autovacuumSettings are the server's.
-type autovacuumSettings struct {
-	On               bool
-	Naptime          float64
-	Workers, Working int64
-}
-
 // vacuumed is what autovacuum does about a table.
 type vacuumed struct {
-	vacuumRow
-	off bool
-}
-
-type vacuumRow struct {
 	OID             uint32
-	Enabled         bool
+	Off             bool    // for it, or for the whole server
 	Threshold, Last float64 // dead rows; seconds
 	Now             bool
-}
-
-// autovacuum returns what autovacuum does about tables.
-func (l *inspection) autovacuum(ctx context.Context, oids []uint32) (autovacuumSettings, map[uint32]vacuumed, error) {
-	on, err := one[autovacuumSettings](ctx, l.session, autovacuumSettingsSQL)
-	if err != nil {
-		return on, nil, err
-	}
-	rows, err := list[vacuumRow](ctx, l.session, autovacuumSQL, oids)
-	all := map[uint32]vacuumed{}
-	for _, r := range rows {
-		all[r.OID] = vacuumed{r, !on.On || !r.Enabled}
-	}
-	return on, all, err
 }
 
 // checkAutovacuum detects tables that fill with dead rows because autovacuum is off, or does not get to them.
@@ -72,7 +47,16 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	if len(oids) == 0 {
 		return healthy("Autovacuum keeps up: no table has many dead rows, and more of them all the time.")
 	}
-	on, rows, err := l.autovacuum(ctx, oids)
+	type settings struct {
+		On               bool
+		Naptime          float64
+		Workers, Working int64
+	}
+	on, err := one[settings](ctx, l.session, autovacuumSettingsSQL)
+	if err != nil {
+		return result{}, err
+	}
+	rows, err := list[vacuumed](ctx, l.session, autovacuumSQL, oids)
 	if err != nil {
 		return result{}, err
 	}
@@ -87,10 +71,10 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 		dead := float64(t.Dead)
 		switch {
 		case r.Now:
-		case t.off && dead >= offTimes*r.Threshold:
+		case t.Off && dead >= offTimes*r.Threshold:
 			all = append(all, t)
 		// VACUUM can't remove what something holds; that is another finding.
-		case !t.off && !pinned && dead >= overdueTimes*r.Threshold && t.Dead >= deadMany && r.Last >= overdueTimes*on.Naptime:
+		case !t.Off && !pinned && dead >= overdueTimes*r.Threshold && t.Dead >= deadMany && r.Last >= overdueTimes*on.Naptime:
 			all = append(all, t)
 		}
 	}
@@ -98,7 +82,7 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 		return healthy("Autovacuum keeps up, or has not had the time yet.")
 	}
 	slices.SortFunc(all, func(a, b sick) int {
-		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.vacuumRow.OID, b.vacuumRow.OID))
+		return cmp.Or(cmp.Compare(b.Dead, a.Dead), cmp.Compare(a.vacuumed.OID, b.vacuumed.OID))
 	})
 	worst := all[0]
 	severity := Warning
@@ -108,14 +92,14 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	f := l.finding(AutovacuumBehind, severity, 0, len(l.view.samples))
 	f.table = worst.Name
 	why := "autovacuum does not get to it"
-	if worst.off {
+	if worst.Off {
 		why = "autovacuum is off for it"
 	}
 	f.Summary = fmt.Sprintf("%s has %s dead rows and %s live ones, and more of them all the time: %s.",
 		worst.qualified(), figure(float64(worst.Dead)), figure(float64(worst.Live)), why)
 	for _, t := range all[:min(len(all), maxFacts)] {
 		state := fmt.Sprintf("the last vacuum was %s ago or longer", span(seconds(t.Last)))
-		if t.off {
+		if t.Off {
 			state = "autovacuum is off"
 		}
 		f.add(seeAutovacuum, "%s: %s dead rows, %s live; vacuum is due from %s on; %s", t.qualified(), figure(float64(t.Dead)), figure(float64(t.Live)), figure(t.Threshold), state)
@@ -129,7 +113,7 @@ func checkAutovacuum(ctx context.Context, l *inspection) (result, error) {
 	case !on.On:
 		f.add("SHOW autovacuum; SHOW track_counts", "autovacuum or track_counts is off for the whole server")
 		f.Now = fmt.Sprintf("ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf(); VACUUM (ANALYZE) %s;", table)
-	case worst.off:
+	case worst.Off:
 		f.Now = fmt.Sprintf("ALTER TABLE %[1]s RESET (autovacuum_enabled); VACUUM (ANALYZE) %[1]s;", table)
 	default:
 		f.add(`SELECT pid, query FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'`, "%d of %d autovacuum workers are at work", on.Working, on.Workers)

@@ -179,13 +179,12 @@ func keptBy(ctx context.Context, l *inspection, held time.Duration, sick []suffe
 	for i, t := range sick {
 		oids[i] = t.OID
 	}
-	slices.Sort(oids)
-	_, vacuumed, err := l.autovacuum(ctx, oids)
+	rows, err := list[vacuumed](ctx, l.session, autovacuumSQL, oids)
 	if err != nil {
 		return nil, err
 	}
 	for i := range sick {
-		if v, known := vacuumed[sick[i].OID]; known && v.off {
+		if slices.ContainsFunc(rows, func(v vacuumed) bool { return v.OID == sick[i].OID && v.Off }) {
 			sick[i].kept = min(sick[i].Dead, int64(sick[i].deadPerSecond*held.Seconds()))
 		}
 	}

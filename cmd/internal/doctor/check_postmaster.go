@@ -55,9 +55,9 @@ func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
 	median, slowest := took[len(took)/2], took[len(took)-1]
 	sessions := max(0, l.rate(func(c *counters) int64 { return c.Sessions }))
 	forks, forksKnown := forkRate(l.view.samples)
-	cpu, cpuKnown := l.postmasterCPU()
+	cpu, cpuKnown := l.shareOfTime(func(c *counters) *time.Duration { return c.postmasterCPU })
 	parallel, parallelHow, _ := parallelRate(l)
-	busy, busyKnown := l.postmasterBusy()
+	busy, busyKnown := l.shareOfTime(func(c *counters) *time.Duration { return c.postmasterBusy })
 
 	// Clients that never log in are not counted. Then the evidence is the postmaster's own CPU time, or that no other session is active.
 	storm := sessions >= stormSessions || parallel >= stormSessions || cpuKnown && cpu >= hardAtWork
@@ -71,11 +71,12 @@ func checkPostmaster(ctx context.Context, l *inspection) (result, error) {
 	} else {
 		storm = storm || forksKnown && forks >= stormForks || median >= answerTooLate && l.waits.Rate(CPU) < fewAtWork
 	}
-	onTime := slowest < answerTooLate && median < answerLate
-	idle := busyKnown && busy < busyLoop
+	tooLate := answerTooLate
 	if !busyKnown { // then a single late answer may be the machine's
-		onTime = slowest < answerVeryLate && median < answerLate
+		tooLate = answerVeryLate
 	}
+	onTime := slowest < tooLate && median < answerLate
+	idle := busyKnown && busy < busyLoop
 	if onTime || !storm || idle {
 		loop := ""
 		if !onTime && storm {
@@ -169,20 +170,13 @@ func forkRate(samples []Sample) (float64, bool) {
 	return sum / seconds, true
 }
 
-// postmasterCPU returns the share of a core that the postmaster used between the two readings.
-func (l *inspection) postmasterCPU() (float64, bool) {
-	if l.first.postmasterCPU == nil || l.last.postmasterCPU == nil {
+// shareOfTime returns for which share of the time between the two readings a duration has grown; false if it was not read.
+func (l *inspection) shareOfTime(get func(*counters) *time.Duration) (float64, bool) {
+	first, last := get(l.first), get(l.last)
+	if first == nil || last == nil {
 		return 0, false
 	}
-	return per((*l.last.postmasterCPU - *l.first.postmasterCPU).Seconds(), l.span()), true
-}
-
-// postmasterBusy returns for which share of the time between the two readings the postmaster was not idle.
-func (l *inspection) postmasterBusy() (float64, bool) {
-	if l.first.postmasterBusy == nil || l.last.postmasterBusy == nil {
-		return 0, false
-	}
-	return per((*l.last.postmasterBusy - *l.first.postmasterBusy).Seconds(), l.span()), true
+	return per((*last - *first).Seconds(), l.span()), true
 }
 
 // parallelRate returns the parallel workers started per second: counted from PostgreSQL 18 on, before that those that samples show.

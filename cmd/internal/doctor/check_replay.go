@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -40,7 +39,7 @@ func (r replay) conflicts() bool {
 
 // inTheWaySQL lists the sessions with the oldest snapshots, whose rows replay may not remove.
 const inTheWaySQL = `
-SELECT a.pid, coalesce(a.backend_type, ''), coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.wait_event_type || ':' || a.wait_event, ''),
+SELECT 0, a.pid, coalesce(a.backend_type, ''), coalesce(a.application_name, ''), coalesce(a.state, '?'), coalesce(a.wait_event_type || ':' || a.wait_event, ''),
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8, coalesce(left(a.query, $1), '')
 FROM pg_stat_get_activity(NULL) a WHERE a.backend_xmin IS NOT NULL AND a.backend_type = 'client backend' AND a.application_name IS DISTINCT FROM '` + ApplicationName + `'
 ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 5`
@@ -64,11 +63,11 @@ func checkReplay(ctx context.Context, l *inspection) (result, error) {
 		if r = rows[0]; i == 0 {
 			first = r
 		}
-		if r.Pause == "not paused" && (!r.conflicts() || r.At != first.At) {
-			return healthy("Replay goes on: %s bytes received and not replayed yet.", figure(float64(r.Behind)))
-		}
-		if r.Pause != "not paused" {
+		switch {
+		case r.Pause != "not paused":
 			return l.replayPaused(r)
+		case !r.conflicts(), r.At != first.At:
+			return healthy("Replay goes on: %s bytes received and not replayed yet.", figure(float64(r.Behind)))
 		}
 		if err := l.session.pause(ctx, replayPause); err != nil {
 			return result{}, err
@@ -127,19 +126,15 @@ func (l *inspection) replayPaused(r replay) (result, error) {
 }
 
 func (l *inspection) snapshotsInTheWay(ctx context.Context) ([]blocker, error) {
-	type row struct {
-		PID                            int32
-		Kind, Application, State, Wait string
-		Age, Idle                      float64
-		Query                          string `text:"statement"`
-	}
-	rows, err := list[row](ctx, l.session, inTheWaySQL, queryLength)
+	rows, err := list[blockerRow](ctx, l.session, inTheWaySQL, queryLength)
 	if err != nil {
 		return nil, fmt.Errorf("who is in the way of replay: %w", err)
 	}
 	var all []blocker
 	for _, r := range rows {
-		all = append(all, blocker{uint32(r.PID), r.Kind, r.Application, cmp.Or(r.State, "?"), r.Wait, r.Age, r.Idle, r.Query, 1})
+		b := r.blocker()
+		b.blocks = 1
+		all = append(all, b)
 	}
 	return all, nil
 }

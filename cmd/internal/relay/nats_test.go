@@ -31,6 +31,19 @@ func jetStream(t testing.TB) *server.Server {
 	return natstest.Start(t, &server.Options{JetStream: true, StoreDir: t.TempDir()})
 }
 
+// begun returns a target for a relay that begins at the stream ORDERS.
+func begun(t *testing.T, nc *nats.Conn) *natsrelay.Target {
+	t.Helper()
+	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Begin(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
 func dial(t testing.TB, url string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
@@ -304,13 +317,7 @@ func TestAStreamWhoseNewestMessagesAreGoneIsSentTo(t *testing.T) {
 	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("shop.taken")); err != nil {
 		t.Fatal(err)
 	}
-	target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := target.Begin(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	target := begun(t, nc)
 	if err := target.Send(t.Context(), []weirrelay.Record{{ID: "r/1.1.1", Position: "1.1.1", Channel: "orders", Subject: "shop.orders"}}); err != nil {
 		t.Error(err)
 	}
@@ -327,13 +334,7 @@ func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
 			if _, err := js.CreateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
 			}
-			target, err := natsrelay.New(natsrelay.Config{Conn: nc, Name: "r", Stream: "ORDERS"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := target.Begin(t.Context(), ""); err != nil {
-				t.Fatal(err)
-			}
+			target := begun(t, nc)
 			var want []string
 			send := func(what string, change func(*weirrelay.Record)) {
 				t.Helper()
