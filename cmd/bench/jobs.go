@@ -73,3 +73,14 @@ func (c *uiCmd) Run(ctx context.Context, s *streams) error {
 		return jobs.Pages(ctx, d, e, jobs.PagesConfig{Finished: c.Finished, Failed: c.Failed, Waiting: c.Waiting, Times: c.Times})
 	})
 }
+
+type retryCmd struct {
+	flags
+	Failed int `default:"100000" help:"Number of failed jobs (${default})."`
+}
+
+func (c *retryCmd) Run(ctx context.Context, s *streams) error {
+	return c.alone(ctx, s, 0, func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return jobs.Retry(ctx, d, e, c.Failed)
+	})
+}

@@ -72,6 +72,15 @@ func TestAgeTakesTheTimeOfEverything(t *testing.T) {
 	}
 }
 
+// TestRetryRetriesAllFailedJobs: retry reports how many jobs one operation retries a second, and fails unless it has retried each.
+func TestRetryRetriesAllFailedJobs(t *testing.T) {
+	t.Parallel()
+	r, _ := report(t, pgtest.Database(t), "retry", "--failed", "2500")
+	if len(r.Targets) != 1 || r.Targets[0].Got <= 0 {
+		t.Errorf("%+v", r.Targets)
+	}
+}
+
 // TestMemoryRunsAllJobsAtOnce: memory measures with all jobs running at the same time.
 func TestMemoryRunsAllJobsAtOnce(t *testing.T) {
 	t.Parallel()

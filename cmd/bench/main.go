@@ -30,6 +30,7 @@ type command struct {
 	Workers workersCmd `cmd:"" help:"Measure how fast and how evenly many workers share one queue."`
 	Fleet   fleetCmd   `cmd:"" help:"Measure what many workers cost that share a limit, and how soon a freed slot is used again."`
 	Age     ageCmd     `cmd:"" help:"Measure inspections, cancellations, claims and reclaiming in a log that has grown in a steady flow."`
+	Retry   retryCmd   `cmd:"" help:"Measure an operation that retries all failed jobs."`
 	UI      uiCmd      `cmd:"" name:"ui" help:"Measure each page of the web UI in a log with very many jobs."`
 	Memory  memoryCmd  `cmd:"" help:"Measure the memory of a worker with many running jobs."`
 

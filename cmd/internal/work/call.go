@@ -119,11 +119,11 @@ func (d *Dispatcher) open(o *Opening, names []string, standing bool, seen looks)
 	}
 	room := c.room(o, names)
 	c.repeat(room)
-	first := false
+	more := false
 	for _, name := range names {
 		s.wants[name].slots = o.Queues[name]
 		if s.credit(name, room[name]) {
-			first = true
+			more = true
 		}
 	}
 	if standing {
@@ -132,7 +132,7 @@ func (d *Dispatcher) open(o *Opening, names []string, standing bool, seen looks)
 	if len(s.outbox) > 0 || len(s.tellOf) > 0 {
 		s.signal()
 	}
-	if first {
+	if more {
 		d.more()
 	}
 	return c, elsewhere, nil
@@ -283,15 +283,15 @@ func (c *Call) Slots(queues map[string]int) error {
 			return &BadError{fmt.Sprintf("the session was not opened for queue %q", name), "open another session"}
 		}
 	}
-	first := false
+	more := false
 	for _, name := range names {
 		w := s.wants[name]
 		if d.give(s, d.queueOf(name), queues[name]-w.slots) {
-			first = true
+			more = true
 		}
 		w.slots = queues[name]
 	}
-	if first {
+	if more {
 		d.more()
 	}
 	return nil

@@ -299,6 +299,7 @@ func (d *Dispatcher) sweep(all bool) {
 			}
 			q.drop(a)
 			if q.wanted(a.task.Kind) {
+				q.tooLong()
 				a.finish(d.nobodyFree(a))
 			} else {
 				a.finish(d.unwanted(a))

@@ -145,7 +145,7 @@ func (d *Dispatcher) work(ctx context.Context, g *generation) error {
 	return g.worker.Run(ctx)
 }
 
-// slots returns how many jobs of a queue the worker may have: those that sessions have, and as many as they want.
+// slots returns how many jobs of a queue the worker may have: those that sessions have, as many as they want, and a few ahead.
 func (g *generation) slots(name string) int {
 	d := g.d
 	d.mu.Lock()
@@ -153,7 +153,7 @@ func (g *generation) slots(name string) int {
 	n := g.running[name]
 	q := d.queues[name]
 	if g == d.now && !d.quiet && q != nil && q.here < maxHere {
-		n += min(max(q.credit, 0), d.affords())
+		n += min(max(q.credit, 0), d.affords()) + d.ahead(q, n)
 	}
 	return n
 }

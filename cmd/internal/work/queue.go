@@ -21,6 +21,7 @@ type queue struct {
 	here    int                   // how many wait
 	claimed int64                 // how many have waited, ever
 	newest  *want                 // of the session that has come last; nil: it has left
+	took    time.Duration         // from giving a job to a session until its end came, of late
 }
 
 // A job for which nobody is free waits here for a moment, because a worker that takes one after the other asks again at once.
@@ -33,7 +34,7 @@ const (
 func (d *Dispatcher) queueOf(name string) *queue {
 	q := d.queues[name]
 	if q == nil {
-		q = &queue{name: name, kinds: map[string]*line{}, waiting: map[string][]*attempt{}}
+		q = &queue{name: name, kinds: map[string]*line{}, waiting: map[string][]*attempt{}, took: waitHere}
 		d.queues[name] = q
 	}
 	return q
@@ -163,10 +164,10 @@ func (q *queue) drop(a *attempt) {
 	q.here--
 }
 
-// give adds to a session's credit, and gives it jobs that wait. It reports whether the queue had no credit before, so that nothing was claimed. The caller holds mu.
-func (d *Dispatcher) give(s *Session, q *queue, n int) (first bool) {
+// give adds to a session's credit, and gives it jobs that wait. It reports whether more are to be claimed than before: the queue had no credit, or jobs that were claimed ahead are taken. The caller holds mu.
+func (d *Dispatcher) give(s *Session, q *queue, n int) (more bool) {
 	w := s.wants[q.name]
-	first = q.credit <= 0 && w.credit+n > 0
+	more = q.credit <= 0 && w.credit+n > 0
 	d.change(q, max(w.credit+n, 0)-max(w.credit, 0))
 	if w.credit <= 0 {
 		w.turn = q.turn()
@@ -184,8 +185,9 @@ func (d *Dispatcher) give(s *Session, q *queue, n int) (first bool) {
 		}
 		q.drop(a)
 		d.assign(a, s, q)
+		more = more || q.took < aheadBelow
 	}
-	return first
+	return more
 }
 
 // change adds to a queue's credit; the caller holds mu.

@@ -169,6 +169,7 @@ func (d *Dispatcher) recordHere(ends []End) (w *waiting, all []remote, elsewhere
 		})
 		if first {
 			a.queue.drop(a)
+			d.ended(a)
 			d.freed(a)
 		}
 	}

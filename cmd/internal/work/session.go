@@ -92,8 +92,8 @@ func (s *Session) hasKinds(kinds []string) bool {
 	return maps.Equal(named, s.kinds)
 }
 
-// credit sets the session's credit for a queue; the caller holds mu. It reports whether the queue had none before.
-func (s *Session) credit(name string, n int) (first bool) {
+// credit sets the session's credit for a queue, and reports whether more are to be claimed than before; the caller holds mu.
+func (s *Session) credit(name string, n int) (more bool) {
 	return s.d.give(s, s.d.queueOf(name), n-s.wants[name].credit)
 }
 

@@ -2,14 +2,12 @@ package jobs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -128,7 +126,7 @@ func (p *pages) fill(ctx context.Context, e load.Engine) (err error) {
 	if err := m.Reach(ctx, int64(p.Finished), failed); err != nil {
 		return err
 	}
-	if err := p.fail(ctx); err != nil {
+	if err := fail(ctx, p.pool, p.Failed); err != nil {
 		return err
 	}
 	for made := 0; made < p.Waiting; made += part {
@@ -151,41 +149,6 @@ func (p *pages) minutes(ctx context.Context) error {
 		CROSS JOIN (SELECT '' AS queue UNION ALL SELECT 'q' || n FROM generate_series(1, 9) n) q CROSS JOIN (VALUES (true), (false)) k(is_count)
 		CROSS JOIN (SELECT sum(200 * ('1e' || 12 * b)::numeric) AS h FROM generate_series(4, 15) b) h`)
 	return err
-}
-
-// fail makes jobs that fail, in a thousand ways of ten shapes.
-func (p *pages) fail(ctx context.Context) error {
-	_, err := p.pool.Exec(ctx, `SELECT weir.enqueue_many(array_agg('broken'::text), array_agg('letter'::text), array_agg(jsonb_build_object('n', n))) FROM generate_series(1, $1::int) n GROUP BY n / 10000`, p.Failed)
-	if err != nil || p.Failed == 0 {
-		return err
-	}
-	handlers := weir.NewHandlers()
-	weir.HandleRest(handlers, weir.KindOptions{}, func(_ context.Context, j *weir.Job[json.RawMessage]) error {
-		return weir.Fail(fmt.Errorf("%s: user %d not found", strings.Repeat("x", int(j.ID%10)), j.ID%1000))
-	})
-	w, err := weir.NewClient(p.pool).NewWorker(weir.WorkerConfig{Handlers: handlers, Queues: map[string]int{"broken": 500}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	for {
-		var left bool
-		if err := p.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM weir.jobs('available', 'broken', 1)) OR EXISTS (SELECT FROM weir.jobs('running', 'broken', 1))`).Scan(&left); err != nil {
-			return err
-		}
-		if !left {
-			stop()
-			return <-done
-		}
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
 // paths are the pages that are opened.
