@@ -16,7 +16,7 @@ import (
 const (
 	short      = 64 << 10
 	longAtOnce = 64
-	maxInLists = 1000 // elements in a list of a request; no default in Limits is larger
+	maxInLists = 2000 // elements in a list of a request: no request may have more, nor is any default in Limits larger
 )
 
 // readAll reads a body or a frame, within its reader's limit and deadline. The caller must call done when it no longer needs the bytes.

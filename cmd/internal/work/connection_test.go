@@ -42,6 +42,26 @@ func TestASessionAtAnotherHubKeepsWhatItHolds(t *testing.T) {
 	}
 }
 
+// TestAsManyAttemptsAreNamedAsMayBe: a worker may name 2,000 attempts in held, in a call and in a session, and is told of each that it does not have it any more.
+func TestAsManyAttemptsAreNamedAsMayBe(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	held := make([]string, 2000)
+	for i := range held {
+		held[i] = fmt.Sprint("lost ", i)
+	}
+	if a := s.take(m{"queues": m{"mail": 0}, "held": held}); len(a.Cancel) != len(held) {
+		t.Errorf("an answer of take says that %d are lost", len(a.Cancel))
+	}
+	k, _ := s.dial(m{"queues": m{"mail": 0}, "held": held})
+	if f := k.next(); f.Type != "cancel" || len(f.Attempts) != len(held) {
+		t.Errorf("a session gets %s of %d", f.Type, len(f.Attempts))
+	}
+	if status, a := s.call("POST", "/v1/work/take", m{"queues": m{"mail": 0}, "held": append(held, "one more")}); status != http.StatusBadRequest {
+		t.Errorf("%d %+v", status, a)
+	}
+}
+
 // TestSlotsCountWhatIsHeldElsewhere: attempts that a session brings from another hub take its slots, until they have ended, wherever that is recorded, or their hub has died.
 func TestSlotsCountWhatIsHeldElsewhere(t *testing.T) {
 	t.Parallel()
