@@ -10,6 +10,8 @@ const MAX_CHECKPOINT = 128 << 10;
 const MAX_MESSAGE = 2000;
 const MAX_LINE = 8000;
 const MAX_LINES = 1000; // that wait to be stored
+const MAX_LINES_AT_ONCE = 200; // in one report
+const MAX_LOG_AT_ONCE = 600_000; // characters of them
 
 /** What a handler can do besides returning an output, or throwing an error. */
 export interface Context {
@@ -120,11 +122,17 @@ export class Attempt {
     return { token: this.token, outcome: "failed", error: "the transaction in which the job was completed was not committed" };
   }
 
-  /** Returns what was reported since the last time. */
+  /** Returns what was reported since the last time; of a long log, the beginning. */
   takeReport(): Report | undefined {
     const report = this.#report;
     this.#report = undefined;
-    if (report?.log && report.log.length > 200) this.#report = { token: this.token, log: report.log.splice(200) };
+    const lines = report?.log ?? [];
+    let n = 0;
+    for (let size = 0; n < Math.min(lines.length, MAX_LINES_AT_ONCE); n++) {
+      size += lines[n]!.text.length;
+      if (size > MAX_LOG_AT_ONCE) break;
+    }
+    if (n < lines.length) this.#report = { token: this.token, log: lines.splice(n) };
     return report;
   }
 

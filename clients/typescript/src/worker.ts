@@ -32,6 +32,8 @@ const MAX_UNRECORDED = 5000;
 const MAX_KINDS = 1000;
 /** How much one call that records may contain, in characters of errors and outputs: a hub takes 8 MiB, and JSON writes some characters as six. */
 const MAX_RECORD = 1_200_000;
+/** After how many characters of JSON one call that reports contains no further report: each may have 4 MB, and a character 3 bytes. */
+const MAX_REPORT = 1_200_000;
 
 /**
  * Runs jobs that a link gives it, and records how they ended. Three loops run at once: the link's, which gives jobs and renews the lease;
@@ -414,9 +416,13 @@ export class Worker implements Feed, Reports {
     const stored = this.#reporting.then(async () => {
       for (;;) {
         const taken: [Attempt, Report][] = [];
+        let size = 0;
         for (const attempt of attempts) {
-          const report = taken.length < 500 ? attempt.takeReport() : undefined;
-          if (report !== undefined) taken.push([attempt, report]);
+          if (taken.length === 500 || size > MAX_REPORT) break;
+          const report = attempt.takeReport();
+          if (report === undefined) continue;
+          taken.push([attempt, report]);
+          size += JSON.stringify(report).length;
         }
         if (taken.length === 0) return;
         try {

@@ -39,6 +39,27 @@ for (const [name, options] of Object.entries({ "over a WebSocket": { WebSocket: 
       }
     }
 
+    test("what jobs report at once may be more than a hub takes in a call", () => {
+      const lines = 200;
+      const most = 6;
+      let logged = 0;
+      let go = () => {};
+      const all = new Promise<void>((resolve) => (go = resolve));
+      return working(
+        async (_, { log }) => {
+          for (let i = 0; i < lines; i++) log("\u0001".repeat(2000) + "x".repeat(6000));
+          if (++logged === most) go();
+          await all;
+        },
+        async (queue) => {
+          for (const id of await enqueueMany(Array.from({ length: most }, () => ({ kind: "job" as const, payload: {}, queue })))) {
+            const job = await ended(id, "completed");
+            assert.deepEqual([job.attempt, job.log.length], [1, lines]);
+          }
+        },
+      );
+    });
+
     test("jobs run, and end as their handlers say", () =>
       working(
         ({ n, text }, { job }) => {

@@ -214,6 +214,30 @@ test("progress, checkpoint and log are kept, and the next attempt goes on from t
     },
   ));
 
+test("what jobs report at once may be more than a call takes", () => {
+  const lines = 200;
+  const most = 12;
+  let logged = 0;
+  let go = () => {};
+  const all = new Promise<void>((resolve) => (go = resolve));
+  return using(
+    worker(
+      async (_, { log }) => {
+        for (let i = 0; i < lines; i++) log("\u0001".repeat(2000) + "x".repeat(6000));
+        if (++logged === most) go();
+        await all;
+      },
+      { concurrency: most },
+    ),
+    async ({ queue }) => {
+      for (const id of await enqueueMany(Array.from({ length: most }, () => ({ kind: "job" as const, payload: {}, queue })))) {
+        const job = await ended(id, "completed");
+        assert.deepEqual([job.attempt, job.log.length], [1, lines]);
+      }
+    },
+  );
+});
+
 test("a worker that stops lets jobs end, interrupts those that don't, and releases them without using up an attempt", async () => {
   let release = () => {};
   const handler: Handler = ({ n }, { signal }) => (n === 0 ? new Promise<void>((resolve) => (release = resolve)) : new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("interrupted")))));
