@@ -15,7 +15,7 @@ func (d *Dispatcher) ended(a *attempt) {
 	if a.session == nil {
 		return
 	}
-	a.queue.took += (d.clock().Sub(a.since) - a.queue.took) / averageOf
+	a.queue.took += (d.clock().Sub(a.given) - a.queue.took) / averageOf
 }
 
 // ahead returns how many more jobs of a queue may be claimed ahead, while running have not ended; the caller holds mu.

@@ -74,6 +74,37 @@ func TestShortJobsAreClaimedAhead(t *testing.T) {
 	}
 }
 
+// TestNamedJobsAreAsLongAsTheyTake: a worker that names what it holds again and again, at this hub or at another, has no short jobs because of that.
+func TestNamedJobsAreAsLongAsTheyTake(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"this hub", "another"} {
+		d := New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+		now := time.Now()
+		d.clock = func() time.Time { return now }
+		c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 1}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int64(10 * averageOf) {
+			k := key{1, 2, 3, i}
+			a := &attempt{key: k, token: d.tokens.token(k), task: &worker.Task{Claim: store.Claim{ID: i, Queue: "mail", Kind: "any"}}, ended: func(worker.Result) {}}
+			d.arrives(a)
+			for range 3 {
+				now = now.Add(time.Second)
+				if at == "another" {
+					d.peers.hear(1, d.peers.encode(note{1, opRenew}, []key{k}))
+				} else if c, err = d.Open(t.Context(), Opening{Worker: c.ID(), Queues: map[string]int{"mail": 1}, Held: []string{a.token}}, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.recordHere([]End{{Token: a.token}})
+		}
+		if q := d.queues["mail"]; q.took < 2*time.Second || d.ahead(q, 100) > 0 {
+			t.Errorf("named at %s, jobs of 3 s take %v, and %d are claimed ahead", at, q.took, d.ahead(q, 100))
+		}
+	}
+}
+
 // TestMemoryIsNotUsedAhead: jobs are not claimed ahead while those that sessions have take most of the memory for jobs.
 func TestMemoryIsNotUsedAhead(t *testing.T) {
 	t.Parallel()

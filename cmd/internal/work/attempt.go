@@ -22,7 +22,8 @@ type attempt struct {
 	queue   *queue
 	place   int64               // in the order of those that wait for a session
 	session *Session            // nil: nobody was free for it yet
-	since   time.Time           // when it was given to the session, or last named by it
+	given   time.Time           // when it was given to the session
+	since   time.Time           // the same, or when it was last named by the session
 	answers int                 // to calls that it was in
 	unnamed bool                // its session does not name it, and was not told it again: an open connection does not renew it
 	point   json.RawMessage     // the checkpoint of earlier attempts

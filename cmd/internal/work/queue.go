@@ -228,7 +228,8 @@ func (d *Dispatcher) assign(a *attempt, s *Session, q *queue) {
 	if w.credit >= 0 {
 		d.change(q, -1)
 	}
-	a.session, a.since = s, d.clock()
+	a.session, a.given = s, d.clock()
+	a.since = a.given
 	s.held[a.key] = a
 	s.outbox = append(s.outbox, a)
 	s.signal()
