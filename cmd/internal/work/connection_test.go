@@ -62,6 +62,50 @@ func TestAsManyAttemptsAreNamedAsMayBe(t *testing.T) {
 	}
 }
 
+// TestLongFramesWaitForTheDatabase: while the database keeps it waiting, a hub reads no more of a session than it can hold for many of them: what a session sends after long ends waits for these.
+func TestLongFramesWaitForTheDatabase(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	other := s.at(s.hub(nil))
+	s.enqueue("mail", "welcome", "{}")
+	j := s.take(m{"queues": m{"mail": 1}}).Jobs[0]
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158548, max(worker)) FROM weir.batch`); err != nil { // for which each call that records for this worker waits
+		t.Fatal(err)
+	}
+	k, _ := other.dial(m{"queues": m{"mail": 0}})
+	sent := make(chan struct{})
+	go func() { // ends when the hub reads on, at the latest
+		defer close(sent)
+		for id := range 6 {
+			k.send(m{"type": "record", "id": id, "ends": []m{{"token": j.Token, "output": strings.Repeat("x", 8<<20-1000)}}})
+		}
+		k.send(m{"type": "ping"})
+	}()
+	pgtest.Until(t, "the hub records", func() (waits bool) {
+		if err := s.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158548 AND NOT granted)`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	select {
+	case f := <-k.frames:
+		t.Fatalf("it has read on, and answers %+v", f)
+	case <-time.After(3 * time.Second): // as long as it may take to read them
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f := k.next(); f.Type != "recorded" || !f.Results[0].Recorded {
+		t.Errorf("%+v", f)
+	}
+	<-sent
+}
+
 // TestSlotsCountWhatIsHeldElsewhere: attempts that a session brings from another hub take its slots, until they have ended, wherever that is recorded, or their hub has died.
 func TestSlotsCountWhatIsHeldElsewhere(t *testing.T) {
 	t.Parallel()

@@ -26,8 +26,9 @@ const (
 	openFor     = 10 * time.Second // within which a client must say what it wants
 	frameFor    = 10 * time.Second // within which a frame must arrive
 	writeFor    = 30 * time.Second
-	frameRate   = 20_000 // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
-	maxPending  = 10_000 // ends of a session that are being recorded at once; further ones wait in its connection
+	frameRate   = 20_000  // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
+	maxPending  = 10_000  // ends of a session that are being recorded at once; further ones wait in its connection
+	endBytes    = 4 << 10 // of a frame count as one of them: what is to be recorded stays in memory
 	maxReplyID  = 100
 )
 
@@ -64,6 +65,7 @@ type request struct {
 	Ends    web.List[End]   `json:"ends"`
 	Entries json.RawMessage `json:"entries"`
 	opening
+	size int // bytes of its frame
 }
 
 // message is what the hub sends.
@@ -162,6 +164,7 @@ func (s *session) next(ctx context.Context) (*request, error) {
 		if kind == websocket.MessageText {
 			err = json.Unmarshal(b, r)
 		}
+		r.size = len(b)
 		done()
 		if err == nil && len(r.ID) > maxReplyID {
 			r.ID, err = nil, fmt.Errorf("its id is longer than %d bytes", maxReplyID)
@@ -225,7 +228,7 @@ func (s *session) do(ctx context.Context, r *request) bool {
 		err = s.call.Slots(r.Queues)
 	case "record":
 		if err = checkEnds(len(r.Ends)); err == nil {
-			s.later(ctx, len(r.Ends), func() {
+			s.later(ctx, max(len(r.Ends), r.size/endBytes), func() {
 				ctx, cancel := context.WithTimeout(ctx, recordFor)
 				defer cancel()
 				results := s.Record(ctx, r.Ends)
@@ -234,7 +237,7 @@ func (s *session) do(ctx context.Context, r *request) bool {
 			})
 		}
 	case "progress":
-		s.later(ctx, maxEntries, func() {
+		s.later(ctx, max(maxEntries, r.size/endBytes), func() {
 			results, err := s.Report(ctx, r.Entries)
 			if err != nil {
 				s.refuse(ctx, r.ID, err)
