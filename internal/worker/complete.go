@@ -16,7 +16,7 @@ import (
 const (
 	// flushEvery is the shortest time between two flushes: attempts that end within it share a commit.
 	flushEvery = 25 * time.Millisecond
-	// flushSoon is that time while limits withhold jobs, which wait for the ends.
+	// flushSoon is that time while limits withhold jobs, which wait for the ends, and for ends that somebody waits for.
 	flushSoon = 2 * time.Millisecond
 	// The maximum ends per call. Plain successes are cheap; other ends have texts, or attempts that follow.
 	maxPlain, maxOther = store.MaxRecord, 1000
@@ -89,6 +89,7 @@ type completer struct {
 	jobs    int           // unrecorded ends, including those being sent
 	bytes   int           // of text in them
 	more    chan struct{} // signals that tasks have ended; never closed
+	hurry   chan struct{} // signals that somebody waits for one of their ends; never closed
 	idle    *sync.Cond    // on mu: no end is left, or recording is given up
 	over    bool          // recording is given up
 	closed  bool          // nothing is recorded any more
@@ -97,7 +98,7 @@ type completer struct {
 }
 
 func newCompleter(s *session) *completer {
-	c := &completer{s: s, more: make(chan struct{}, 1), telling: make(chan struct{}, 1)}
+	c := &completer{s: s, more: make(chan struct{}, 1), hurry: make(chan struct{}, 1), telling: make(chan struct{}, 1)}
 	c.idle = sync.NewCond(&c.mu)
 	return c
 }
@@ -111,6 +112,12 @@ func (c *completer) add(t *Task, r Result) {
 		c.s.Maintainer.Arrived() // its end is recorded already
 	}
 	c.push(1, t)
+	if r.Soon {
+		select {
+		case c.hurry <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // signal tells run that tasks have ended.
@@ -218,15 +225,30 @@ func (c *completer) run(ctx context.Context) {
 			return
 		}
 		for c.flush(ctx) {
-			every := flushEvery
-			if c.s.limited.Load() {
-				every = flushSoon
-			}
-			if !sleep.For(ctx, every) {
+			if !c.gather(ctx) {
 				return
 			}
 		}
 	}
+}
+
+// gather lets ends gather; false: ctx has ended.
+func (c *completer) gather(ctx context.Context) bool {
+	if !sleep.For(ctx, flushSoon) {
+		return false
+	}
+	if c.s.limited.Load() {
+		return true
+	}
+	rest := time.NewTimer(flushEvery - flushSoon)
+	defer rest.Stop()
+	select {
+	case <-rest.C:
+	case <-c.hurry:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // flush records all queued ends, except those that may wait; false: there were none.

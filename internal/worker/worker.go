@@ -72,6 +72,8 @@ type Result struct {
 	// InTx means that the handler completed the job in a transaction of its own. Outcome Completed then says that it was committed, which
 	// the worker checks. With another outcome it may have been: then the job has completed, and Told says so.
 	InTx bool
+	// Soon means that somebody waits until the end is recorded, and goes on only then. Other ends wait for more, to share a commit with them.
+	Soon bool
 }
 
 // Handler runs one task and sets its result, even if it ends its goroutine (runtime.Goexit). It must not panic.

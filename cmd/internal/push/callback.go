@@ -70,7 +70,7 @@ func (p *Pusher) report(rw http.ResponseWriter, r *http.Request) (reportResult, 
 		return reportResult{}, web.Fail(http.StatusBadRequest, "bad_request", "the token is not one that this endpoint has got", "pass the token of the job unchanged")
 	}
 	end.Token = token
-	switch result := p.Dispatcher.Record(ctx, []work.End{end})[0]; result.Refusal {
+	switch result := p.Dispatcher.Record(ctx, []work.End{end}, true)[0]; result.Refusal {
 	case "", "ended", "lost":
 		e.reported(token)
 		p.metrics.reported(name, result.Recorded)

@@ -252,7 +252,7 @@ func (e *endpoint) finish(ctx context.Context, a *attempt, f fate) {
 	}
 	for {
 		bounded, cancel := context.WithTimeout(ctx, recordFor)
-		r := e.p.Dispatcher.Record(bounded, []work.End{end})[0]
+		r := e.p.Dispatcher.Record(bounded, []work.End{end}, false)[0]
 		cancel()
 		switch {
 		case r.Recorded, r.Refusal == "ended", r.Refusal == "lost":

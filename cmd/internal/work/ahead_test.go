@@ -51,7 +51,7 @@ func TestShortJobsAreClaimedAhead(t *testing.T) {
 	}
 	for range 10 * averageOf {
 		now = now.Add(time.Millisecond) // so each takes as many as there are slots
-		d.recordHere([]End{{Token: held[0].token}})
+		d.recordHere([]End{{Token: held[0].token}}, false)
 		held = held[1:]
 		claim(more())
 	}
@@ -61,7 +61,7 @@ func TestShortJobsAreClaimedAhead(t *testing.T) {
 
 	claims = 0
 	next := held[slots]
-	d.recordHere([]End{{Token: held[0].token}})
+	d.recordHere([]End{{Token: held[0].token}}, false)
 	held = held[1:]
 	if next.session != c.Session || claims == 0 || more() != 1 {
 		t.Errorf("the session does not have the job that waited: %v, or the worker was not told to claim %d more", next.session, more())
@@ -97,7 +97,7 @@ func TestNamedJobsAreAsLongAsTheyTake(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			d.recordHere([]End{{Token: a.token}})
+			d.recordHere([]End{{Token: a.token}}, false)
 		}
 		if q := d.queues["mail"]; q.took < 2*time.Second || d.ahead(q, 100) > 0 {
 			t.Errorf("named at %s, jobs of 3 s take %v, and %d are claimed ahead", at, q.took, d.ahead(q, 100))

@@ -116,9 +116,9 @@ type Result struct {
 // unavailable means that it is not known whether an end was recorded: record it again.
 const unavailable = "unavailable"
 
-// Record records ends, and returns what became of each once it is known, or ctx ends.
-func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
-	w, all, elsewhere := d.recordHere(ends)
+// Record records ends, and returns what became of each once it is known, or ctx ends; soon: who reports them goes on only then.
+func (d *Dispatcher) Record(ctx context.Context, ends []End, soon bool) []Result {
+	w, all, elsewhere := d.recordHere(ends, soon)
 	for _, worker := range slices.Sorted(maps.Keys(elsewhere)) {
 		d.recordRemote(ctx, worker, elsewhere[worker], w)
 	}
@@ -130,7 +130,7 @@ func (d *Dispatcher) Record(ctx context.Context, ends []End) []Result {
 }
 
 // recordHere ends those attempts that this hub holds, and returns who waits for what becomes of them, all ends, and those of attempts of other hubs by their workers.
-func (d *Dispatcher) recordHere(ends []End) (w *waiting, all []remote, elsewhere map[int32][]remote) {
+func (d *Dispatcher) recordHere(ends []End, soon bool) (w *waiting, all []remote, elsewhere map[int32][]remote) {
 	w = newWaiting(len(ends))
 	all = make([]remote, len(ends))
 	elsewhere = map[int32][]remote{}
@@ -141,6 +141,7 @@ func (d *Dispatcher) recordHere(ends []End) (w *waiting, all []remote, elsewhere
 		w.results[i].Token = e.Token
 		k, err := d.tokens.parse(e.Token)
 		r, invalid := e.result()
+		r.Soon = soon
 		if err != nil {
 			invalid = err.Error()
 		}

@@ -219,7 +219,7 @@ func (e *endpoints) record(_ web.Caller, rw http.ResponseWriter, r *http.Request
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), recordFor)
 	defer cancel()
-	return results{e.Record(ctx, body.Ends)}, nil
+	return results{e.Record(ctx, body.Ends, true)}, nil
 }
 
 func checkEnds(n int) error {

@@ -838,7 +838,7 @@ type simRecord struct {
 
 // record serves a call of record, as endpoints.record does.
 func (h *simHub) record(ends []End, answer func([]Result)) {
-	w, all, elsewhere := h.d.recordHere(ends)
+	w, all, elsewhere := h.d.recordHere(ends, false)
 	h.records = append(h.records, &simRecord{h: h, w: w, all: all, since: h.s.Now(), answer: answer})
 	for _, some := range simulation.InOrder(elsewhere) {
 		id, forms := some[0].worker, endsOf(some)

@@ -231,7 +231,7 @@ func (s *session) do(ctx context.Context, r *request) bool {
 			s.later(ctx, max(len(r.Ends), r.size/endBytes), func() {
 				ctx, cancel := context.WithTimeout(ctx, recordFor)
 				defer cancel()
-				results := s.Record(ctx, r.Ends)
+				results := s.Record(ctx, r.Ends, false)
 				s.call.Ended(results)
 				_ = s.send(ctx, message{Type: "recorded", ID: r.ID, Results: results})
 			})
