@@ -29,6 +29,7 @@ class Hub:
         self.heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.session: ServerConnection
         self.address = ""
+        self.refused: set[str] = set()  # tokens that it does not know
 
     async def serve(self, session: ServerConnection) -> None:
         hello = json.loads(await session.recv())
@@ -40,6 +41,10 @@ class Hub:
                 frame = json.loads(text)
                 if frame["type"] == "record":
                     results = [{"token": end["token"], "recorded": True} for end in frame["ends"]]
+                    for result in results:
+                        if result["token"] in self.refused:
+                            result.update(recorded=False, refusal="invalid", detail="unknown")
+                            self.heard.put_nowait(("refused", result["token"]))
                     await session.send(json.dumps({"type": "recorded", "id": frame["id"], "results": results}))
                 elif frame["type"] == "progress":
                     self.heard.put_nowait(("reported", frame["entries"]))
@@ -212,6 +217,27 @@ async def test_what_was_interrupted_does_not_end_the_reports_of_the_same_attempt
         assert await lone_hub.next() == ("begun", 1)
         assert await lone_hub.next() == ("reported", [{"token": "T1", "percent": 50}])
         ends.set()
+
+
+async def test_an_attempt_that_the_hub_does_not_know_is_given_up(lone_hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    # Its database was replaced by another, such as that of a development server that was started anew.
+    app = weir.Weir(hub=lone_hub.address)
+
+    @app.task(queue="mail")
+    async def run(job: weir.Job) -> None:
+        lone_hub.heard.put_nowait(("begun", job.id))
+
+    async with app.working({"mail": 2}) as worker:
+        assert await lone_hub.next() == ("opened", [])
+        lone_hub.refused.add("T1")
+        await lone_hub.give(1)
+        assert await lone_hub.next() == ("begun", 1)
+        for _ in range(2):  # how the function has ended, and that this can't be recorded
+            assert await lone_hub.next() == ("refused", "T1")
+        await lone_hub.give(2)
+        assert await lone_hub.next() == ("begun", 2)
+        await until(lambda: not worker._source._runner.held)
+    assert [r.levelname for r in caplog.records if "no end of the attempt can be recorded: unknown" in r.getMessage()] == ["ERROR"]
 
 
 async def test_a_hub_that_cannot_work_jobs_for_a_while_keeps_the_session(lone_hub: Hub) -> None:

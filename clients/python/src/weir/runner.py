@@ -350,9 +350,12 @@ class Runner:
             self.loop.call_later(0.1, self._again, attempt)
             return
         if refusal == "invalid":
-            attempt.ended = {"token": attempt.token, "outcome": "failed", "error": f"the end of the attempt can't be recorded: {detail}"}
-            self._again(attempt)
-            return
+            end = {"token": attempt.token, "outcome": "failed", "error": f"the end of the attempt can't be recorded: {detail}"}
+            if attempt.ended != end:
+                attempt.ended = end
+                self._again(attempt)
+                return
+            log.error("job %s (%s): no end of the attempt can be recorded: %s", attempt.job.id, attempt.job.kind, detail)
         if refusal == "lost":
             log.warning("job %s (%s): the attempt was lost before its end was recorded; it runs again", attempt.job.id, attempt.job.kind)
         for told in self.on_end:
