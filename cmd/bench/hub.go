@@ -111,6 +111,21 @@ func (c *listenersCmd) Run(ctx context.Context, s *streams) error {
 	})
 }
 
+type hubsCmd struct {
+	hubFlags
+	Hubs        []int   `default:"1,2,4,8,16" help:"Numbers of hubs, measured one after the other (${default})."`
+	Subscribers int     `default:"20" help:"Number of subscribers of each hub (${default})."`
+	Rate        int     `default:"200" help:"Messages a second, each in a transaction of its own (${default})."`
+	Seconds     float64 `default:"10" help:"Seconds of each measurement (${default})."`
+}
+
+func (c *hubsCmd) Run(ctx context.Context, s *streams) error {
+	config := hub.HubsConfig{HubConfig: c.config(), Hubs: c.Hubs, Subscribers: c.Subscribers, Rate: c.Rate, Duration: seconds(c.Seconds)}
+	return c.alone(ctx, s, hub.HubsConnections(config), func(d *load.Database, e load.Engine) (*load.Report, error) {
+		return hub.Hubs(ctx, d, e, config)
+	})
+}
+
 type stormCmd struct {
 	hubFlags
 	Clients  int `default:"10000" help:"Number of clients of the hub (${default})."`

@@ -122,6 +122,21 @@ func TestListenersWeighsSubscribers(t *testing.T) {
 	}
 }
 
+// TestHubsDeliverEverythingAloneAndJoined: hubs measures each number of hubs in both ways, and all subscribers get everything.
+func TestHubsDeliverEverythingAloneAndJoined(t *testing.T) {
+	t.Parallel()
+	r, _ := report(t, pgtest.Database(t), "hubs", "--hubs", "1,2", "--subscribers", "3", "--rate", "50", "--seconds", "0.4")
+	if len(r.Hub.Ways) != 3 {
+		t.Fatalf("%+v", r.Hub.Ways)
+	}
+	for i, w := range r.Hub.Ways {
+		hubs := int64(min(i+1, 2))
+		if w.Done != 20*3*hubs || w.P50 == nil || *w.P99 < *w.P50 || w.Cores.Hub <= 0 {
+			t.Errorf("%+v", w)
+		}
+	}
+}
+
 // TestStormServesEverybody: storm measures how long it takes until all clients of hubs and of PostgreSQL are served.
 func TestStormServesEverybody(t *testing.T) {
 	pgtest.Alone(t, "it compares two times")

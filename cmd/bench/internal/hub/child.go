@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weir-pg/weir/cmd/internal/cluster"
 	"github.com/weir-pg/weir/cmd/internal/load"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/web"
@@ -88,6 +89,7 @@ type HubSpec struct {
 	Database      string
 	DurableNotify bool
 	PushFile      string // endpoints to push jobs to; "": none
+	NATS          string // URL of a NATS server that joins it to other hubs; "": it reads for itself
 	LoggingIn     int    // number of clients that may log in at once from one address; 0: the default of hubs
 }
 
@@ -121,9 +123,13 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 		return err
 	}
 	c.users = users
+	var joined *cluster.Config
+	if spec.NATS != "" {
+		joined = &cluster.Config{URL: spec.NATS}
+	}
 	c.server, err = server.Start(c.ctx, server.Config{
 		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users, LoggingIn: spec.LoggingIn,
-		Web: web.Config{Anonymous: true}, Jobs: true, PushFile: spec.PushFile, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
+		Web: web.Config{Anonymous: true}, Jobs: true, PushFile: spec.PushFile, Cluster: joined, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
 	})
 	if err != nil {
 		return fmt.Errorf("start a hub: %w", err)
