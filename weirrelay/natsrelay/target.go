@@ -3,6 +3,7 @@ package natsrelay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -135,16 +136,21 @@ func (t *Target) readEnd(ctx context.Context) error {
 	if err != nil {
 		return failed(err)
 	}
-	if consumer.CachedInfo().NumPending == 0 { // all that is left is older
-		t.unsure = false
-		return nil
-	}
 	messages, err := consumer.Messages()
 	if err != nil {
 		return failed(err)
 	}
 	defer messages.Stop()
-	for read := uint64(0); read < last; {
+	pending, known := consumer.CachedInfo().NumPending, uint64(0)
+	for read := from - 1; read < last; {
+		// Nothing more is pending if the last ones were deleted, and also if the server that reads lags.
+		if pending == 0 && known <= read {
+			if known, err = t.next(ctx, read+1); err != nil {
+				return failed(err)
+			} else if known == 0 || known > last {
+				break
+			}
+		}
 		ctx, cancel := context.WithTimeout(ctx, quiet)
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		cancel()
@@ -161,13 +167,37 @@ func (t *Target) readEnd(ctx context.Context) error {
 				t.newest = weir.Position(p)
 			}
 		}
-		read = meta.Sequence.Stream
-		if meta.NumPending == 0 { // the last ones may have been deleted
-			break
-		}
+		read, pending = meta.Sequence.Stream, meta.NumPending
 	}
 	t.unsure = false
 	return nil
+}
+
+// next returns the number of the first message that the stream has from a number on; 0: there is none. Its leader answers: whom the library would ask, if the stream allows that, may lag.
+func (t *Target) next(ctx context.Context, from uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, quiet)
+	defer cancel()
+	prefix := jetstream.DefaultAPIPrefix
+	if t.Domain != "" {
+		prefix = "$JS." + t.Domain + ".API."
+	}
+	answer, err := t.Conn.RequestWithContext(ctx, prefix+"STREAM.MSG.GET."+t.Stream, fmt.Appendf(nil, `{"seq": %d, "next_by_subj": ">", "no_hdr": true}`, from))
+	if err != nil {
+		return 0, fmt.Errorf("ask the stream's leader for message %d: %w", from, err)
+	}
+	var got struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Sequence uint64 `json:"seq"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(answer.Data, &got); err != nil {
+		return 0, fmt.Errorf("the answer of the stream's leader: %w", err)
+	}
+	if got.Error != nil && got.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound {
+		return 0, got.Error
+	}
+	return got.Message.Sequence, nil
 }
 
 // Send implements weirrelay.Target.
