@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -27,7 +28,13 @@ const (
 	codeRepeated jetstream.ErrorCode = 10201 // the batch has a message that the stream has already
 	codeDisabled jetstream.ErrorCode = 10174 // the stream does not allow batches any more
 	codeHalf     jetstream.ErrorCode = 10176 // a message of the batch was not taken, or lost
+	codeSingle   jetstream.ErrorCode = 10177 // a header of a message is none for a batch
 )
+
+// needsSingle reports whether an error of the stream is about one message of a batch that it does not say, or would be none if the messages went one by one.
+func needsSingle(err *jetstream.APIError) bool {
+	return slices.Contains([]jetstream.ErrorCode{codeRepeated, codeDisabled, codeSingle, codeRollup}, err.ErrorCode) || isTooLarge(err) || slices.Contains(codesOfHeaders, err.ErrorCode)
+}
 
 // sendWhole sends the records in atomic batches. What the stream does not take in that way, because it has a part of it, goes one by one: then the stream itself drops that part.
 func (t *Target) sendWhole(ctx context.Context, records []weirrelay.Record) error {
@@ -122,9 +129,8 @@ func (t *Target) sendBatch(ctx context.Context, records []weirrelay.Record, inde
 			t.unsure = true
 			return fmt.Errorf("the answer to a batch: %w: %q", err, answer.Data)
 		}
-		if ack.Error != nil && (ack.Error.ErrorCode == codeRepeated || ack.Error.ErrorCode == codeDisabled || isTooLarge(ack.Error)) {
-			// An earlier try has arrived whole, although its answer did not; or the stream was changed, and the error may be about any message of the batch. What it has is read, and the rest
-			// is sent.
+		if ack.Error != nil && needsSingle(ack.Error) {
+			// An earlier try has arrived whole, although its answer did not; or the error may be about any message of the batch. What the stream has is read, and the rest is sent.
 			if err := t.readEnd(ctx); err != nil {
 				return err
 			}

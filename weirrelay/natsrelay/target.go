@@ -55,7 +55,16 @@ const (
 	codeTooLarge jetstream.ErrorCode = 10054 // of a message that exceeds the stream's limit
 	codeHeaders  jetstream.ErrorCode = 10097 // of a message whose headers exceed the server's
 	maxHeaders                       = 65535 // which is this
+	codeRollup   jetstream.ErrorCode = 10111 // of a message that replaces others, in a way that there is not, or that the stream does not allow
 )
+
+// codesOfHeaders are errors about a header of a message that no stream takes: what the stream does not allow is none of them.
+var codesOfHeaders = []jetstream.ErrorCode{
+	10165,        // a time to live
+	10170, 10171, // an increment of a counter, or one with a payload
+	10193,                                           // an expected sequence
+	10189, 10190, 10191, 10192, 10203, 10212, 10223, // a schedule
+}
 
 // Target implements weirrelay.Target. Messages have the record's ID as their Nats-Msg-Id.
 type Target struct {
@@ -289,6 +298,8 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && isTooLarge(api):
 		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("%d bytes: %w", len(r.Payload), err)}
+	case api != nil && slices.Contains(codesOfHeaders, api.ErrorCode), api != nil && api.ErrorCode == codeRollup && !isRollup(r.Headers[jetstream.MsgRollup]):
+		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("its headers: %w", err)}
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stream takes the subject %q: add it to the subjects of the stream, or change the route: %w", r.Subject, err)
 	}
@@ -300,6 +311,11 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 
 func isTooLarge(err *jetstream.APIError) bool {
 	return err.ErrorCode == codeTooLarge || err.ErrorCode == codeHeaders
+}
+
+func isRollup(value string) bool {
+	value = strings.ToLower(value)
+	return value == jetstream.MsgRollupSubject || value == jetstream.MsgRollupAll
 }
 
 // maxSubject bounds a subject, in bytes: with what else is in the same line of the protocol, the server takes 4096, and otherwise closes the connection.

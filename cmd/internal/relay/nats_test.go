@@ -323,14 +323,14 @@ func TestAStreamWhoseNewestMessagesAreGoneIsSentTo(t *testing.T) {
 	}
 }
 
-// TestOfABatchNATSRefusesTheMessageThatIsToBlame: one whose headers, made from its payload, are too large, or that is larger than the stream takes since it was changed.
+// TestOfABatchNATSRefusesTheMessageThatIsToBlame: one whose headers, made from its payload, are too large or say nothing that NATS knows, or that is larger than the stream takes since it was changed.
 func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
 	t.Parallel()
 	for _, atomic := range []bool{true, false} {
 		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
 			t.Parallel()
 			nc, js := dial(t, jetStream(t).ClientURL())
-			config := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: atomic}
+			config := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: atomic, AllowMsgTTL: true, AllowRollup: true, AllowMsgSchedules: true}
 			if _, err := js.CreateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
 			}
@@ -363,6 +363,9 @@ func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
 				}
 			}
 			send("large headers", func(r *weirrelay.Record) { r.Headers = map[string]string{"customer": strings.Repeat("x", 70_000)} })
+			for name, value := range map[string]string{"Nats-TTL": "soon", "Nats-Rollup": "some", "Nats-Schedule": "at times", "Nats-Incr": "more"} {
+				send(name, func(r *weirrelay.Record) { r.Headers = map[string]string{name: value} })
+			}
 			config.MaxMsgSize = 1000
 			if _, err := js.UpdateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
@@ -371,6 +374,41 @@ func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
 			want = slices.DeleteFunc(want, func(payload string) bool { return payload == "" })
 			if got := stored(t, js, "ORDERS", len(want)); !slices.Equal(got, want) {
 				t.Errorf("the stream has %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestWhatAStreamOfNATSMayAllowLaterWaits: a message that is to be dropped after some time; and messages of which each replaces the one before are no batch.
+func TestWhatAStreamOfNATSMayAllowLaterWaits(t *testing.T) {
+	t.Parallel()
+	for _, atomic := range []bool{true, false} {
+		t.Run(fmt.Sprintf("atomic %t", atomic), func(t *testing.T) {
+			t.Parallel()
+			nc, js := dial(t, jetStream(t).ClientURL())
+			config := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: atomic}
+			if _, err := js.CreateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			target := begun(t, nc)
+			var records []weirrelay.Record
+			for n, headers := range []map[string]string{{"Nats-TTL": "1h"}, {"Nats-Rollup": "sub"}, {"Nats-Rollup": "sub"}} {
+				at := weir.Position(fmt.Sprintf("1.1.%d", n+1))
+				records = append(records, weirrelay.Record{ID: "r/" + string(at), Position: at, Channel: "orders", Subject: "shop.orders", Payload: []byte(at), Headers: headers})
+			}
+			err := target.Send(t.Context(), records)
+			if no := (*weirrelay.Refused)(nil); err == nil || errors.As(err, &no) {
+				t.Errorf("sent to a stream that does not allow it: %v", err)
+			}
+			config.AllowMsgTTL, config.AllowRollup = true, true
+			if _, err := js.UpdateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			if err := target.Send(t.Context(), records); err != nil {
+				t.Fatal(err)
+			}
+			if got := stored(t, js, "ORDERS", 1); !slices.Equal(got, []string{"1.1.3"}) {
+				t.Errorf("the stream has %q, want what has replaced the others", got)
 			}
 		})
 	}
