@@ -13,16 +13,24 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// A test binary started with these variables is a worker whose jobs never end.
+// A test binary started with these variables is a worker whose jobs never end; or, with the last one, what moves slots.
 const (
 	workEnv  = "WEIR_TEST_WORK"
 	leaseEnv = "WEIR_TEST_WORK_LEASE"
+	moveEnv  = "WEIR_TEST_MOVE"
 )
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(workEnv); url != "" {
 		fmt.Fprintln(os.Stderr, workForEver(url))
 		os.Exit(1)
+	}
+	if os.Getenv(moveEnv) != "" {
+		if err := moveForEver(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	pgtest.Main(m)
 }
