@@ -139,7 +139,8 @@ func (l *Log) from(ctx context.Context, s *store.Store, after Position) ([]store
 	once := store.Poll{Polls: 1}
 	if after.Index > 0 {
 		ticks, _, err := s.Ticks(ctx, store.Place{Tick: after.Tick - 1, Epoch: anyEpoch}, store.Seen{}, once)
-		if err != nil || len(ticks) > 0 && ticks[0].Seq == after.Tick && ticks[0].Epoch == after.Epoch {
+		// Where a log that was set back parted from the position's is said below, by its epoch.
+		if _, elsewhere := store.NotOfThisLog(err); err != nil && !elsewhere || len(ticks) > 0 && ticks[0].Seq == after.Tick && ticks[0].Epoch == after.Epoch {
 			return ticks, err
 		}
 	}

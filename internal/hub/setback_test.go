@@ -111,3 +111,29 @@ func TestReplayOverALogThatIsSetBackEndsInAGap(t *testing.T) {
 		})
 	}
 }
+
+// TestAPositionBeyondALogThatWasSetBackGoesOnWhereBothParted: in the middle of a tick, too, while the new log is still shorter than the old one was.
+func TestAPositionBeyondALogThatWasSetBackGoesOnWhereBothParted(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	say := func(text string) (newest, epoch int64) {
+		exec(t, pool, `SELECT weir.publish('c', $1)`, text)
+		exec(t, pool, `SELECT weir._await_tick(weir.newest_tick())`)
+		return scan[int64](t, pool, `SELECT weir.newest_tick()`), scan[int64](t, pool, `SELECT weir._epoch_of(weir.newest_tick())`)
+	}
+	newest, epoch := say("of both")
+	exec(t, pool, `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`)
+	if _, other := say("new 1"); other == epoch {
+		t.Fatal("no epoch begins")
+	}
+	say("new 2")
+	h := start(t, url)
+	for _, index := range []int32{0, 1} {
+		lost := Position{Epoch: epoch, Tick: newest + 100, Index: index}
+		parted := Position{Epoch: epoch, Tick: newest + 1}
+		if got, want := resume(t, h, lost, "c").texts(t, 3), []string{fmt.Sprintf("gap unknown %s %s", lost, parted), "c=new 1", "c=new 2"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
