@@ -141,6 +141,9 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 		case ctx.Err() != nil:
 		case errors.Is(err, errReached):
 			return nil
+		case errors.Is(err, errSetBack):
+			h.log.Warn("weir: the database was set back: the relay begins anew")
+			sleep.For(ctx, sleep.Jitter(h.retry.next()))
 		case errors.Is(err, ErrMoved):
 			h.log.Warn("weir: another process has gone further than this one knows: the relay begins anew", "error", err)
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/store"
 )
 
@@ -105,6 +106,7 @@ type batch struct {
 	then       weir.Position // what was recorded last
 	since      int           // messages since
 	recordedAt time.Time
+	setBack    error // nothing more is added
 }
 
 func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >= b.MaxBytes }
@@ -112,6 +114,14 @@ func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >
 func (b *batch) add(i item) {
 	b.ahead.took(i)
 	e := i.Event
+	switch {
+	case b.setBack != nil:
+		return
+	case e.Gap != nil && e.Gap.Reason == string(hub.Unknown) && !b.anew:
+		b.anew, b.setBack = true, errSetBack
+		return
+	}
+	b.anew = false
 	switch {
 	case e == (weir.Event{}):
 		b.reach(i.mark)
@@ -157,7 +167,8 @@ func (b *batch) send(ctx context.Context) error {
 		b.Observe(Progress{Active: true, Sent: len(sent), Dead: all - len(sent), Lag: time.Since(b.read)})
 	}
 	b.records, b.bytes, b.at, b.since = b.records[:0], 0, b.next, b.since+all
-	return nil
+	b.passed.reach(b.at)
+	return b.setBack
 }
 
 // bury keeps a record that the target refuses, as a job.

@@ -3,6 +3,7 @@ package weirrelay
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/hub"
@@ -56,4 +57,26 @@ func (is places) later(at, other weir.Position) weir.Position {
 		return other
 	}
 	return at
+}
+
+// passed has, of each of the newest logs from which this process has passed on messages, the last position up to which it has. A server that starts begins another log, and if the database is restored
+// from a copy of an earlier time, it knows nothing of that one.
+type passed []weir.Position
+
+const passedMost = 20
+
+func (p *passed) reach(at weir.Position) {
+	epoch := func(at weir.Position) string {
+		e, _, _ := strings.Cut(string(at), ".")
+		return e
+	}
+	n := len(*p)
+	switch {
+	case n > 0 && epoch((*p)[n-1]) == epoch(at):
+		(*p)[n-1] = at
+	case n == passedMost:
+		*p = append((*p)[1:], at)
+	default:
+		*p = append(*p, at)
+	}
 }

@@ -107,6 +107,8 @@ type relay struct {
 	store  *store.Store
 	router *router
 	had    weir.Position // of the message that the target got last, as far as this process knows
+	passed passed
+	anew   bool // it begins anew because the log was set back
 }
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
@@ -209,8 +211,11 @@ func (r *relay) passFrom(ctx context.Context, at weir.Position) (weir.Position, 
 	return r.pass(ctx, sub)
 }
 
-// errReached is what a stint returns at Until.
-var errReached = errors.New("the relay's end is reached")
+// errReached is what a stint returns at Until; errSetBack, when the log was set back: where to go on is for the next one to find out.
+var (
+	errReached = errors.New("the relay's end is reached")
+	errSetBack = errors.New("the database was set back")
+)
 
 // isReached reports whether everything was passed on that is to be.
 func (r *relay) isReached(at weir.Position) bool { return r.Until != "" && !before(at, r.Until) }
@@ -226,7 +231,8 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	if err != nil {
 		return "", fmt.Errorf("begin at the target: %w", err)
 	}
-	is, err := r.places(ctx, recorded, weir.Position(had), r.had, own, r.Until)
+	remembered := r.had
+	is, err := r.places(ctx, append([]weir.Position{recorded, weir.Position(had), remembered, own, r.Until}, r.passed...)...)
 	if err != nil {
 		return "", err
 	}
@@ -235,15 +241,27 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	}
 	_, forgets := r.Target.(Forgetful)
 	at := is.later(recorded, own)
-	r.had = is.later(weir.Position(had), r.had)
+	r.had = is.later(weir.Position(had), remembered)
+	foreign, anew := own != "" && !is[own].known, remembered != "" && !is[remembered].known
+	for _, p := range r.passed {
+		if (foreign || anew) && is[p].known {
+			at = is.later(at, p) // what this process has passed on of what both logs have
+		}
+	}
+	const restored = "it was set back, as by a restore, and what the target had from then on may be sent again"
 	switch {
 	case own == "" && recorded != "":
 		if r.had != "" {
 			r.gap(weir.Gap{To: recorded, Reason: "the target does not know any more how far it has come: what it had may be gone"})
 		}
-	case own != "" && !is[own].known && is[recorded].known:
+	case anew && remembered != weir.Position(had) && is[at].known: // it was not said before
+		r.gap(weir.Gap{From: remembered, To: at, Reason: "what was passed on last is of another log, of which this database knows nothing: " + restored})
+		if foreign {
+			r.had = own
+		}
+	case foreign && is[at].known:
 		if own != weir.Position(had) && !forgets { // it was not said before
-			r.gap(weir.Gap{From: own, To: recorded, Reason: "the target's position is of another log, of which this database knows nothing: it was set back, and what the target had from then on may be sent again"})
+			r.gap(weir.Gap{From: own, To: at, Reason: "the target's position is of another log, of which this database knows nothing: " + restored})
 			r.had = own
 		}
 	case own != recorded && is.before(own, r.had) && !forgets: // one that keeps no position returns what is recorded, which may be behind
@@ -301,11 +319,20 @@ func before(at, other weir.Position) bool {
 	return err1 == nil && err2 == nil && a.Before(o)
 }
 
-// record records how far the relay has come.
+// record records how far the relay has come. A database that was set back keeps what it has recorded itself, rather than a position of which it knows nothing.
 func (r *relay) record(ctx context.Context, at, had weir.Position) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	p, err := hub.ParsePosition(string(at))
 	if err != nil {
 		return err
+	}
+	is, err := r.places(ctx, at)
+	switch {
+	case err != nil:
+		return err
+	case !is[at].known:
+		return errSetBack
 	}
 	return r.recordFrom(ctx, at, p.Tick, had)
 }

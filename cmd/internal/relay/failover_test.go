@@ -3,6 +3,8 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -34,9 +36,17 @@ type failingOver struct {
 
 func newFailingOver(t *testing.T) *failingOver {
 	t.Helper()
-	f := &failingOver{primary: pgtest.Installed(t, nil), redis: startRedis(t).client(), to: pgtest.Pool(t, pgtest.Database(t)), read: map[string]func() []string{}}
+	f := newRestored(t)
 	f.standby = pgtest.Standby(t, f.primary, nil)
 	f.both = pgtest.Pool(t, pgtest.EitherOf(t, f.primary, f.standby, "postgres")+"&pool_max_conns=80")
+	return f
+}
+
+// newRestored returns a primary without a standby.
+func newRestored(t *testing.T) *failingOver {
+	t.Helper()
+	f := &failingOver{primary: pgtest.Installed(t, nil), redis: startRedis(t).client(), to: pgtest.Pool(t, pgtest.Database(t)), read: map[string]func() []string{}}
+	f.both = pgtest.Pool(t, f.primary.URL("postgres")+"&pool_max_conns=80")
 	f.natsURL = jetStream(t).ClientURL()
 	_, f.js = dial(t, f.natsURL)
 	return f
@@ -151,6 +161,48 @@ func (f *failingOver) failOver(t *testing.T) *pgxpool.Pool {
 func TestAFailoverThatLostMessagesIsAGapAndNothingElse(t *testing.T) {
 	t.Parallel()
 	f := newFailingOver(t)
+	f.losesMessages(t, func() { f.cutOff(t) }, func() *pgxpool.Pool { return f.failOver(t) })
+}
+
+// TestADatabaseThatIsRestoredFromItsDiskIsAGapAndNothingElse: from a copy of it, so on the same timeline, while its targets are ahead.
+func TestADatabaseThatIsRestoredFromItsDiskIsAGapAndNothingElse(t *testing.T) {
+	t.Parallel()
+	f := newRestored(t)
+	dir := f.dataDirectory(t)
+	f.losesMessages(t, func() { f.restore(t, dir, dir+".copy") }, func() *pgxpool.Pool {
+		f.restore(t, dir+".copy", dir)
+		return pgtest.Pool(t, f.primary.URL("postgres"))
+	})
+}
+
+func (f *failingOver) dataDirectory(t *testing.T) (dir string) {
+	t.Helper()
+	if err := f.both.QueryRow(t.Context(), `SHOW data_directory`).Scan(&dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// restore kills the primary, replaces one directory by a copy of another, and starts it again.
+func (f *failingOver) restore(t *testing.T, from, to string) {
+	t.Helper()
+	if err := f.primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(to); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := f.primary.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// losesMessages relays messages, of which some are published after hold, and lost by setBack, which returns how to reach the database then.
+func (f *failingOver) losesMessages(t *testing.T, hold func(), setBack func() *pgxpool.Pool) {
+	t.Helper()
 	type relay struct {
 		name, what string
 		config     weirrelay.Config
@@ -199,21 +251,28 @@ func TestAFailoverThatLostMessagesIsAGapAndNothingElse(t *testing.T) {
 	all := func(*relay) bool { return true }
 	old := pgtest.Pool(t, f.primary.URL("postgres"))
 	say(old, "kept", 3, all)
-	f.cutOff(t)
+	for _, r := range relays {
+		if !lives(r) { // so that it is recorded how far it has come
+			r.stop()
+			r.stop = run(t, r.config)
+		}
+	}
+	hold()
+	old.Reset()
 	say(old, "lost", 10, all)
 	for _, r := range relays {
 		if !lives(r) {
 			r.stop()
 		}
 	}
-	promoted := f.failOver(t)
-	say(promoted, "new", 15, lives)
+	after := setBack()
+	say(after, "new", 15, lives)
 	for _, r := range relays {
 		if !lives(r) {
 			run(t, r.config)
 		}
 	}
-	say(promoted, "last", 1, all)
+	say(after, "last", 1, all)
 	for _, r := range relays {
 		// A relay into NATS that begins finds what is there by its ids, and can't tell which of them the database has lost.
 		if n := r.gaps.Load(); n != 1 && (r.what != "NATS" || lives(r)) {
