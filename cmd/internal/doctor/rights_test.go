@@ -46,6 +46,13 @@ func TestPgMonitorIsEnough(t *testing.T) {
 	if strings.Contains(unseen, "failed") {
 		t.Errorf("a check failed:\n%s", unseen)
 	}
+
+	// A hub's role sees the queues, and not their limits.
+	execute(t, admin, "GRANT weir_hub TO watcher")
+	unseen = strings.Join(examine(t, as(t, at, "watcher", "w"), time.Second).Unseen, "\n")
+	if !strings.Contains(unseen, "the limits of Weir's queues, and so their backlogs: it needs the role weir_operate") || strings.Contains(unseen, "failed") {
+		t.Errorf("unseen by a hub's role:\n%s", unseen)
+	}
 }
 
 // TestARowOfAnotherDatabaseIsSaidToBeThere: the doctor sees who waits there, but no names, and says which command names them.
