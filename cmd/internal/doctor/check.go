@@ -119,7 +119,7 @@ func (l *inspection) writes() float64 {
 
 // finding returns a new finding, with how often it was seen.
 func (l *inspection) finding(code Code, severity Severity, lost float64, seen int) Finding {
-	return Finding{Code: code, Severity: severity, Lost: lost, Seen: seen, Samples: len(l.view.samples), holders: map[Class]float64{}}
+	return Finding{Code: code, Severity: severity, Lost: lost, Seen: seen, Samples: len(l.view.samples), Statements: []Statement{}, holders: map[Class]float64{}}
 }
 
 func (f *Finding) add(query, format string, args ...any) {

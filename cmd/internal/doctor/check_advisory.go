@@ -91,6 +91,7 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 			continue
 		}
 		f.add(seeAdvisory, "pid %d has held it, %s; last statement: %s", k.PID, describeState(k), shape(k.Query))
+		f.names(HoldsIt, k.Query)
 	}
 	if n := total(doing[worst]); n > 0 {
 		f.add("", "what its holders do: %s", ranked(doing[worst], n, func(s string) string { return s }))
@@ -101,7 +102,7 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 			statements[shape(s.Query)]++
 		}
 	})
-	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements("", "waiting statements", WaitsForIt, statements)
 	f.Now = "Hold the lock for a shorter time: take it last, and commit or unlock immediately."
 	switch {
 	case len(holders) == 1 && holders[0].PID == 0:

@@ -82,6 +82,7 @@ func chattyCounted(ctx context.Context, l *inspection) (result, error) {
 		if len(f.Evidence) < maxFacts {
 			f.add("SELECT calls, rows, total_exec_time, query FROM pg_stat_statements ORDER BY calls DESC LIMIT 10 -- twice",
 				"%s calls/s, %s rows/s, %s ms a call: %s", figure(g.calls), figure(g.rows), figure(1000*g.time/g.calls), text)
+			f.names(CausesIt, text)
 		}
 	}
 	if f.Code == "" {
@@ -142,13 +143,14 @@ func chattySampled(ctx context.Context, l *inspection) (result, error) {
 		}
 		lost := per(seconds, l.view.duration()) * (1 - written/probes)
 		if f.Code == "" || lost > f.Lost {
-			evidence := f.Evidence
+			evidence, statements := f.Evidence, f.Statements
 			f = l.finding(ChattyStatements, Info, lost, len(l.view.samples))
 			f.Summary = fmt.Sprintf("Existing rows are inserted again: %s index probes/s in %s, for %s rows/s written.", figure(probes), name, figure(written))
-			f.Evidence = evidence
+			f.Evidence, f.Statements = evidence, append(f.Statements, statements...)
 		}
 		f.add(fmt.Sprintf("SELECT idx_scan, n_tup_ins FROM pg_stat_user_tables WHERE relid = '%s'::regclass -- twice", name),
 			"%s: %s index probes/s for %s rows inserted/s, by %s", name, figure(probes), figure(written), text)
+		f.names(CausesIt, text)
 	}
 	if f.Code == "" {
 		r, err := healthy("No INSERT … ON CONFLICT DO NOTHING writes almost nothing.")

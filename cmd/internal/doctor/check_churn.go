@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
@@ -97,8 +96,7 @@ func checkChurn(ctx context.Context, l *inspection) (result, error) {
 			f.add(how, "parallel workers launched: %s/s or more", figure(launched))
 		}
 		f.add(seeWaits, "waits: %s", ranked(events, total(events), Event.String))
-		f.statements = slices.Sorted(maps.Keys(statements))
-		f.add("", "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+		f.addStatements("", "their statements", CausesIt, statements)
 		f.Now = "ALTER ROLE … SET max_parallel_workers_per_gather = 0, for the role of these short queries."
 		f.ForGood = "Keep parallel queries for reports: raise parallel_setup_cost and min_parallel_table_scan_size until short queries are planned without them."
 		f.Lab = "weir lab storm"

@@ -131,7 +131,7 @@ func Full(ctx context.Context, url string, err error) (Report, bool) {
 	}
 	took := time.Since(begin)
 	at := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
-	f := Finding{Code: ConnectionsExhausted, Severity: Critical, Seen: 1, Samples: 1}
+	f := Finding{Code: ConnectionsExhausted, Severity: Critical, Seen: 1, Samples: 1, Statements: []Statement{}}
 	f.Summary = fmt.Sprintf("The server at %s refuses new connections because there are too many: %s.", at, refused.Message)
 	f.add("", "it has refused the doctor in %d of %d attempts within %s", refusals, attempts, span(took))
 	f.add(seeConnections, "run as a superuser, for whom some connections are reserved (superuser_reserved_connections), this shows who has them")

@@ -47,9 +47,7 @@ func checkDeadlocks(ctx context.Context, l *inspection) (result, error) {
 			statements[shape(s.Query)]++
 		}
 	})
-	if len(statements) > 0 {
-		f.add("", "statements that waited for locks: %s", ranked(statements, total(statements), func(s string) string { return s }))
-	}
+	f.addStatements("", "statements that waited for locks", WaitsForIt, statements)
 	f.add("", "the server's log has the statements of both sides of each")
 	f.Now = "Let all transactions change rows in the same order, such as that of their keys: SELECT … ORDER BY id FOR UPDATE first."
 	f.ForGood = "Retry transactions that fail with SQLSTATE 40P01, and keep them short."
@@ -103,9 +101,7 @@ func checkTempFiles(ctx context.Context, l *inspection) (result, error) {
 	if memory.Others != "" {
 		f.add("SELECT setdatabase::regdatabase, setrole::regrole, setconfig FROM pg_db_role_setting", "some have another: %s", memory.Others)
 	}
-	if len(statements) > 0 {
-		f.add("", "statements that waited for these files: %s", ranked(statements, total(statements), func(s string) string { return s }))
-	}
+	f.addStatements("", "statements that waited for these files", CausesIt, statements)
 	f.Now = "Have the server's log name the statements for a while: ALTER SYSTEM SET log_temp_files = 0; SELECT pg_reload_conf(); and afterwards ALTER SYSTEM RESET log_temp_files; SELECT pg_reload_conf(); where EXPLAIN (ANALYZE) says Disk, SET work_mem for their role, and maintenance_work_mem for CREATE INDEX."
 	f.ForGood = "Give reports a role with a larger work_mem rather than all sessions, and read rows in the order of an index where that saves a sort."
 	return found(f)
@@ -217,6 +213,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 				has = fmt.Sprintf("has more than the %d subtransactions that a snapshot has room for", r.Count) // further ones are not counted
 			}
 			f.add(seeSubtrans, "pid %d %s: %s", r.PID, has, shape(r.Query))
+			f.names(CausesIt, r.Query)
 			switch {
 			case i > 0:
 			case r.Wait == standbyWait.String():
@@ -228,6 +225,7 @@ func checkSubtransactions(ctx context.Context, l *inspection) (result, error) {
 	} else if s, ok := l.oldestWriter(); ok {
 		f.add(`SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start`,
 			"before PostgreSQL 16 no view shows whose they are; the longest transaction that writes is that of pid %d, for %s: %s", s.PID, span(seconds(s.Age)), shape(s.Query))
+		f.names(CausesIt, s.Query)
 	}
 	f.ForGood = "Use no savepoint per row: drivers and ORMs make one for each statement or nested block, and PL/pgSQL one for each block with EXCEPTION. " +
 		"INSERT … ON CONFLICT, or checks before the change, need none."

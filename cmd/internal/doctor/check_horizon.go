@@ -218,8 +218,9 @@ func foundPins(ctx context.Context, l *inspection, old []pin, sick []sufferer, n
 			f.add("", "%s: %s", t.qualified(), text)
 		}
 	}
-	if slow := slower(ctx, l, sick); slow != "" {
+	if slow, text := slower(ctx, l, sick); slow != "" {
 		f.add("SELECT calls, mean_exec_time, query FROM pg_stat_statements ORDER BY total_exec_time DESC -- twice", "%s", slow)
+		f.names(SuffersIt, text)
 	}
 	f.add("", "%s", outlook(worst))
 	if f.Now, err = endOldest(ctx, l, &f, old[0], now); err != nil {
@@ -264,6 +265,7 @@ func endOldest(ctx context.Context, l *inspection, f *Finding, p pin, now time.T
 		return leave + " Whoever it waited for has ended by now.", nil
 	}
 	f.add(seeBlockers, "pid %d itself waits: %s", p.PID, heads[0].text())
+	f.names(HoldsIt, heads[0].Query)
 	return leave + " " + heads[0].end(), nil
 }
 
@@ -284,6 +286,7 @@ func (l *inspection) addPins(f *Finding, old []pin, now time.Time) {
 		}
 		if p.Query != "" {
 			fact += "; last statement: " + shape(p.Query)
+			f.names(HoldsIt, p.Query)
 		}
 		f.add(seePin[p.Kind], "%s", fact)
 		if p.Kind != horizon.Standby {
@@ -292,6 +295,7 @@ func (l *inspection) addPins(f *Finding, old []pin, now time.Time) {
 		holders := l.onStandbys(p)
 		for _, h := range holders[:min(len(holders), limit)] {
 			f.add(seeOnStandby, "on the standby %s: %s, for %s; last statement: %s", h.at, h.pin, heldFor(h.pin, now), shape(h.Query))
+			f.names(HoldsIt, h.Query)
 		}
 		if len(holders) == 0 {
 			f.add("", "which query it is shows only on the standby: weir doctor --standby URL names it, and so does weir doctor there")

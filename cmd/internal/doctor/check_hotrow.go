@@ -192,7 +192,7 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 			statements[shape(s.Query)]++
 		}
 	})
-	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements("", "waiting statements", WaitsForIt, statements)
 	scale(holding, lost, f.holders)
 	f.Now = "Update that row last in its transaction, and commit immediately: the lock is held from the update to the commit."
 	f.ForGood = "Do not keep a running count in one row: insert a row per change and add them up when reading or in the background; " +
@@ -212,6 +212,7 @@ func checkHotRow(ctx context.Context, l *inspection) (result, error) {
 		for _, pid := range most(working) {
 			k := newest[pid]
 			f.add("", "pid %d holds rows, %s, in a transaction for %s: %s", pid, describeState(k), span(seconds(k.Age)), shape(k.Query))
+			f.names(HoldsIt, k.Query)
 		}
 		f.Now = fmt.Sprintf("Wait for the statement of pid %[1]d, or cancel it, which undoes all that it has done: SELECT pg_cancel_backend(%[1]d);", most(working)[0])
 		f.ForGood = "Change many rows in batches that take less than a second, each in a transaction of its own."

@@ -103,6 +103,7 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 		f.add(seeBlockers, "%s for which %s of them wait", what, share)
 		if head.pid != 0 {
 			f.add("", "its last statement: %s", shape(holders[head.pid].Query))
+			f.names(HoldsIt, holders[head.pid].Query)
 		}
 		ends = append(ends, end)
 	}
@@ -112,7 +113,7 @@ func checkIdleBlocker(ctx context.Context, l *inspection) (result, error) {
 			statements[shape(s.Query)]++
 		}
 	})
-	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements("", "waiting statements", WaitsForIt, statements)
 	f.Now = strings.Join(ends, " ")
 	f.ForGood = endIdle
 	if worst[0].pid == 0 {

@@ -70,7 +70,7 @@ func checkLockManager(ctx context.Context, l *inspection) (result, error) {
 			statements[shape(s.Query)]++
 		}
 	})
-	f.add("", "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements("", "their statements", CausesIt, statements)
 	f.Now = "Reduce the number of such statements at once: fewer connections in the pool get more done."
 	f.ForGood = "Lock fewer tables and indexes per statement: drop unused indexes, join fewer tables. From PostgreSQL 18 on max_locks_per_transaction sets the places that a session has of its own."
 	var roots []uint32

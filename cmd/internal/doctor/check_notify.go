@@ -72,7 +72,7 @@ func checkNotify(ctx context.Context, l *inspection) (result, error) {
 	if l.server.commitDelay > 0 {
 		f.add("SHOW commit_delay", "commit_delay is %d µs: a holder sleeps that long in its commit without showing a wait", l.server.commitDelay)
 	}
-	f.add("", "waiting statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements("", "waiting statements", WaitsForIt, statements)
 	scale(holding, lost, f.holders)
 	result := result{}
 	sources, err := notifySources(ctx, l)

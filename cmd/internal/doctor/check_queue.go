@@ -81,6 +81,7 @@ func checkNotifyQueue(ctx context.Context, l *inspection) (result, error) {
 		}
 		f.add(`SELECT pid, state, xact_start, wait_event, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 second' ORDER BY xact_start`,
 			"pid %d (%s, database %s, %s for %s, last statement %q) %s", s.PID, orUnnamed(s.Application), s.Database, s.State, span(seconds(s.Age)), shape(s.Query), how)
+		f.names(HoldsIt, s.Query)
 	}
 	f.Now = "End the transaction of the listener that does not read; SELECT pg_terminate_backend(pid) where its owner cannot."
 	f.ForGood = "Keep listening sessions out of transactions, and set idle_in_transaction_session_timeout for their role. " +

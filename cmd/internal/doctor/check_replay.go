@@ -103,6 +103,7 @@ func checkReplay(ctx context.Context, l *inspection) (result, error) {
 	f.Now = "Look which sessions have been in a transaction for long: " + oneLine(seeOnStandby)
 	for i, b := range blockers {
 		f.add(seeOnStandby, "%s", b.text())
+		f.names(HoldsIt, b.Query)
 		if i == 0 {
 			f.Now = b.end()
 		}

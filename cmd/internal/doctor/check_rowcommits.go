@@ -3,8 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 )
 
@@ -54,7 +52,6 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 		severity = Warning
 	}
 	f := l.finding(RowCommits, severity, lost, l.view.seen(Commit))
-	f.statements = slices.Sorted(maps.Keys(texts))
 	f.Summary = fmt.Sprintf("Each commit carries about %s, at %s commits/s, and %s for the WAL flush.", mean(perCommit, "row"), figure(commits), sessionsThat(lost, "waits", "wait"))
 	f.add(`SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity WHERE state = 'active' GROUP BY 1, 2 ORDER BY 3 DESC`,
 		"waits for commits: %s", eventsOf(l.waits, Commit))
@@ -63,6 +60,7 @@ func checkRowCommits(ctx context.Context, l *inspection) (result, error) {
 	if single > 0 {
 		f.add("", "%s of those sessions run one statement per transaction: %s",
 			shareOf(float64(single), float64(all)), ranked(texts, total(texts), func(s string) string { return s }))
+		f.count(CausesIt, texts)
 	}
 	f.add("", "a commit waits for %s on average", span(took))
 	if loops > 0 {

@@ -69,9 +69,8 @@ func checkScans(ctx context.Context, l *inspection) (result, error) {
 			f.add(`SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'f'`,
 				"%s (%s) refers to %s, and no index begins with it", name, t.keys[name].columns, t.keys[name].referred)
 		}
-		f.add("", "its statements: %s", ranked(t.texts, total(t.texts), func(s string) string { return s }))
+		f.addStatements("", "its statements", CausesIt, t.texts)
 	}
-	f.statements = slices.Sorted(maps.Keys(worst.texts))
 	f.Now = fmt.Sprintf("EXPLAIN these statements. If they return a few rows: CREATE INDEX CONCURRENTLY on the columns of %s that their WHERE compares.", worst.qualified())
 	if names := slices.Sorted(maps.Keys(worst.keys)); len(names) > 0 {
 		k := worst.keys[names[0]]

@@ -72,7 +72,7 @@ func checkSegments(ctx context.Context, l *inspection) (result, error) {
 		f.Samples = 1
 		f.Summary = fmt.Sprintf("Segment %d of Weir's %ss should have been reclaimed %s ago, and uses %s MB.", s.Segment, s.Log, span(overdue), figure(float64(s.Size)/1e6))
 		f.add("SELECT * FROM weir.segment ORDER BY at DESC", "closed %s ago, with a retention of %s", span(seconds(s.Age)), span(seconds(s.Retention)))
-		why, err := segmentHolders(ctx, l, s.Log, s.Segment)
+		why, err := segmentHolders(ctx, l, &f, s.Log, s.Segment)
 		if err != nil {
 			return result{}, err
 		}
@@ -96,8 +96,8 @@ func checkSegments(ctx context.Context, l *inspection) (result, error) {
 	return r, nil
 }
 
-// segmentHolders describes the transactions that hold a segment.
-func segmentHolders(ctx context.Context, l *inspection, log string, segment int32) ([]string, error) {
+// segmentHolders describes the transactions that hold a segment, and names their statements in the finding.
+func segmentHolders(ctx context.Context, l *inspection, f *Finding, log string, segment int32) ([]string, error) {
 	type row struct {
 		PID                int32
 		Application, State string
@@ -129,6 +129,7 @@ func segmentHolders(ctx context.Context, l *inspection, log string, segment int3
 		}
 		facts = append(facts, fmt.Sprintf("pid %d (%s, %s) %s %s; last statement: %s", r.PID, orUnnamed(r.Application), r.State, does,
 			span(seconds(r.Age)), shape(r.Query)))
+		f.names(HoldsIt, r.Query)
 	}
 	return facts, nil
 }

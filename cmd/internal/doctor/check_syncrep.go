@@ -86,6 +86,7 @@ func checkSyncReplication(ctx context.Context, l *inspection) (result, error) {
 	}
 	for _, s := range stands[:min(len(stands), maxFacts)] {
 		f.add(`SELECT pid, query_start, query FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, "pid %d has waited for %s or longer: %s", s.PID, span(s.lasted), shape(s.Query))
+		f.names(WaitsForIt, s.Query)
 	}
 	f.add("", "cancelling a waiting commit does not undo it: it has happened here, and may be missing on the standby")
 	f.Now = "Start the standby, or the network between. If commits may go on without it: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf() lets all that wait go on, " +

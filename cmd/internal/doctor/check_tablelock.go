@@ -61,6 +61,7 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 			return result{}, err
 		}
 		f.add(seeTableLock, "%s wants %s: %s", who, w.Mode, shape(query))
+		f.names(WaitsForIt, query)
 	}
 	holders := q.holders()
 	for _, k := range holders {
@@ -80,6 +81,7 @@ func checkTableLock(ctx context.Context, l *inspection) (result, error) {
 			since = ", in a transaction for " + span(seconds(k.Age))
 		}
 		f.add(seeTableLock, "%s holds %s, %s%s; last statement: %s", who, k.Mode, describeState(k), since, shape(k.Query))
+		f.names(HoldsIt, k.Query)
 	}
 	if f.Now, err = q.end(ctx, l, worst, names[worst]); err != nil {
 		return result{}, err

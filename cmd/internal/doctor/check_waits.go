@@ -141,7 +141,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 		parts = append(parts, e.String()+" "+figure(events[e]))
 	}
 	f.add(seeWaits, "sessions by what they wait for: %s", strings.Join(parts, "; "))
-	f.add(seeWaits, "their statements: %s", ranked(statements, total(statements), func(s string) string { return s }))
+	f.addStatements(seeWaits, "their statements", WaitsForIt, statements)
 	for _, s := range stands[:min(len(stands), maxFacts)] {
 		f.add("", "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, s.doing())
 		pids[s.PID] = true
@@ -155,6 +155,7 @@ func checkWaits(ctx context.Context, l *inspection) (result, error) {
 	} else if len(blockers) > 0 {
 		for _, b := range blockers[:min(len(blockers), maxFacts)] {
 			f.add(seeBlockers, "%s", b.text())
+			f.names(HoldsIt, b.Query)
 		}
 		f.Now = blockers[0].end()
 		for _, b := range blockers {
@@ -184,6 +185,7 @@ func (l *inspection) extensions(all []stuck) Finding {
 	f.Summary = standInExtensions(all) + ", and whether what they wait for will come the server does not tell."
 	for _, s := range all[:min(len(all), maxFacts)] {
 		f.add(seeExtensions, "pid %d has stood still for %s or longer, in %s: %s", s.PID, span(s.lasted), Event{s.WaitType, s.Wait}, s.doing())
+		f.names(WaitsForIt, s.Query)
 	}
 	f.Now = fmt.Sprintf("Look whether what their statements talk to answers. If it does not: SELECT pg_cancel_backend(%d);", all[0].PID)
 	f.ForGood = "Give connections to other servers a connect_timeout, keepalives and a statement_timeout: in dblink's connection string, or in the options of the foreign server."

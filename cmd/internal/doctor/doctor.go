@@ -345,7 +345,7 @@ func (d *Doctor) examine(ctx context.Context, view view, first, last *reading) R
 	var standbyErrs []error
 	l.standbys, standbyErrs = readStandbys(ctx, d.standbys)
 	report := Report{
-		Version: ReportVersion, At: d.session.now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits,
+		Version: ReportVersion, At: d.session.now(), Seconds: round(l.span().Seconds()), Server: d.server, Samples: len(view.samples), Waits: l.waits.rounded(),
 		Findings: []Finding{}, Well: []Well{}, Unseen: d.unseen(),
 	}
 	hidden := max(first.hidden, last.hidden, view.hidden())

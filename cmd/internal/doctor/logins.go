@@ -54,7 +54,7 @@ func (s Session) doing() string {
 	case s.Query != "":
 		return shape(s.Query)
 	case s.State == "disabled":
-		return "a statement that is not told (track_activities is off)"
+		return untold
 	}
-	return "a login"
+	return aLogin
 }

@@ -149,6 +149,9 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 		t.Fatalf("the check did not do without the texts:\n%s", describe(live))
 	}
 	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	if len(f.Statements) == 0 || !strings.HasPrefix(f.Statements[0].Text, "UPDATE account SET [s") {
+		t.Errorf("the list of its statements: %+v", f.Statements)
+	}
 	if hot, found := live.Find(doctor.HotRow); !found {
 		t.Errorf("no row is hot:\n%s", describe(live))
 	} else {

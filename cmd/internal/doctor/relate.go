@@ -32,12 +32,14 @@ func worked(cause, effect Finding) bool {
 
 // sameStatement reports whether both are about the same statement.
 func sameStatement(cause, effect Finding) bool {
-	return slices.ContainsFunc(effect.statements, func(s string) bool { return slices.Contains(cause.statements, s) })
+	return slices.ContainsFunc(effect.Statements, func(s Statement) bool {
+		return slices.ContainsFunc(cause.Statements, func(o Statement) bool { return o.Text == s.Text })
+	})
 }
 
 // changesIt reports whether statements of the effect name the cause's table.
 func changesIt(cause, effect Finding) bool {
-	return cause.table != "" && slices.ContainsFunc(effect.statements, naming(cause.table).MatchString)
+	return cause.table != "" && slices.ContainsFunc(effect.Statements, func(s Statement) bool { return naming(cause.table).MatchString(s.Text) })
 }
 
 func always(Finding, Finding) bool { return true }

@@ -89,15 +89,16 @@ func TestDeadlocksAndALineAtARowAreOneTrouble(t *testing.T) {
 // TestWhatIsAboutOtherThingsIsNoConsequence, though one finding often explains the other.
 func TestWhatIsAboutOtherThingsIsNoConsequence(t *testing.T) {
 	t.Parallel()
-	find := []string{"SELECT text FROM orders WHERE customer = $1"}
+	ofText := func(text string) []Statement { return []Statement{{Text: text, Does: CausesIt}} }
+	find := ofText("SELECT text FROM orders WHERE customer = $1")
 	for _, c := range []struct {
 		cause, effect Finding
 		is            bool
 	}{
-		{Finding{Code: AutovacuumBehind, table: "state"}, Finding{Code: RowCommits, statements: []string{"UPDATE state SET n = ?"}}, true},
-		{Finding{Code: AutovacuumBehind, table: "state"}, Finding{Code: RowCommits, statements: []string{"INSERT INTO entry VALUES (?)"}}, false},
-		{Finding{Code: TableScanned, statements: find}, Finding{Code: ParallelChurn, statements: find}, true},
-		{Finding{Code: TableScanned, statements: find}, Finding{Code: ParallelChurn, statements: []string{"SELECT sum(n) FROM sale"}}, false},
+		{Finding{Code: AutovacuumBehind, table: "state"}, Finding{Code: RowCommits, Statements: ofText("UPDATE state SET n = ?")}, true},
+		{Finding{Code: AutovacuumBehind, table: "state"}, Finding{Code: RowCommits, Statements: ofText("INSERT INTO entry VALUES (?)")}, false},
+		{Finding{Code: TableScanned, Statements: find}, Finding{Code: ParallelChurn, Statements: find}, true},
+		{Finding{Code: TableScanned, Statements: find}, Finding{Code: ParallelChurn, Statements: ofText("SELECT sum(n) FROM sale")}, false},
 		{Finding{Code: TableLock}, Finding{Code: HorizonPinned, holders: map[Class]float64{OtherLock: 1}}, true},
 		{Finding{Code: TableLock}, Finding{Code: HorizonPinned}, false},
 		{Finding{Code: HorizonPinned}, Finding{Code: AutovacuumBehind}, false},
@@ -105,7 +106,7 @@ func TestWhatIsAboutOtherThingsIsNoConsequence(t *testing.T) {
 		c.cause.Severity, c.effect.Severity = Warning, Warning
 		for _, f := range relate([]Finding{c.effect, c.cause}) {
 			if f.Code == c.effect.Code && (f.DownstreamOf == c.cause.Code) != c.is {
-				t.Errorf("%s %v is a consequence of %q, beside %s %s%v", f.Code, f.statements, f.DownstreamOf, c.cause.Code, c.cause.table, c.cause.statements)
+				t.Errorf("%s %v is a consequence of %q, beside %s %s%v", f.Code, f.Statements, f.DownstreamOf, c.cause.Code, c.cause.table, c.cause.Statements)
 			}
 		}
 	}

@@ -53,11 +53,13 @@ type Finding struct {
 	Summary  string     `json:"summary"` // one sentence with the important figures
 	Lost     float64    `json:"lost"`    // session-seconds waited per second; 0 if no wait shows it
 	Evidence []Evidence `json:"evidence"`
-	Now      string     `json:"now"`
-	ForGood  string     `json:"for_good"`
-	Lab      string     `json:"lab,omitempty"` // the command that reproduces it
-	Seen     int        `json:"seen"`          // number of samples that showed it
-	Samples  int        `json:"samples"`       // number of samples in all
+	// Statements are those that it is about, most frequent first, at most 20 of each kind.
+	Statements []Statement `json:"statements"`
+	Now        string      `json:"now"`
+	ForGood    string      `json:"for_good"`
+	Lab        string      `json:"lab,omitempty"` // the command that reproduces it
+	Seen       int         `json:"seen"`          // number of samples that showed it
+	Samples    int         `json:"samples"`       // number of samples in all
 	// DownstreamOf is the code of the finding of which this one is a consequence; empty for a cause.
 	DownstreamOf Code `json:"downstream_of,omitempty"`
 	// Capped is the severity that it would have as a cause.
@@ -68,8 +70,6 @@ type Finding struct {
 	stands  float64           // of Deadlocks: how many stood at any moment
 	queues  []string          // of WorkerDead, those that the silent workers worked; of LaneBacklog, the one with the backlog
 	table   string            // of AutovacuumBehind, the worst
-	// of TableScanned, ParallelChurn and RowCommits, those that they are about, without their values
-	statements []string
 }
 
 // Evidence is a fact, with the query that shows it if there is one.

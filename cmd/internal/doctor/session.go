@@ -47,7 +47,7 @@ type meter struct {
 }
 
 func (m *meter) cost() Cost {
-	return Cost{Statements: int(m.statements.Load()), Milliseconds: float64(m.nanos.Load()) / 1e6}
+	return Cost{Statements: int(m.statements.Load()), Milliseconds: round(float64(m.nanos.Load()) / 1e6)}
 }
 
 // sessionConfig parses a connection string, and sets what keeps its sessions harmless.

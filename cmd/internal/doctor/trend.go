@@ -94,10 +94,10 @@ func outlook(t sufferer) string {
 }
 
 // slower compares the mean time of the statements that name the suffering tables: now, and over the whole time that
-// pg_stat_statements covers.
-func slower(ctx context.Context, l *inspection, sick []sufferer) string {
+// pg_stat_statements covers. It returns also the statement of which it says that.
+func slower(ctx context.Context, l *inspection, sick []sufferer) (fact, text string) {
 	if !l.server.Statements {
-		return ""
+		return "", ""
 	}
 	names := make([]string, len(sick))
 	for i, t := range sick {
@@ -110,7 +110,7 @@ func slower(ctx context.Context, l *inspection, sick []sufferer) string {
 	rows, err := list[row](ctx, l.session, "SELECT s.queryid, min(left(s.query, 300)) FROM "+l.server.statementsSchema+
 		".pg_stat_statements s WHERE s.dbid = $1 AND s.query ~* $2 GROUP BY 1 LIMIT 100", l.server.databaseOID, `\m(`+strings.Join(names, "|")+`)\M`)
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	type change struct {
 		text         string
@@ -134,8 +134,8 @@ func slower(ctx context.Context, l *inspection, sick []sufferer) string {
 		changes = append(changes, change{shape(r.Text), before.Time / float64(before.Calls), after.Time / float64(after.Calls), after.Time})
 	}
 	if len(changes) == 0 {
-		return ""
+		return "", ""
 	}
 	worst := slices.MaxFunc(changes, func(a, b change) int { return cmp.Compare(a.time, b.time) })
-	return fmt.Sprintf("%s ms a call in these %s, %s ms over all the time before: %s", figure(worst.then), span(l.span()), figure(worst.before), worst.text)
+	return fmt.Sprintf("%s ms a call in these %s, %s ms over all the time before: %s", figure(worst.then), span(l.span()), figure(worst.before), worst.text), worst.text
 }

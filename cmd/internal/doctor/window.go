@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,21 @@ type Waits struct {
 	Classes map[Class]float64 `json:"classes"`
 	Events  map[Event]float64 `json:"-"`
 	Top     []EventTotal      `json:"events"` // the largest of Events
+}
+
+// rounded returns the waits with the times as they are reported.
+func (w Waits) rounded() Waits {
+	w.Seconds, w.Classes, w.Events, w.Top = round(w.Seconds), maps.Clone(w.Classes), maps.Clone(w.Events), slices.Clone(w.Top)
+	for c, s := range w.Classes {
+		w.Classes[c] = round(s)
+	}
+	for e, s := range w.Events {
+		w.Events[e] = round(s)
+	}
+	for i := range w.Top {
+		w.Top[i].Seconds = round(w.Top[i].Seconds)
+	}
+	return w
 }
 
 // Event is a wait as this version of PostgreSQL names it; both fields are empty for a session that is not waiting.
