@@ -29,7 +29,7 @@ type doctorCmd struct {
 	Watch bool          `xor:"mode,form,file" help:"Run until Ctrl-C, and show waits, who blocks whom, and findings as they come and go."`
 	// A recording is judged once.
 	Record            string `xor:"file" placeholder:"FILE" help:"Write what was seen to a new file as well, for --replay elsewhere."`
-	Replay            string `xor:"mode,file" placeholder:"FILE" help:"Report on a recording instead of a database."`
+	Replay            string `xor:"mode" placeholder:"FILE" help:"Report on a recording instead of a database."`
 	WithoutStatements bool   `help:"Leave the texts of statements and the keys of rows out of what is shown and recorded; the command and its tables stay."`
 	ListenMetrics     string `placeholder:"ADDRESS" help:"Run until Ctrl-C, and serve Prometheus /metrics, and /readyz and /healthz for probes, for example on :9188 (loopback)."`
 	List              string `placeholder:"FILE" help:"Examine each database of a list, a connection string in each line (- reads standard input), and each of their servers once."`
@@ -54,6 +54,7 @@ Examples:
     weir doctor --for 1m --json
     weir doctor --record shop.recording --without-statements
     weir doctor --replay shop.recording
+    weir doctor --replay shop.recording --without-statements --record to-send.recording
     weir doctor --watch
     weir doctor --listen-metrics :9188
     psql directory -Atc 'SELECT url FROM tenant' | weir doctor --list -`, exitOK, exitWarning, exitCritical, exitUnseen, exitFailure, exitUsage, exitUnreachable, exitInterrupted)

@@ -16,8 +16,8 @@ func (c *doctorCmd) check() error {
 		return usagef("--watch, --record, --replay and --standby are about one database: use them without --list, once for each; --listen-metrics watches a list")
 	case c.List == "-" && c.ListenMetrics != "":
 		return usagef("--list - can be read only once, and --listen-metrics reads the list again and again: write it to a file")
-	case c.Replay != "" && c.WithoutStatements:
-		return usagef("--without-statements applies to recording: a replay shows what the recording has")
+	case c.Replay != "" && c.Record != "" && !c.WithoutStatements:
+		return usagef("--replay and --record together leave the statements out of a recording: add --without-statements, or copy the file")
 	case c.Replay != "" && len(c.Standby) > 0:
 		return usagef("--standby applies to recording: a replay asks no server")
 	case c.ListenMetrics != "" && (c.For != 0 || c.Once || c.Record != "" || c.Replay != "" || c.JSON):
@@ -26,7 +26,7 @@ func (c *doctorCmd) check() error {
 	return nil
 }
 
-// replay reports on a recording.
+// replay reports on a recording. With --without-statements it leaves them out, and with --record it writes what is left.
 func (c *doctorCmd) replay(ctx context.Context, s *streams) error {
 	file, err := os.Open(c.Replay)
 	if err != nil {
@@ -37,9 +37,25 @@ func (c *doctorCmd) replay(ctx context.Context, s *streams) error {
 	if err != nil {
 		return usagef("--replay %s: %w", c.Replay, err)
 	}
+	if c.WithoutStatements {
+		if recording, err = recording.WithoutStatements(); err != nil {
+			return err
+		}
+	}
 	report, err := recording.Replay(ctx)
 	if err != nil {
 		return err
+	}
+	if c.Record != "" {
+		written, err := createRecording(c.Record)
+		if err != nil {
+			return err
+		}
+		defer written.discard()
+		if err := written.keep(recording); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.err, "weir: recorded in "+c.Record)
 	}
 	return c.print(s, report)
 }

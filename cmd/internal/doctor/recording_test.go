@@ -160,6 +160,46 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 	expectSame(t, live, file)
 }
 
+// TestStatementsAreLeftOutOfARecordingThatHasThem: of what is shown of it and of what is written, as if they had been left out when it was made.
+func TestStatementsAreLeftOutOfARecordingThatHasThem(t *testing.T) {
+	t.Parallel()
+	live, file := recorded(t, doctor.Config{URL: troubled(t, "hush")}, 3*examineFor)
+	whole, err := doctor.ReadRecording(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := whole.WithoutStatements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := bare.Replay(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written bytes.Buffer
+	if err := bare.Write(&written); err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{"report": asJSON(t, report), "recording": string(unpacked(t, written.Bytes()))} {
+		if at := strings.Index(text, "hush"); at >= 0 {
+			t.Errorf("the %s has a statement: …%s…", what, text[max(0, at-300):min(len(text), at+100)])
+		}
+	}
+	f, found := report.Find(doctor.IdleBlocker)
+	if !found {
+		t.Fatalf("the check did not do without the texts:\n%s", describe(report))
+	}
+	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	for _, f := range live.Findings {
+		if _, found := report.Find(f.Code); !found {
+			t.Errorf("without the texts %s is not found:\n%s", f.Code, describe(report))
+		}
+	}
+	report.Replay = false
+	expectSame(t, report, written.Bytes())
+	expectSame(t, live, file) // which is as it was
+}
+
 // TestARecordingOfAStandbyIsReplayed: what was seen of standbys is in the recording too.
 func TestARecordingOfAStandbyIsReplayed(t *testing.T) {
 	t.Parallel()
