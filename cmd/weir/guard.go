@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-pg/weir/cmd/internal/guard"
+	"github.com/weir-pg/weir/cmd/internal/horizon"
 )
 
 type guardCmd struct {
@@ -134,6 +135,7 @@ func guarded(ctx context.Context, url string, dev bool) (guard.Server, func(), e
 		return guard.Server{}, nil, notValid(err)
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = guard.ApplicationName
+	horizon.Unconverted(config.ConnConfig)
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -72,6 +72,7 @@ func sessionConfig(at string) (*pgx.ConnConfig, error) {
 	} {
 		config.RuntimeParams[name] = value
 	}
+	horizon.Unconverted(config)
 	return config, nil
 }
 
