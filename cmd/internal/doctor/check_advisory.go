@@ -65,12 +65,15 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	severity := grade(lost)
 	// Whoever waits for its turn as a leader has nothing else to do. Then one session keeps the only key that anybody waits for, and nothing else waits with it: a
 	// transaction that does nothing leads nobody.
+	leads := len(holders) == 1 && len(waits) == 1 && !holders[0].idles() && l.election(worst)
 	switch {
 	case len(holders) == 1 && holders[0].idles():
 		if severity == Info && lost >= oneWhole {
 			severity = Warning
 		}
-	case len(holders) == 1 && len(waits) == 1 && len(waiting[worst]) < int(crippling):
+	case l.view.inTheWay(waiting[worst]):
+		leads = false
+	case leads, len(holders) == 1 && len(waits) == 1 && len(waiting[worst]) < int(crippling):
 		severity = Info
 	case len(holders) == 1 && len(waits) == 1:
 		severity = Warning
@@ -78,6 +81,10 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 	isAdvisory := func(s Session) bool { return s.WaitType == "Lock" && s.Wait == "advisory" }
 	f := l.finding(AdvisoryLock, severity, lost, l.seenBy(isAdvisory))
 	f.Summary = fmt.Sprintf("%s for advisory locks, mostly for %s, which one session at a time gets.", sessionsThat(lost, "queues up", "queue up"), worst)
+	if leads {
+		f.Summary = fmt.Sprintf("%s to take over the advisory lock %s from a session that keeps it and is idle, in no transaction: so do processes that elect a leader, and then no time is lost.",
+			sessionsThat(lost, "waits", "wait"), worst)
+	}
 	f.add(seeAdvisory, "key %s: %s seen waiting, %s seen holding it", worst, many(len(waiting[worst]), "session"), many(len(holders), "session"))
 	if others := len(waits) - 1; others > 0 {
 		f.add(seeAdvisory, "%s of the waiting sessions wait for other keys, of which %d were seen", shareOf(float64(of-waits[worst]), float64(of)), others)
@@ -113,11 +120,17 @@ func checkAdvisory(ctx context.Context, l *inspection) (result, error) {
 		f.Now = end
 	case len(holders) == 1 && holders[0].committed():
 		f.Now = leaveCommit(holders[0].PID)
+	case leads:
+		f.add("", "they have waited for %s or longer, are always the same, have no transaction but for that, and nobody waits for them", span(seconds(waitsToLead)))
+		f.Now = fmt.Sprintf("Nothing, if they elect a leader. If not, pid %[1]d has kept the lock by mistake, as happens in a connection that went back to its pool: SELECT pg_terminate_backend(%[1]d);", holders[0].PID)
 	case len(holders) == 1:
 		f.Now = fmt.Sprintf("Look at what its holder does. If it is not to hold the lock: SELECT pg_terminate_backend(%d);", holders[0].PID)
 	}
 	f.ForGood = "Use one key per thing that is protected instead of one for all, pg_try_advisory_xact_lock where the work can be skipped, and lock_timeout where it can't. " +
 		"For jobs that must not run at the same time, Weir has limits and keys."
+	if leads {
+		f.ForGood = "Let those that are to take over call pg_try_advisory_lock every few seconds: while one waits in pg_advisory_lock, it keeps a connection busy, and a snapshot, which holds back VACUUM."
+	}
 	return found(f)
 }
 

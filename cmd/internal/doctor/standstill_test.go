@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/weir-pg/weir/cmd/internal/doctor"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
@@ -13,7 +15,12 @@ import (
 // stand starts a statement that does not end by itself, and returns once it waits as the condition says. The test's end ends it.
 func stand(t *testing.T, url, statement, waits string) (pid uint32) {
 	t.Helper()
-	conn := connect(t, url)
+	return standIn(t, connect(t, url), url, statement, waits)
+}
+
+// standIn does so in a session that is there.
+func standIn(t *testing.T, conn *pgx.Conn, url, statement, waits string) (pid uint32) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { // the test's end waits for it
@@ -94,6 +101,49 @@ func TestWhoWaitsToLeadIsNoAlarm(t *testing.T) {
 	r := examine(t, url, 2*examineFor)
 	expectCalm(t, r)
 	expectFact(t, expect(t, r, doctor.AdvisoryLock, doctor.Info), "key (1, 2): 1 session seen waiting, 1 session seen holding it")
+}
+
+// TestManyMayWaitToLead: however many, as long as nobody waits for them.
+func TestManyMayWaitToLead(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	leader := connect(t, url)
+	execute(t, leader, "CREATE TABLE account (id int)", "SELECT pg_advisory_lock(1, 2)")
+	for range 6 {
+		stand(t, url, "SELECT pg_advisory_lock(1, 2)", "wait_event = 'advisory'")
+	}
+	until(t, leader, "SELECT bool_and(query_start < clock_timestamp() - interval '10 seconds') FROM pg_stat_activity WHERE wait_event = 'advisory'")
+	r := examine(t, url, examineFor)
+	expectCalm(t, r)
+	f := expect(t, r, doctor.AdvisoryLock, doctor.Info)
+	if f.Severity != doctor.Info || !strings.Contains(f.Summary, "wait to take over the advisory lock (1, 2)") {
+		t.Errorf("%s: %s", f.Severity, f.Summary)
+	}
+	expectNow(t, f, "Nothing, if they elect a leader.", fmt.Sprintf("pid %d has kept the lock by mistake", leader.PgConn().PID()))
+
+	// One comes that others wait for.
+	stand(t, url, "BEGIN; LOCK TABLE account; SELECT pg_advisory_lock(1, 2)", "wait_event = 'advisory'")
+	stand(t, url, "SELECT FROM account", "wait_event = 'relation'")
+	f = expect(t, examine(t, url, examineFor), doctor.AdvisoryLock, doctor.Critical)
+	if !strings.Contains(f.Summary, "queue up for advisory locks") {
+		t.Errorf("while others wait for one of them: %s", f.Summary)
+	}
+}
+
+// TestWhoHasJustComeOrHasATransactionDoesNotWaitToLead: as requests that wait for what somebody has forgotten to unlock.
+func TestWhoHasJustComeOrHasATransactionDoesNotWaitToLead(t *testing.T) {
+	t.Parallel()
+	url := alone(t)
+	holder := connect(t, url)
+	execute(t, holder, "SELECT pg_advisory_lock(1, 2)")
+	for range 4 {
+		conn := connect(t, url)
+		execute(t, conn, "BEGIN", "SELECT 1")
+		until(t, holder, fmt.Sprintf("SELECT xact_start < clock_timestamp() - interval '1.5 seconds' FROM pg_stat_activity WHERE pid = %d", conn.PgConn().PID()))
+		standIn(t, conn, url, "SELECT pg_advisory_lock(1, 2)", "wait_event = 'advisory'")
+	}
+	until(t, holder, "SELECT bool_and(query_start < clock_timestamp() - interval '10 seconds') FROM pg_stat_activity WHERE wait_event = 'advisory'")
+	expect(t, examine(t, url, examineFor), doctor.AdvisoryLock, doctor.Warning)
 }
 
 // TestManyLinesForAdvisoryLocksAreNoLeaders: who waits to lead waits for one key, and its leader does something.
