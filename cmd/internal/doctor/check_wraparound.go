@@ -16,7 +16,7 @@ const (
 
 // wrapSQL returns the age that is furthest beyond, or nearest to, what is a finding, of all databases and of both kinds of ids: each kind has a limit of its own.
 var wrapSQL = fmt.Sprintf(`
-SELECT d.datname::text, i.multi, i.age, i.most
+SELECT d.datname::text, i.multi, i.age, i.most, d.datallowconn, quote_ident(d.datname)
 FROM pg_database d CROSS JOIN LATERAL (VALUES
   (false, age(d.datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint),
   (true, mxid_age(d.datminmxid)::bigint, current_setting('autovacuum_multixact_freeze_max_age')::bigint)) AS i(multi, age, most)
@@ -28,6 +28,8 @@ func checkWraparound(ctx context.Context, l *inspection) (result, error) {
 		Database   string
 		Multi      bool
 		Age, Limit int64
+		Opens      bool // it allows connections
+		Quoted     string
 	}
 	w, err := one[row](ctx, l.session, wrapSQL)
 	if err != nil {
@@ -64,7 +66,12 @@ func checkWraparound(ctx context.Context, l *inspection) (result, error) {
 			f.add(wrapTables, "%s: %s", t.Name, figure(float64(t.Age)))
 		}
 	}
-	f.Now = "VACUUM (FREEZE, VERBOSE) the oldest tables, in database " + w.Database + "."
+	freeze := "VACUUM (FREEZE, VERBOSE) the oldest tables, in database " + w.Database + "."
+	if !w.Opens {
+		f.add("SELECT datname, datallowconn FROM pg_database", "database %s allows no connections, so only autovacuum gets there", w.Database)
+		freeze = fmt.Sprintf("Database %[1]s allows no connections. As a superuser: ALTER DATABASE %[2]s ALLOW_CONNECTIONS true; then VACUUM (FREEZE); there, in a new connection; then ALTER DATABASE %[2]s ALLOW_CONNECTIONS false;", w.Database, w.Quoted)
+	}
+	f.Now = freeze
 	view, err := readHorizon(ctx, l.session)
 	if err != nil {
 		return result{}, err
@@ -75,6 +82,9 @@ func checkWraparound(ctx context.Context, l *inspection) (result, error) {
 	if len(pins) > 0 && pins[0].Age >= limit {
 		f.add(seePin[pins[0].Kind], "nothing newer can be frozen while this holds it: %s, %s transactions", pins[0], figure(float64(pins[0].Age)))
 		f.Now = endOf(l, pins[0]) + " Then VACUUM (FREEZE) the oldest tables."
+		if !w.Opens {
+			f.Now = endOf(l, pins[0]) + " Then autovacuum goes on; if that takes too long: " + freeze
+		}
 	}
 	f.ForGood = "Let autovacuum do it: end what it waits for, and give it more workers and a lower autovacuum_vacuum_cost_delay. Raise an alert on age(datfrozenxid)."
 	return found(f)

@@ -315,6 +315,33 @@ func TestTheAgeNearestToItsLimitCounts(t *testing.T) {
 	})
 }
 
+// TestOfADatabaseThatAllowsNoConnectionsTheAdviceWorks: such as template0, in which nobody can run VACUUM as it is.
+func TestOfADatabaseThatAllowsNoConnectionsTheAdviceWorks(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, map[string]string{"autovacuum": "off"})
+	url := server.URL("postgres")
+	conn := connect(t, url)
+	execute(t, conn, fmt.Sprintf("UPDATE pg_database SET datfrozenxid = '%d' WHERE datname = 'template0'", uint32(1<<32-1010e6)))
+	f := expect(t, examine(t, url, examineFor), doctor.WraparoundNear, doctor.Warning)
+	_, advice, found := strings.Cut(f.Now, "As a superuser: ")
+	parts := regexp.MustCompile(`^(ALTER[^;]*;) then (VACUUM[^;]*;) there, in a new connection; then (ALTER[^;]*;)$`).FindStringSubmatch(advice)
+	if !found || parts == nil {
+		t.Fatalf("the fix for now: %s", f.Now)
+	}
+	execute(t, conn, parts[1])
+	there := connect(t, server.URL("template0"))
+	execute(t, there, parts[2])
+	if err := there.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, parts[3])
+	r := examine(t, url, time.Second)
+	if f, found := r.Find(doctor.WraparoundNear); found {
+		t.Errorf("as advised, and then: %s", f.Summary)
+	}
+	until(t, conn, "SELECT NOT datallowconn FROM pg_database WHERE datname = 'template0'")
+}
+
 func TestATableWithoutAutovacuumIsNamed(t *testing.T) {
 	t.Parallel()
 	r := examine(t, autovacuumOffLoad(t), 2*examineFor)
