@@ -80,14 +80,14 @@ func checkNotify(ctx context.Context, l *inspection) (result, error) {
 		result.unseen = append(result.unseen, fmt.Sprintf("which triggers and functions call pg_notify: %v", err))
 	}
 	for _, s := range sources {
-		f.add(notifySourcesSQL, "%s", s)
+		f.add(notifySourcesSQL, "%s", s.Fact)
 	}
 	if err == nil && len(sources) == 0 {
 		f.add("", "no trigger, function or rule of database %s calls pg_notify or NOTIFY: the application or another database does", l.server.Database)
 	}
 	result.unseen = append(result.unseen, "triggers and functions that notify in databases other than "+l.server.Database+", which all share this lock")
-	f.Now = "Move NOTIFY out of the transactions that write most: disable the triggers named here, or notify from one session, " +
-		"a few times a second, about everything that has changed."
+	f.Now = "Move NOTIFY out of the transactions that write most: let one session notify, " +
+		"a few times a second, about everything that has changed." + disable(sources)
 	f.ForGood = "Let readers poll a position instead, or publish through Weir: weir.publish takes no lock for which another commit waits."
 	f.Lab = "weir lab notify"
 	result.findings = []Finding{f}
@@ -155,15 +155,35 @@ const notifySourcesSQL = `WITH f AS (
   WHERE p.pronamespace <> 'pg_catalog'::regnamespace AND g.lanname NOT IN ('internal', 'c')
     AND coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) ~* '\mpg_notify\s*\(|(^|;|''|\m(begin|then|else|loop))\s*notify\s+"?\w'
 )
-SELECT 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass::text || ' calls ' || f.name || CASE WHEN t.tgenabled = 'D' THEN ' (disabled)' ELSE '' END
-FROM f JOIN pg_trigger t ON t.tgfoid = f.oid WHERE NOT t.tgisinternal
+SELECT 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass::text || ' calls ' || f.name || CASE WHEN t.tgenabled = 'D' THEN ' (disabled)' ELSE '' END,
+       CASE WHEN t.tgenabled IN ('O', 'A') THEN format('ALTER TABLE %s DISABLE TRIGGER %I;', t.tgrelid::regclass, t.tgname) ELSE '' END,
+       CASE WHEN t.tgenabled IN ('O', 'A') THEN format('ALTER TABLE %s ENABLE %sTRIGGER %I;', t.tgrelid::regclass, CASE WHEN t.tgenabled = 'A' THEN 'ALWAYS ' ELSE '' END, t.tgname) ELSE '' END
+FROM f JOIN pg_trigger t ON t.tgfoid = f.oid WHERE NOT t.tgisinternal AND t.tgparentid = 0
 UNION ALL
-SELECT 'function ' || f.name || ' notifies' FROM f WHERE NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)
+SELECT 'function ' || f.name || ' notifies', '', '' FROM f WHERE NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = f.oid)
 UNION ALL
-SELECT 'rule ' || r.rulename || ' on ' || r.ev_class::regclass::text || ' notifies'
+SELECT 'rule ' || r.rulename || ' on ' || r.ev_class::regclass::text || ' notifies', '', ''
 FROM pg_rewrite r WHERE r.ev_type <> '1' AND pg_get_ruledef(r.oid) ~* '\mnotify\M|\mpg_notify\M'
 LIMIT 20`
 
-func notifySources(ctx context.Context, l *inspection) ([]string, error) {
-	return scalars[string](ctx, l.session, notifySourcesSQL)
+// notifySource is a trigger, a function or a rule that notifies.
+type notifySource struct{ Fact, Disable, Enable string } // the statements: of a trigger that is not disabled
+
+func notifySources(ctx context.Context, l *inspection) ([]notifySource, error) {
+	return list[notifySource](ctx, l.session, notifySourcesSQL)
+}
+
+// disable says how to stop the triggers that notify, and what that costs.
+func disable(sources []notifySource) string {
+	var off, on []string
+	for _, s := range sources {
+		if s.Disable != "" && len(off) < maxFacts {
+			off, on = append(off, s.Disable), append(on, s.Enable)
+		}
+	}
+	if len(off) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" If listeners can do without for a while: SET lock_timeout = '1s'; %s Until %s they are told nothing of these tables, and so must look by themselves, also for what happened meanwhile; the rest that such a trigger does is left undone too; and each of these statements waits for all transactions that write to its table.",
+		strings.Join(off, " "), strings.Join(on, " "))
 }
