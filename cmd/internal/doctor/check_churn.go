@@ -39,9 +39,8 @@ func checkChurn(ctx context.Context, l *inspection) (result, error) {
 	perSession := max(0, l.rate(func(c *counters) int64 { return c.AllCommits })/max(sessions, 1)-1)
 	saturated := slices.ContainsFunc(l.findings, func(f Finding) bool { return f.Code == PostmasterSaturated })
 	began := sessions * l.span().Seconds()
-	left, ends := int64(0), false // soon
+	left, seen, ends := int64(0), false, false // soon
 	if sessions >= stormSessions {
-		var seen bool
 		var err error
 		if left, seen, err = l.stillThere(ctx); err != nil {
 			return result{}, fmt.Errorf("how many of the new sessions are still there: %w", err)
@@ -63,6 +62,11 @@ func checkChurn(ctx context.Context, l *inspection) (result, error) {
 		f.add(seeSessions, "%s sessions/s, all databases; %.1f transactions each on average, without their logins, if all transactions are theirs", figure(sessions), perSession)
 		if ends {
 			f.add(seeYoung, "about %s sessions began in %s; %s from then or the %s before are still there", figure(began), span(l.span()), figure(float64(left)), span(churnBack))
+		}
+		if !seen {
+			r.unseen = append(r.unseen, "who connects all the time: it needs pg_monitor")
+		} else if err := l.addConnecting(ctx, &f); err != nil {
+			return result{}, err
 		}
 		f.add("", "logging in took the doctor %s; at this rate %s sessions are logging in at any moment", span(took), figure(cost))
 		f.Now = "Keep connections open between requests: use the pool of the driver, or lengthen the lifetime of its connections."

@@ -370,6 +370,34 @@ func TestATableThatAutovacuumDoesNotReachIsNamed(t *testing.T) {
 	}
 }
 
+// TestWhoConnectsAllTheTimeIsNamed: by role, application and client; or that they are too short-lived for that.
+func TestWhoConnectsAllTheTimeIsNamed(t *testing.T) {
+	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
+	url, admin := serverFor(t, nil)
+	execute(t, admin, "CREATE ROLE batch LOGIN PASSWORD 'b'")
+	clients := func(url string, n int, application, statement string) {
+		config, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.RuntimeParams["application_name"] = application
+		runSessions(t, url, n, func(ctx context.Context, _ *pgx.Conn, _ int) error {
+			conn, err := pgx.ConnectConfig(ctx, config)
+			if err != nil {
+				return err
+			}
+			defer conn.Close(context.Background())
+			_, err = conn.Exec(ctx, statement)
+			return err
+		})
+	}
+	clients(as(t, url, "batch", "b"), 3, "nightly", "SELECT pg_sleep(0.05)")
+	clients(url, 1, "", "SELECT pg_sleep(0.05)")
+	live, file := recorded(t, doctor.Config{URL: url}, 2*examineFor)
+	expectFact(t, expect(t, live, doctor.ConnectionChurn, doctor.Info), "who connects, of ", " new sessions met: batch, nightly, 127.0.0.1 ", "%; postgres, no application name, 127.0.0.1 ")
+	expectSame(t, live, file)
+}
+
 func TestClientsThatConnectForEachTransactionAreNamed(t *testing.T) {
 	pgtest.Alone(t, "where the machine is busy, its load does not do what it is for")
 	r := examine(t, connectingLoad(t), 2*examineFor)

@@ -8,10 +8,13 @@ import (
 // whoSQL reads the role, application and client of a session. A process of the server has no role, and of another role's session a role without pg_monitor does not
 // see the client.
 const whoSQL = `
-SELECT CASE WHEN a.usesysid IS NULL THEN coalesce(a.backend_type, '?') ELSE concat_ws(', ', coalesce(r.rolname, '?'),
-       CASE a.application_name WHEN '' THEN 'no application name' ELSE a.application_name END,
-       CASE WHEN a.client_port IS NOT NULL THEN coalesce(host(a.client_addr), 'a socket') END) END
+SELECT CASE WHEN a.usesysid IS NULL THEN coalesce(a.backend_type, '?') ELSE ` + whose + ` END
 FROM pg_stat_get_activity($1) a LEFT JOIN pg_roles r ON r.oid = a.usesysid`
+
+// whose is the role, application and client of a session, a, whose role is r.
+const whose = `concat_ws(', ', coalesce(r.rolname, '?'),
+       CASE a.application_name WHEN '' THEN 'no application name' ELSE a.application_name END,
+       CASE WHEN a.client_port IS NOT NULL THEN coalesce(host(a.client_addr), 'a socket') END)`
 
 // who names a session for people: its pid, and whose it is.
 func (l *inspection) who(ctx context.Context, pid uint32) (string, error) {
