@@ -1,4 +1,4 @@
-// Package bouncer runs a private PgBouncer in transaction mode, if the machine has one, for tests and for the lab.
+// Package bouncer runs a private PgBouncer, in transaction mode by default, if the machine has one, for tests and for the lab.
 //
 //	b, err := bouncer.Start(ctx, bouncer.Config{Target: url})
 //	if errors.Is(err, bouncer.ErrNotInstalled) {
@@ -29,9 +29,11 @@ var ErrNotInstalled = errors.New("pgbouncer is not installed")
 
 // Config specifies what is behind PgBouncer. Target is required.
 type Config struct {
-	Target   string // URL of the database
-	Sessions int    // that it has at the server; default 2, so that clients change sessions all the time
-	Clients  int    // that it accepts; default 100
+	Target   string   // URL of the database
+	Sessions int      // that it has at the server; default 2, so that clients change sessions all the time
+	Clients  int      // that it accepts; default 100
+	Mode     string   // its pool_mode; default transaction
+	Ignores  []string // startup parameters of clients, beside extra_float_digits
 }
 
 // Bouncer is a running PgBouncer.
@@ -99,7 +101,10 @@ func (b *Bouncer) configure(c Config, port int) (config string, as *owner, err e
 		return "", nil, err
 	}
 	password, _ := to.User.Password()
-	sessions, clients := c.Sessions, c.Clients
+	sessions, clients, mode := c.Sessions, c.Clients, c.Mode
+	if mode == "" {
+		mode = "transaction"
+	}
 	if sessions == 0 {
 		sessions = 2
 	}
@@ -120,11 +125,12 @@ listen_backlog = 4096
 unix_socket_dir =
 auth_type = plain
 auth_file = %s
-pool_mode = transaction
+pool_mode = %s
 server_login_retry = 1
 max_client_conn = %d
-ignore_startup_parameters = extra_float_digits
-`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, sessions, port, users, clients)} {
+ignore_startup_parameters = %s
+`, to.Hostname(), to.Port(), strings.TrimPrefix(to.Path, "/"), to.User.Username(), password, sessions, port, users, mode, clients,
+		strings.Join(append([]string{"extra_float_digits"}, c.Ignores...), ","))} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return "", nil, err
 		}

@@ -25,7 +25,13 @@ func Bouncer(t testing.TB, target string) string {
 // BouncerOf is Bouncer with so many sessions at the server.
 func BouncerOf(t testing.TB, target string, sessions int) string {
 	t.Helper()
-	b, err := bouncer.Start(t.Context(), bouncer.Config{Target: target, Sessions: sessions})
+	return BouncerWith(t, bouncer.Config{Target: target, Sessions: sessions})
+}
+
+// BouncerWith is Bouncer with any configuration.
+func BouncerWith(t testing.TB, c bouncer.Config) string {
+	t.Helper()
+	b, err := bouncer.Start(t.Context(), c)
 	if errors.Is(err, bouncer.ErrNotInstalled) && !strings.Contains(os.Getenv("WEIR_TEST_REQUIRE"), "pgbouncer") {
 		t.Skip(err)
 	}
