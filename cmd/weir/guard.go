@@ -59,6 +59,7 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 		}
 	}
 	if c.List != "" {
+		c.warn(s, config.Logger, config.Policy.Shadowed()) // what one of its servers lacks, another may have
 		return c.guardList(ctx, s, config)
 	}
 	url, dev, err := db.find()
@@ -90,6 +91,11 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	if err := g.Check(ctx); err != nil {
 		return err
 	}
+	unreached, err := g.Unreached(ctx)
+	if err != nil {
+		return err
+	}
+	c.warn(s, config.Logger, unreached)
 	if c.ListenHTTP != "" {
 		mux := probes(g.Stuck, g.Ready)
 		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -115,6 +121,17 @@ func (c *guardCmd) Run(ctx context.Context, s *streams, db *database) error {
 	}
 	config.Logger.Info("guarding", "primary", config.Primary.Name, "standbys", len(config.Standbys), "mode", mode, "interval", config.Policy.Interval)
 	return g.Run(ctx)
+}
+
+// warn says which rules of the policy never apply.
+func (c *guardCmd) warn(s *streams, log *slog.Logger, rules []guard.Unreached) {
+	for _, u := range rules {
+		if c.Once {
+			fmt.Fprintf(s.err, "weir: policy %s: %s\n", c.Policy, printable(u.String()))
+			continue
+		}
+		log.Warn("a rule of the policy does not apply as it is meant to", "rule", u.Rule, "line", u.Line, "why", u.Why)
+	}
 }
 
 // logger discards logs if the findings are printed.

@@ -106,6 +106,7 @@ type Rule struct {
 
 	networks []netip.Prefix // parsed from Clients
 	local    bool           // Clients contains "local"
+	line     int            // in the file; 0: unknown
 }
 
 // DefaultPolicy returns the policy used without a file.
@@ -138,6 +139,7 @@ func ParsePolicy(text string) (Policy, error) {
 		}
 		return p, fmt.Errorf("line %d: %w", lineOf(text, err), err)
 	}
+	locate(p.Rules, text)
 	return p, p.prepare()
 }
 
