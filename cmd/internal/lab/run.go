@@ -125,7 +125,7 @@ func (r *run) scenario(ctx context.Context, s *scenario) (err error) {
 		for _, f := range r.closes {
 			f()
 		}
-		err = errors.Join(err, r.site.close())
+		err = errors.Join(r.site.explain(err), r.site.close())
 	}()
 	r.result.Notes = r.site.notes
 	if r.result.Server, err = r.site.facts(ctx); err != nil {

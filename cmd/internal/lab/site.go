@@ -57,7 +57,7 @@ func openSite(ctx context.Context, url string, major int, allowNonempty bool, n 
 	s = &site{url: url}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close())
+			err = errors.Join(s.explain(err), s.close())
 		}
 	}()
 	if url == "" {

@@ -1,9 +1,11 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/weir-pg/weir/cmd/internal/binaries"
 	"github.com/weir-pg/weir/internal/embedded"
@@ -31,6 +33,12 @@ func (s *Server) Start(ctx context.Context, c embedded.Config) (err error) {
 
 // Started reports whether Start has been called.
 func (s *Server) Started() bool { return s.dir != "" }
+
+// Full reports whether the server has found its disk full, and where it has its files. A server that can't write its log any more has ended, and refuses connections.
+func (s *Server) Full() (dir string, full bool) {
+	log, err := os.ReadFile(filepath.Join(s.dir, "postgres.log"))
+	return s.dir, err == nil && bytes.Contains(log, []byte("No space left on device"))
+}
 
 // Remove stops the server and removes its files.
 func (s *Server) Remove(ctx context.Context) error {
