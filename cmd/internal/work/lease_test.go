@@ -374,7 +374,7 @@ func TestWhatIsNoRequestIsRefused(t *testing.T) {
 		"a pattern":    {"queues": m{"mail.*": 1}},
 		"all queues":   {"queues": m{">": 1}},
 		"all kinds":    {"queues": m{"mail": 1}, "kinds": []string{"*"}},
-		"many held":    {"queues": m{"mail": 1}, "held": make([]string, 1001)},
+		"many held":    {"queues": m{"mail": 1}, "held": make([]string, 2001)},
 	} {
 		if status, a := s.call("POST", "/v1/work/take", body); status != 400 && status != 413 || a.Error == "" {
 			t.Errorf("%s: %d %+v", name, status, a)
