@@ -38,7 +38,7 @@ func (d *Database) Begin(ctx context.Context, _ weir.Position) (weir.Position, e
 	defer cancel()
 	at, _, err := store.New(d.Pool, 0).RelayPosition(ctx, d.Name)
 	if err != nil {
-		return "", err
+		return "", store.Explain(err, "weir_hub")
 	}
 	d.at = weir.Position(at)
 	return d.at, nil

@@ -149,7 +149,7 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
 		case err == nil && !held:
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
-		case store.IsRefused(err):
+		case store.IsRefused(err) && !errors.As(err, new(*elsewhere)):
 			return fmt.Errorf("weirrelay: relay %s: %w", h.name, store.Explain(err, "weir_hub"))
 		default:
 			h.outage.Failed(h.what(), err)

@@ -107,6 +107,9 @@ func (r *jobs) run(ctx context.Context) error {
 	err = worker.Run(ctx)
 	stop()
 	<-sent
+	if err != nil {
+		err = fmt.Errorf("weirrelay: relay %s: %w", r.Name, err)
+	}
 	return err
 }
 

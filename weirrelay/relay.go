@@ -90,7 +90,7 @@ const (
 )
 
 // Run passes messages on until ctx ends. It waits out outages of the database and of the target. It returns an error that waiting can't fix: a
-// configuration that is wrong, or a database that refuses it.
+// configuration that is wrong, or the database from which is relayed, if it refuses that.
 func Run(ctx context.Context, c Config) error {
 	r, err := newRelay(c)
 	if err != nil {
@@ -229,7 +229,7 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	recorded := weir.Position(text)
 	own, err := r.Target.Begin(ctx, recorded)
 	if err != nil {
-		return "", fmt.Errorf("begin at the target: %w", err)
+		return "", fmt.Errorf("begin at the target: %w", &elsewhere{err})
 	}
 	remembered := r.had
 	is, err := r.places(ctx, append([]weir.Position{recorded, weir.Position(had), remembered, own, r.Until}, r.passed...)...)
@@ -281,6 +281,11 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 	}
 	return at, r.recordFrom(ctx, at, is[at].Tick, r.had)
 }
+
+// elsewhere is an error of a target. It may be another database, which refuses something: that is waited out as any other outage of a target, since relays beside this one don't need it.
+type elsewhere struct{ error }
+
+func (e *elsewhere) Unwrap() error { return e.error }
 
 // first returns the position at which a new relay begins.
 func (r *relay) first(ctx context.Context) (weir.Position, error) {

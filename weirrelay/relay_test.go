@@ -18,6 +18,7 @@ import (
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/pgtest"
+	"github.com/weir-pg/weir/schema"
 	"github.com/weir-pg/weir/weirrelay"
 )
 
@@ -93,6 +94,28 @@ func TestAnotherDatabaseGetsEveryMessageOnceInOrder(t *testing.T) {
 			t.Fatalf("message %d: %+v, %v", n, e.Message, err)
 		}
 	}
+}
+
+// TestATargetThatRefusesTheRelayIsWaitedFor: another database that has no schema yet, say, ends no process, which may have other relays.
+func TestATargetThatRefusesTheRelayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	from, to := pgtest.Pool(t, pgtest.Database(t)), pgtest.Pool(t, pgtest.Empty(t))
+	var log pgtest.Log
+	run(t, weirrelay.Config{Name: "copy", Pool: from, Target: &weirrelay.Database{Pool: to, Name: "copy"}, Since: time.Now().Add(-time.Hour), Logger: log.Logger(), Routes: []weirrelay.Route{{Channels: "c"}}})
+	pgtest.Until(t, "the log says why it waits", func() bool {
+		return log.Count("begin at the target: weir is not installed in this database") > 0
+	})
+	exec(t, from, `SELECT weir.publish('c', 'a')`)
+	conn, err := to.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = schema.Apply(t.Context(), conn.Conn())
+	conn.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Until(t, "the message has arrived", func() bool { return value[int](t, to, `SELECT count(*) FROM weir.message`) == 1 })
 }
 
 // TestMessagesBecomeJobs: of the kind that is named, in the queue that the route makes, with a key.
@@ -566,6 +589,15 @@ func TestARelayThatHasPassedOnEverythingIsNotBehind(t *testing.T) {
 	})
 }
 
+// TestARelayOfJobsThatIsRefusedIsNamed: its process may have others.
+func TestARelayOfJobsThatIsRefusedIsNamed(t *testing.T) {
+	t.Parallel()
+	err := weirrelay.RunJobs(t.Context(), weirrelay.JobsConfig{Name: "mail", Pool: pgtest.Pool(t, pgtest.Empty(t)), Target: &refusing{}, Routes: []weirrelay.Route{{Queue: "q"}}})
+	if err == nil || !strings.Contains(err.Error(), "relay mail: ") || !strings.Contains(err.Error(), "weir is not installed") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestARelayIsConfiguredOrRefused: with the value, and what to do.
 func TestARelayIsConfiguredOrRefused(t *testing.T) {
 	t.Parallel()
@@ -576,8 +608,9 @@ func TestARelayIsConfiguredOrRefused(t *testing.T) {
 		`Config.Pool is nil`:             func(c *weirrelay.Config) { c.Pool = nil },
 		`Config.Target is nil`:           func(c *weirrelay.Config) { c.Target = nil },
 		`no routes are given`:            func(c *weirrelay.Config) { c.Routes = nil },
-		`{order is not one of`:           func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Subject: "{order"}} },
-		`{payload. is not one of`:        func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Key: "{payload.}"}} },
+		`{order} is not one of`:          func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Subject: "{order}"}} },
+		`"{channel": a { has no }`:       func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Subject: "{channel"}} },
+		`{payload.} is not one of`:       func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: "c", Key: "{payload.}"}} },
 		`> may only be its last word`:    func(c *weirrelay.Config) { c.Routes = []weirrelay.Route{{Channels: ">.c"}} },
 		`MaxRecords must be 1 to 100000`: func(c *weirrelay.Config) { c.MaxRecords = -1 },
 		`use broader patterns`: func(c *weirrelay.Config) {

@@ -195,8 +195,11 @@ func parseTemplate(text string, fields []string) (template, error) {
 		name, next, closed := strings.Cut(after, "}")
 		field := strings.Split(name, ".")
 		known := slices.Contains(fields, name) || field[0] == "payload" && len(field) > 1 && !slices.Contains(field, "")
-		if !closed || !known {
-			return nil, fmt.Errorf("template %q: {%s is not one of {%s} and {payload.FIELD}", text, name, strings.Join(fields, "}, {"))
+		switch {
+		case !closed:
+			return nil, fmt.Errorf("template %q: a { has no }", text)
+		case !known:
+			return nil, fmt.Errorf("template %q: {%s} is not one of {%s} and {payload.FIELD}", text, name, strings.Join(fields, "}, {"))
 		}
 		t = append(t, part{field: field})
 		rest = next

@@ -275,6 +275,6 @@ func (f *from) job(a *Arrival) weir.NewJob {
 
 func (f *from) letter(a *Arrival, position string, why error) DeadLetter {
 	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
-	l.keep(a.Payload, true)
+	l.keep(a.Payload, bytes.IndexByte(a.Payload, 0) >= 0)
 	return l
 }

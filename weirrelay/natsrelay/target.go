@@ -126,7 +126,7 @@ func (t *Target) readEnd(ctx context.Context) error {
 	t.unsure = true
 	stream, err := t.js.Stream(ctx, t.Stream)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", t.Stream, err)
+		return fmt.Errorf("stream %s: %w", t.Stream, unconnected(t.Conn, err))
 	}
 	info := stream.CachedInfo()
 	t.atomic, t.takes, t.maxSize = info.Config.AllowAtomicPublish, info.Config.Subjects, int(info.Config.MaxMsgSize)
@@ -306,7 +306,18 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 	if api == nil { // it is not the stream's answer
 		t.unsure = true
 	}
-	return fmt.Errorf("subject %q: %w", r.Subject, err)
+	return fmt.Errorf("subject %q: %w", r.Subject, unconnected(t.Conn, err))
+}
+
+// unconnected says that there is no connection, where the library speaks of its buffer for that time, and why, as far as the library says it.
+func unconnected(conn *nats.Conn, err error) error {
+	if !errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return err
+	}
+	if why := conn.LastError(); why != nil {
+		return fmt.Errorf("not connected to NATS: %w", why)
+	}
+	return errors.New("not connected to NATS")
 }
 
 func isTooLarge(err *jetstream.APIError) bool {

@@ -1,11 +1,17 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-pg/weir/internal/pgtest"
 )
 
 // TestTheExampleIsValid: the file that the command prints.
@@ -59,6 +65,33 @@ func TestNATSsSettingsAreCheckedBeforeItConnects(t *testing.T) {
 	}
 }
 
+// TestANATSThatIsNotThereIsNamed: with why nobody connects, rather than with what fills up meanwhile.
+func TestANATSThatIsNotThereIsNamed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	var log pgtest.Log
+	relays, err := Open(t.Context(), Config{Path: write(t, "[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.nats]\nurl = \"nats://"+address+"\"\nstream = \"S\"\n"), Log: log.Logger(), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relays.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	pool, done := pgtest.Pool(t, pgtest.Database(t)), make(chan error, 1)
+	go func() { done <- relays.Run(ctx, pool) }()
+	pgtest.Until(t, "the log says what is wrong", func() bool {
+		return log.Count("stream S: not connected to NATS") > 0 && log.Count("connection refused") > 0
+	})
+	stop()
+	if err := <-done; err != nil || log.Count("buffer") > 0 {
+		t.Errorf("%v, %s", err, log.String())
+	}
+}
+
 // TestAFileThatIsWrongIsRefused: with what is wrong, and what to do.
 func TestAFileThatIsWrongIsRefused(t *testing.T) {
 	t.Parallel()
@@ -72,7 +105,7 @@ func TestAFileThatIsWrongIsRefused(t *testing.T) {
 		"[relay.a]\nroute = [{ channels = \"c\", queue = \"q\" }]" + nats:                                                            "a route of jobs names a queue, and no channels",
 		"[relay.a]\nsince = \"yesterday\"\nroute = [{ channels = \"c\" }]" + nats:                                                    `since = "yesterday": write "now", "oldest"`,
 		"[relay.a]\nsince = \"now\"\nroute = [{ queue = \"q\" }]" + nats:                                                             "since and dead_letters are for messages",
-		"[relay.a]\nroute = [{ channels = \"c\", subject = \"{queue}\" }]" + nats:                                                    "{queue is not one of {channel}, {position} and {payload.FIELD}",
+		"[relay.a]\nroute = [{ channels = \"c\", subject = \"{queue}\" }]" + nats:                                                    "{queue} is not one of {channel}, {position} and {payload.FIELD}",
 		"[relay.a]\nqueue = \"q\"\n[relay.a.from_nats]\nurl = \"nats://x\"\nstream = \"S\"":                                          `FromConfig.Queue and Kind must be set, got "q" and ""`,
 		"[relay.a]\nqueue = \"q\"\nkind = \"k\"\nsince = \"2h\"\n[relay.a.from_redis]\nurl = \"x\"\nstream = \"S\"":                  `since = "2h": with from_nats, from_redis or from_kafka, write "now" or "oldest"`,
 		"[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.redis]\nurl = \"x\"\nform = \"sidekiq\"":                                `with form = "sidekiq" a route of messages names the class of the jobs`,

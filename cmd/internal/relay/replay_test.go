@@ -151,17 +151,17 @@ func TestAReplayThatCannotBeIsRefused(t *testing.T) {
 	}
 	good := relay.ReplayConfig{Path: path, Relay: "orders", As: "again", Since: "1h", Log: slog.Default()}
 	for want, change := range map[string]func(c *relay.ReplayConfig){
-		`has no relay "x": it has`:                  func(c *relay.ReplayConfig) { c.Relay = "x" },
-		`begin`:                                     func(c *relay.ReplayConfig) { c.Since = "now" },
-		`"yesterday": write "now", "oldest"`:        func(c *relay.ReplayConfig) { c.Since = "yesterday" },
-		`is to come`:                                func(c *relay.ReplayConfig) { c.Since = "2999-01-01T00:00:00Z" },
-		`is ahead of the log, which ends at`:        func(c *relay.ReplayConfig) { c.Since = "1.999999999.1" },
-		`the name "orders" is that of a relay`:      func(c *relay.ReplayConfig) { c.As = "orders" },
-		`must have 1 to 100 letters`:                func(c *relay.ReplayConfig) { c.As = "a b" },
-		`weir jobs retry runs them again`:           func(c *relay.ReplayConfig) { c.Relay = "mail" },
-		`makes jobs of another broker's messages`:   func(c *relay.ReplayConfig) { c.Relay = "clicks" },
-		`the ids of a stream of Redis only grow`:    func(c *relay.ReplayConfig) { c.Relay = "cache" },
-		`{queue is not one of {channel}, {position`: func(c *relay.ReplayConfig) { c.Subject = "{queue}" },
+		`has no relay "x": it has`:                   func(c *relay.ReplayConfig) { c.Relay = "x" },
+		`begin`:                                      func(c *relay.ReplayConfig) { c.Since = "now" },
+		`"yesterday": write "now", "oldest"`:         func(c *relay.ReplayConfig) { c.Since = "yesterday" },
+		`is to come`:                                 func(c *relay.ReplayConfig) { c.Since = "2999-01-01T00:00:00Z" },
+		`is ahead of the log, which ends at`:         func(c *relay.ReplayConfig) { c.Since = "1.999999999.1" },
+		`the name "orders" is that of a relay`:       func(c *relay.ReplayConfig) { c.As = "orders" },
+		`must have 1 to 100 letters`:                 func(c *relay.ReplayConfig) { c.As = "a b" },
+		`weir jobs retry runs them again`:            func(c *relay.ReplayConfig) { c.Relay = "mail" },
+		`makes jobs of another broker's messages`:    func(c *relay.ReplayConfig) { c.Relay = "clicks" },
+		`the ids of a stream of Redis only grow`:     func(c *relay.ReplayConfig) { c.Relay = "cache" },
+		`{queue} is not one of {channel}, {position`: func(c *relay.ReplayConfig) { c.Subject = "{queue}" },
 	} {
 		c := good
 		change(&c)

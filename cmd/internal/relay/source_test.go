@@ -122,6 +122,15 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 			if got := count("in-dead-letters"); got != 12 {
 				t.Errorf("%d dead letters, want 12", got)
 			}
+			if page, err = client.Jobs(t.Context(), weir.JobsParams{Queue: "in-dead-letters"}); err != nil {
+				t.Fatal(err)
+			}
+			for i, j := range page.Jobs { // as text, for people
+				var letter weirrelay.DeadLetter
+				if err := json.Unmarshal(j.Args, &letter); err != nil || !strings.HasPrefix(letter.Payload, `{"kind": `) || letter.Bytes != nil {
+					t.Errorf("dead letter %d: %s, %v", i, j.Args, err)
+				}
+			}
 		})
 	}
 }

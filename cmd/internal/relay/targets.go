@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-pg/weir/cmd/internal/refer"
+	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/kafkarelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
@@ -113,7 +114,10 @@ func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
 	}
+	connecting := outage.Of(log, "tries to connect to NATS")
+	connected := func(*nats.Conn) { connecting.Worked("the relay") }
 	options := []nats.Option{
+		nats.ConnectHandler(connected), nats.ReconnectHandler(connected), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { connecting.Failed("the relay", err) }),
 		nats.Name("weir relay " + name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, time.Second),
 		nats.ReconnectBufSize(-1), // what is sent while disconnected is sent again in order, rather than buffered in part
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(connectTimeout), nats.IgnoreAuthErrorAbort(),
