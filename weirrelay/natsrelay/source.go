@@ -65,7 +65,7 @@ func (s *Source) Begin(ctx context.Context, position string) (at string, err err
 		s.messages = nil
 	}
 	if s.stream, err = s.js.Stream(ctx, s.Stream); err != nil {
-		return "", fmt.Errorf("stream %s: %w", s.Stream, unconnected(s.Conn, err))
+		return "", fmt.Errorf("stream %s: %w", s.Stream, plainly(s.Conn, err))
 	}
 	info := s.stream.CachedInfo()
 	s.created, s.last, s.lost, s.held, s.hole = strconv.FormatInt(info.Created.UnixMicro(), 10), 0, nil, nil, 0
@@ -121,7 +121,7 @@ func (s *Source) look(ctx context.Context) error {
 	}
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", s.Stream, unconnected(s.Conn, err))
+		return fmt.Errorf("stream %s: %w", s.Stream, plainly(s.Conn, err))
 	}
 	s.looked = time.Now()
 	if strconv.FormatInt(info.Created.UnixMicro(), 10) != s.created || info.State.LastSeq < s.last {
@@ -160,7 +160,7 @@ func (s *Source) missed(ctx context.Context) error {
 	}
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", s.Stream, unconnected(s.Conn, err))
+		return fmt.Errorf("stream %s: %w", s.Stream, plainly(s.Conn, err))
 	}
 	if info.State.FirstSeq <= hole {
 		return nil

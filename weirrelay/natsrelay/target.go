@@ -126,7 +126,7 @@ func (t *Target) readEnd(ctx context.Context) error {
 	t.unsure = true
 	stream, err := t.js.Stream(ctx, t.Stream)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", t.Stream, unconnected(t.Conn, err))
+		return fmt.Errorf("stream %s: %w", t.Stream, plainly(t.Conn, err))
 	}
 	info := stream.CachedInfo()
 	t.atomic, t.takes, t.maxSize = info.Config.AllowAtomicPublish, info.Config.Subjects, int(info.Config.MaxMsgSize)
@@ -306,12 +306,15 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 	if api == nil { // it is not the stream's answer
 		t.unsure = true
 	}
-	return fmt.Errorf("subject %q: %w", r.Subject, unconnected(t.Conn, err))
+	return fmt.Errorf("subject %q: %w", r.Subject, plainly(t.Conn, err))
 }
 
-// unconnected says that there is no connection, where the library speaks of its buffer for that time, and why, as far as the library says it.
-func unconnected(conn *nats.Conn, err error) error {
-	if !errors.Is(err, nats.ErrReconnectBufExceeded) {
+// plainly says what the library's errors of asking for a stream mean: that there is no connection, where it speaks of its buffer for that time; and that there is no JetStream.
+func plainly(conn *nats.Conn, err error) error {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("JetStream is not enabled there, or not for this user or domain: %w", err)
+	case !errors.Is(err, nats.ErrReconnectBufExceeded):
 		return err
 	}
 	if why := conn.LastError(); why != nil {

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-pg/weir/cmd/internal/natstest"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -72,10 +74,16 @@ func TestANATSThatIsNotThereIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
+	dead := l.Addr().String()
 	l.Close()
+	locked := natstest.Start(t, &server.Options{Username: "weir", Password: "secret"}).Addr().String()
+	plain := natstest.Start(t, nil).Addr().String()
+	text := ""
+	for name, url := range map[string]string{"dead": dead, "locked": "weir:wrong@" + locked, "plain": plain} {
+		text += strings.ReplaceAll("[relay.NAME]\nroute = [{ channels = \"c\" }]\n[relay.NAME.nats]\nurl = \"nats://"+url+"\"\nstream = \"S\"\n", "NAME", name)
+	}
 	var log pgtest.Log
-	relays, err := Open(t.Context(), Config{Path: write(t, "[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.nats]\nurl = \"nats://"+address+"\"\nstream = \"S\"\n"), Log: log.Logger(), Registerer: prometheus.NewRegistry()})
+	relays, err := Open(t.Context(), Config{Path: write(t, text), Log: log.Logger(), Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +92,10 @@ func TestANATSThatIsNotThereIsNamed(t *testing.T) {
 	pool, done := pgtest.Pool(t, pgtest.Database(t)), make(chan error, 1)
 	go func() { done <- relays.Run(ctx, pool) }()
 	pgtest.Until(t, "the log says what is wrong", func() bool {
-		return log.Count("stream S: not connected to NATS") > 0 && log.Count("connection refused") > 0
+		return log.Count("stream S: not connected to NATS") >= 2 && log.Count("connection refused") > 0 && log.Count("Authorization Violation") > 0 && log.Count("JetStream is not enabled there") > 0
 	})
 	stop()
-	if err := <-done; err != nil || log.Count("buffer") > 0 {
+	if err := <-done; err != nil || log.Count("buffer") > 0 || log.Count("wrong@") > 0 {
 		t.Errorf("%v, %s", err, log.String())
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-pg/weir/cmd/internal/refer"
-	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/kafkarelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
@@ -25,6 +24,9 @@ import (
 
 // connectTimeout is how long connecting to another database may take, and writing to NATS.
 const connectTimeout = 10 * time.Second
+
+// mostReasons bounds the reasons that are logged: some have the number of a port.
+const mostReasons = 10
 
 // connect gives a relay its target or source, and returns what closes it. Brokers that can't be reached are waited for.
 func (p *plan) connect(ctx context.Context, log *slog.Logger) (end func(), err error) {
@@ -114,10 +116,17 @@ func (f natsFile) dial(name string, log *slog.Logger) (*nats.Conn, error) {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
 	}
-	connecting := outage.Of(log, "tries to connect to NATS")
-	connected := func(*nats.Conn) { connecting.Worked("the relay") }
+	// The library says why a try to connect has failed, in a goroutine of its own. Each reason is logged once, until there is a connection.
+	said := map[string]bool{}
+	failed := func(_ *nats.Conn, err error) {
+		if text := err.Error(); !said[text] && len(said) < mostReasons {
+			said[text] = true
+			log.Warn("weir: can't connect to NATS, and tries again", "error", err)
+		}
+	}
+	connected := func(*nats.Conn) { clear(said) }
 	options := []nats.Option{
-		nats.ConnectHandler(connected), nats.ReconnectHandler(connected), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { connecting.Failed("the relay", err) }),
+		nats.ConnectHandler(connected), nats.ReconnectHandler(connected), nats.ReconnectErrHandler(failed),
 		nats.Name("weir relay " + name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.ReconnectJitter(time.Second, time.Second),
 		nats.ReconnectBufSize(-1), // what is sent while disconnected is sent again in order, rather than buffered in part
 		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(connectTimeout), nats.IgnoreAuthErrorAbort(),
