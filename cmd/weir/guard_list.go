@@ -133,11 +133,11 @@ func (l *guardedList) set(ctx context.Context, urls []string) {
 			d.stop()
 		}
 	}
-	for _, url := range urls {
+	for i, url := range urls {
 		if l.listed[url] != nil || ctx.Err() != nil {
 			continue
 		}
-		name, err := nameOf(url)
+		name, err := namedOr(i+1, url)
 		d := &listedGuard{list: l, url: url, name: name, done: make(chan struct{}), state: stateStarting, err: err}
 		var own context.Context
 		own, d.stop = context.WithCancel(ctx)
@@ -176,7 +176,7 @@ func (d *listedGuard) run(ctx context.Context) {
 		d.is(state, err)
 		if err.Error() != told { // not every time
 			told = err.Error()
-			d.list.log.Warn("not guarded", "name", d.name, "error", err)
+			d.list.log.Warn("not guarded", "name", d.name, "error", ofList(told))
 		}
 		if !sleep.For(ctx, sleep.Jitter(pause)) {
 			return

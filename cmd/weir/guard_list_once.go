@@ -31,7 +31,7 @@ func (c *guardCmd) onceList(ctx context.Context, s *streams, l *guardedList, url
 		turns <- struct{}{}
 		each.Go(func() {
 			defer func() { <-turns }()
-			all[i] = l.once(ctx, url)
+			all[i] = l.once(ctx, i+1, url)
 		})
 	}
 	each.Wait()
@@ -54,8 +54,8 @@ func (c *guardCmd) onceList(ctx context.Context, s *streams, l *guardedList, url
 }
 
 // once checks one database. It stays taken, so that no other name for it is checked too.
-func (l *guardedList) once(ctx context.Context, url string) foundInList {
-	name, err := nameOf(url)
+func (l *guardedList) once(ctx context.Context, place int, url string) foundInList {
+	name, err := namedOr(place, url)
 	found := foundInList{Name: name}
 	if err == nil {
 		var server guard.Server
@@ -72,7 +72,7 @@ func (l *guardedList) once(ctx context.Context, url string) foundInList {
 		}
 	}
 	if err != nil {
-		found.Error, found.twice = err.Error(), errors.Is(err, errListedTwice)
+		found.Error, found.twice = ofList(err.Error()), errors.Is(err, errListedTwice)
 	}
 	return found
 }

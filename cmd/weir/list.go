@@ -65,7 +65,7 @@ type saidHints map[string]bool
 
 // line is an error in one line, with the server's hint unless that was said.
 func (h saidHints) line(err error) string {
-	line := strings.TrimPrefix(oneLine(err), "weir: ")
+	line := ofList(strings.TrimPrefix(oneLine(err), "weir: "))
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Hint == "" {
 		return line
@@ -75,6 +75,20 @@ func (h saidHints) line(err error) string {
 	}
 	h[refused.Hint] = true
 	return line
+}
+
+// ofList is an error about a database of a list, which is given by no flag.
+func ofList(text string) string {
+	return strings.ReplaceAll(text, "--database or DATABASE_URL", "the list")
+}
+
+// namedOr is nameOf, but for one that can't be read the place on the list, from 1.
+func namedOr(place int, url string) (string, error) {
+	name, err := nameOf(url)
+	if err != nil {
+		name = fmt.Sprintf("number %d of the list", place)
+	}
+	return name, err
 }
 
 // readList reads connection strings, one in each line.

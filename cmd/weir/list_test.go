@@ -21,7 +21,7 @@ func TestMigrateUpgradesAListOfDatabases(t *testing.T) {
 		return o.String(), e.String(), err
 	}
 	out, errs, err := run(list)
-	if err == nil || !strings.HasPrefix(err.Error(), "1 of 3 databases failed") || !strings.Contains(errs, "database 2 of 3, nowhere at 127.0.0.1:1: ") {
+	if err == nil || !strings.HasPrefix(err.Error(), "1 of 3 databases failed") || !strings.Contains(errs, "database 2 of 3, nowhere at 127.0.0.1:1: ") || !strings.Contains(errs, "check the list, and that PostgreSQL is running there") {
 		t.Errorf("%v\n%s", err, errs)
 	}
 	if strings.Contains(out+errs+err.Error(), "secret") {
@@ -58,9 +58,10 @@ func TestMigrateGoesThroughAListInSteps(t *testing.T) {
 		t.Errorf("the first step: %v\n%s", err, out)
 	}
 	var status bytes.Buffer
-	err = (&migrateStatusCmd{List: "-"}).Run(t.Context(), &streams{in: strings.NewReader(strings.Join([]string{nowhere, first, last}, "\n")), out: &status, err: &status}, nil)
+	err = (&migrateStatusCmd{List: "-"}).Run(t.Context(), &streams{in: strings.NewReader(strings.Join([]string{nowhere, first, last, "mysql://ada:secret@h/d"}, "\n")), out: &status, err: &status}, nil)
 	var f *failure
-	if !errors.As(err, &f) || f.code != exitUnreachable || !strings.Contains(status.String(), "up to date") || !strings.Contains(status.String(), "not installed") || !strings.Contains(status.String(), "nowhere at 127.0.0.1:1") {
+	if !errors.As(err, &f) || f.code != exitUnreachable || !strings.Contains(status.String(), "up to date") || !strings.Contains(status.String(), "not installed") || !strings.Contains(status.String(), "nowhere at 127.0.0.1:1") ||
+		!strings.Contains(status.String(), "check the list, and that") || !strings.Contains(status.String(), "number 4 of the list") || strings.Contains(status.String(), "secret") {
 		t.Errorf("the status: %v\n%s", err, status.String())
 	}
 	if out, err = step(first, foreign, last); err == nil || !strings.HasPrefix(err.Error(), "stopped at database 2 of 3") || strings.Contains(out, "applied") || !strings.Contains(out, "weir is up to date") {

@@ -50,7 +50,7 @@ func (c *migrateStatusCmd) ofList(ctx context.Context, s *streams) error {
 		turns <- struct{}{}
 		each.Go(func() {
 			defer func() { <-turns }()
-			all[i] = statusOf(ctx, s, url)
+			all[i] = statusOf(ctx, s, i+1, url)
 		})
 	}
 	each.Wait()
@@ -88,8 +88,8 @@ func (c *migrateStatusCmd) ofList(ctx context.Context, s *streams) error {
 	return nil
 }
 
-func statusOf(ctx context.Context, s *streams, url string) (l listedStatus) {
-	name, err := nameOf(url)
+func statusOf(ctx context.Context, s *streams, place int, url string) (l listedStatus) {
+	name, err := namedOr(place, url)
 	l.Name = name
 	if err == nil {
 		err = (&database{url: url, err: s.err}).conn(ctx, func(conn *pgx.Conn) error {
@@ -103,7 +103,7 @@ func statusOf(ctx context.Context, s *streams, url string) (l listedStatus) {
 		})
 	}
 	if err != nil {
-		l.Error = err.Error()
+		l.Error = ofList(err.Error())
 	}
 	return l
 }
