@@ -51,7 +51,7 @@ func TestTheClientInPythonKeepsItsPromisesInEachVersion(t *testing.T) {
 			t.Parallel()
 			python := importing(t, drivertest.PythonVersion(t, version, "tests/requirements.txt"))
 			url := pgtest.Database(t)
-			pytest(t, python, url, url, "tests/test_enqueue.py", "tests/test_worker.py", "tests/test_lease.py", "tests/test_subscribe.py", "tests/test_presence.py", "tests/test_tokens.py",
+			pytest(t, python, url, url, "tests/test_enqueue.py", "tests/test_worker.py", "tests/test_lease.py", "tests/test_subscribe.py", "tests/test_presence.py", "tests/test_tokens.py", "tests/test_timeout.py",
 				"tests/test_django.py", "tests/test_fastapi.py", "tests/test_readme.py")
 		})
 	}

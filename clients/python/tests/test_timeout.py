@@ -21,6 +21,22 @@ async def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:
         await waiting
 
 
+async def test_what_comes_with_a_cancellation_is_not_lost() -> None:
+    # A reader of a subscription that is cancelled between two messages must miss none.
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    waiting = asyncio.create_task(within(60, queue.get()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.put_nowait("message")
+    await asyncio.sleep(0)
+    waiting.cancel()
+    try:
+        got = await waiting
+    except asyncio.CancelledError:
+        got = queue.get_nowait()
+    assert got == "message"
+
+
 async def test_what_takes_too_long_has_ended_when_that_is_told() -> None:
     ended = False
 

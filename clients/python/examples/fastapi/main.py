@@ -4,6 +4,7 @@ uvicorn main:api
 """
 
 import os
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 import weir
 
 URL = os.environ["DATABASE_URL"]
-engine = create_async_engine(URL.replace("postgres://", "postgresql+psycopg://"), connect_args={"prepare_threshold": None})
+engine = create_async_engine(re.sub("^postgres(ql)?:", "postgresql+psycopg:", URL), connect_args={"prepare_threshold": None})
 app = weir.Weir(URL)
 
 

@@ -67,7 +67,7 @@ class Args:
     @functools.cached_property
     def _adapters(self) -> dict[str, Any]:
         found = {p.name: self.hints.get(p.name, Any) for p in self.params}
-        return {n: self._adapter(n, t) for n, t in found.items() if t is not Any}
+        return {n: self._adapter(n, t) for n, t in found.items() if t not in (Any, Any | None)}  # Python 3.10 makes the latter of `at: Any = None`
 
     def _adapter(self, name: str, hint: Any) -> Any:
         try:
