@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/weir-pg/weir/internal/clock"
 	"github.com/weir-pg/weir/internal/hub"
 	"github.com/weir-pg/weir/internal/sleep"
 )
@@ -29,11 +29,12 @@ type life struct {
 	gone    bool              // it has ended, and enters no channel any more
 
 	token    string       // the token that the Authorizer last accepted
+	accepted uint64       // how many times it has
 	user     string       // whose token it is
 	revision uint64       // the Authorizer's and the policies' when they last accepted the token
 	holding  []hub.Filter // what it has subscribed to, if there are policies
 
-	heard atomic.Int64 // when the client last sent anything, in ns since 1970; only for WebSocket
+	heard clock.Last // when the client last sent anything; only for WebSocket
 }
 
 func (s *stream) startTimer() {
@@ -109,9 +110,15 @@ func (s *stream) tick() {
 
 // livesBy records the token that the stream was granted by, which the Authorizer has just accepted. Where the stream makes a member of its user, it is of the token's from now on.
 func (s *stream) livesBy(token string, grant Grant, revision uint64) {
+	s.life.mu.Lock()
+	defer s.life.mu.Unlock()
+	s.lives(token, grant, revision)
+}
+
+// lives is livesBy for callers that hold life.mu.
+func (s *stream) lives(token string, grant Grant, revision uint64) {
 	l := &s.life
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.accepted++
 	same := l.user == grant.User && bytes.Equal(l.info, grant.Info)
 	l.token, l.user, l.info, l.revision = token, strings.Clone(grant.User), grant.Info, revision
 	if same {
@@ -154,19 +161,35 @@ func (s *stream) stillGood() error {
 	return s.askAgain(current)
 }
 
-// askAgain checks the stream's token and its channels, at a revision.
+// askAgain checks the stream's token and its channels, at a revision. If the client sends another token meanwhile, that one decides.
 func (s *stream) askAgain(current uint64) error {
 	s.life.mu.Lock()
-	token, user, info, holding := s.life.token, s.life.user, s.life.info, slices.Clone(s.life.holding)
+	token, user, info, holding, accepted := s.life.token, s.life.user, s.life.info, slices.Clone(s.life.holding), s.life.accepted
 	s.life.mu.Unlock()
-	rest, err := s.web.decide(Subscribe, holding, user)
+	grant, err := s.ask(token, Grant{User: user, Info: info}, holding)
+	s.life.mu.Lock()
+	same := s.life.accepted == accepted
+	if same && err == nil && grant != nil {
+		s.lives(token, *grant, current)
+	}
+	s.life.mu.Unlock()
+	if same && err != nil {
+		return err
+	}
+	if grant != nil {
+		s.entersAgain()
+	}
+	return nil
+}
+
+// ask asks whether a stream of this user, with this token, may have these channels. It returns neither a grant nor an error if the Authorizer can't answer.
+func (s *stream) ask(token string, anyone Grant, holding []hub.Filter) (*Grant, error) {
+	rest, err := s.web.decide(Subscribe, holding, anyone.User)
 	if err != nil {
-		return errDenied
+		return nil, errDenied
 	}
 	if token == "" && len(rest) == 0 && s.web.Policies.Set().Anyone() {
-		s.livesBy(token, Grant{User: user, Info: info}, current)
-		s.entersAgain()
-		return nil
+		return &anyone, nil
 	}
 	ask := Ask{Token: token, Action: Connect, Remote: s.remote}
 	if len(rest) > 0 {
@@ -175,19 +198,18 @@ func (s *stream) askAgain(current uint64) error {
 	ctx, cancel := context.WithTimeout(s.web.ctx, patience)
 	defer cancel()
 	grant, err := s.web.authorize(ctx, ask)
+	if err == nil {
+		return &grant, nil
+	}
 	var refusal *Failure
 	switch {
 	case !errors.As(err, &refusal):
 	case refusal.Status == http.StatusUnauthorized:
-		return errExpired
+		return nil, errExpired
 	case refusal.Status == http.StatusForbidden:
-		return errDenied
+		return nil, errDenied
 	}
-	if err == nil {
-		s.livesBy(token, grant, current)
-		s.entersAgain()
-	}
-	return nil
+	return nil, nil
 }
 
 // holds records what the stream has subscribed to, so that it ends if the policies no longer allow it.
@@ -228,11 +250,11 @@ func (s *stream) heartbeat() error {
 }
 
 // heard records that the client has just sent something.
-func (s *stream) heard() { s.life.heard.Store(time.Now().UnixNano()) }
+func (s *stream) heard() { s.life.heard.Now() }
 
 // silent reports whether the client has left two probes unanswered for at least the time that a write may take.
 func (s *stream) silent() bool {
-	return time.Since(time.Unix(0, s.life.heard.Load())) > max(2*s.web.Heartbeat, s.web.WriteTimeout)
+	return s.life.heard.Ago() > max(2*s.web.Heartbeat, s.web.WriteTimeout)
 }
 
 // untilBeat returns the time until a stream's next heartbeat: never longer than Heartbeat, because proxies end connections that are silent.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/clock"
 )
 
 const (
@@ -43,18 +44,20 @@ const (
 type session struct {
 	*endpoints
 	conn    *websocket.Conn
-	caller  web.Caller
+	remote  string // the client's address
 	call    *Call
 	queues  []string
 	pending *semaphore.Weighted // of ends that are being recorded
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
-	stopped atomic.Bool  // it has asked to stop: the answer to that closes it
-	behind  atomic.Int64 // when a pong could last wait behind what else the client has sent, which was read then, or could not be because the database had not answered: Unix time in ns
+	stopped atomic.Bool // it has asked to stop: the answer to that closes it
+	behind  clock.Last  // when a pong could last wait behind what else the client has sent, which was read then, or could not be because the database had not answered
 
 	mu       sync.Mutex
+	caller   web.Caller
 	grant    web.Grant
 	revision uint64
+	accepted int // how many times a token was
 }
 
 // request is what a client sends.
@@ -94,7 +97,7 @@ func (e *endpoints) serveWebSocket(rw http.ResponseWriter, r *http.Request) {
 			release()
 		}
 	}()
-	s := &session{endpoints: e, caller: caller, pending: semaphore.NewWeighted(maxPending), frames: rate.NewLimiter(frameRate, frameRate), revision: e.gate.Revision()}
+	s := &session{endpoints: e, caller: caller, remote: caller.Remote, pending: semaphore.NewWeighted(maxPending), frames: rate.NewLimiter(frameRate, frameRate), revision: e.gate.Revision()}
 	if s.grant, err = e.gate.Authorize(r.Context(), caller, web.Work); err != nil {
 		e.gate.Refuse(rw, "open a session", err)
 		return
@@ -190,7 +193,7 @@ func (s *session) open(ctx context.Context) bool {
 			continue
 		}
 		s.queues = slices.Sorted(maps.Keys(r.Queues))
-		if err := s.authorize(ctx, s.caller); err != nil {
+		if _, err := s.authorize(ctx, s.caller); err != nil {
 			s.refuse(ctx, r.ID, err)
 			continue
 		}
@@ -208,16 +211,44 @@ func (s *session) open(ctx context.Context) bool {
 }
 
 // authorize asks whether the client may work the session's queues, and keeps its grant.
-func (s *session) authorize(ctx context.Context, as web.Caller) error {
+func (s *session) authorize(ctx context.Context, as web.Caller) (web.Grant, error) {
 	revision := s.gate.Revision()
 	grant, err := s.gate.Authorize(ctx, as, web.Work, s.queues...)
 	if err != nil {
-		return err
+		return grant, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lives(as, grant, revision)
+	return grant, nil
+}
+
+// lives keeps what a token that was accepted grants; the caller holds mu.
+func (s *session) lives(as web.Caller, grant web.Grant, revision uint64) {
 	s.caller, s.grant, s.revision = as, grant, revision
-	return nil
+	s.accepted++
+}
+
+// stillGood asks again for the session's token if the revision has changed; false: it is refused. If the client sends another token meanwhile, that one decides.
+func (s *session) stillGood(ctx context.Context) bool {
+	revision := s.gate.Revision()
+	s.mu.Lock()
+	before, accepted, caller := s.revision, s.accepted, s.caller
+	s.mu.Unlock()
+	if before == revision {
+		return true
+	}
+	grant, err := s.gate.Authorize(ctx, caller, web.Work, s.queues...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted != accepted {
+		return true
+	}
+	var refusal *web.Failure
+	if err == nil {
+		s.lives(caller, grant, revision)
+	}
+	return !errors.As(err, &refusal) || refusal.Status == http.StatusServiceUnavailable
 }
 
 // do carries out a request; false: the session is over.
@@ -246,10 +277,11 @@ func (s *session) do(ctx context.Context, r *request) bool {
 			_ = s.send(ctx, message{Type: "reported", ID: r.ID, Results: results})
 		})
 	case "auth":
-		if err = s.authorize(ctx, web.Caller{Token: r.Token, Remote: s.caller.Remote}); err == nil {
+		var grant web.Grant
+		if grant, err = s.authorize(ctx, web.Caller{Token: r.Token, Remote: s.remote}); err == nil {
 			m := message{Type: "authorized", ID: r.ID}
-			if !s.grant.Expires.IsZero() {
-				m.Expires = &s.grant.Expires
+			if !grant.Expires.IsZero() {
+				m.Expires = &grant.Expires
 			}
 			_ = s.send(ctx, m)
 		}
@@ -289,7 +321,7 @@ func (s *session) later(ctx context.Context, ends int, f func()) {
 }
 
 // isBehind notes that a pong may wait behind what else the client has sent.
-func (s *session) isBehind() { s.behind.Store(time.Now().UnixNano()) }
+func (s *session) isBehind() { s.behind.Now() }
 
 // hasRoom waits until so few ends are being recorded that there is room for more; false: the session is over.
 func (s *session) hasRoom(ctx context.Context, ends int64) bool {
@@ -375,7 +407,7 @@ func (s *session) ping(ctx context.Context) {
 	defer every.Stop()
 	for {
 		s.mu.Lock()
-		grant, accepted, caller := s.grant, s.revision, s.caller
+		grant := s.grant
 		s.mu.Unlock()
 		var expires <-chan time.Time
 		if !grant.Expires.IsZero() {
@@ -390,11 +422,7 @@ func (s *session) ping(ctx context.Context) {
 		s.mu.Lock()
 		expired := s.grant.Expired(time.Now())
 		s.mu.Unlock()
-		if !expired && s.gate.Revision() != accepted {
-			var refusal *web.Failure
-			expired = errors.As(s.authorize(ctx, caller), &refusal) && refusal.Status != http.StatusServiceUnavailable
-		}
-		if expired {
+		if expired || !s.stillGood(ctx) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
@@ -403,7 +431,7 @@ func (s *session) ping(ctx context.Context) {
 		err := s.conn.Ping(alive)
 		late := alive.Err() != nil
 		cancel()
-		if err != nil && (!late || s.behind.Load() < asked.Add(-pause).UnixNano()) { // else it is this hub that does not read, for as long as the database is given to answer at most
+		if err != nil && (!late || s.behind.Ago() > time.Since(asked)+pause) { // else it is this hub that does not read, for as long as the database is given to answer at most
 			_ = s.conn.CloseNow()
 			return
 		}

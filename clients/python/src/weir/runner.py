@@ -20,7 +20,7 @@ from .args import result_to_json
 from .attempt import Attempt, described, end_of
 from .job import Job, Reason, _current
 from .task import Handler
-from .text import loads, message_of, output_text
+from .text import loads, message_of, output_text, size_in_json
 
 log = logging.getLogger("weir")
 failures = logging.getLogger("weir.jobs")
@@ -408,7 +408,7 @@ class Runner:
         while self.ends and len(batch) < most:
             attempt = self.ends[0]
             end = attempt.ended or {}
-            size += len(end.get("output") or "") * 2 + len(end.get("error") or "") * 2 + 100
+            size += size_in_json(end.get("output")) + size_in_json(end.get("error")) + 200
             if batch and size > most_bytes:
                 break
             self.ends.popleft()

@@ -86,6 +86,13 @@ def compact(value: Any) -> str:
     return found
 
 
+def size_in_json(text: str | None) -> int:
+    """How many bytes it takes in JSON, or a few more: a control character is written as six, and one of those beyond the first 65,536 as twelve."""
+    if not text:
+        return 2
+    return len(text) * 12 + 2 if len(text) < 500 else len(json.dumps(text))
+
+
 MAX_OUTPUT = 1 << 20  # bytes
 
 
