@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -302,15 +303,20 @@ func (r *relay) first(ctx context.Context) (weir.Position, error) {
 	}
 	at := weir.Position(hub.Position{Epoch: tick.Epoch, Tick: tick.Tick + 1}.String())
 	if !kept && since.After(time.Unix(0, 0)) && since.Before(time.Now()) {
-		r.gap(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + " are not kept any more"})
+		r.gap(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + notKept})
 	}
 	return at, nil
 }
 
+const notKept = " are not kept any more"
+
 // gap says that messages may be missing.
 func (r *relay) gap(g weir.Gap) {
 	fix := "if they are still kept, pass them on again with weir relay replay"
-	if g.Reason == string(hub.Truncated) {
+	switch {
+	case strings.HasSuffix(g.Reason, notKept):
+		fix = "raise message_retention to keep them for longer from now on"
+	case g.Reason == string(hub.Truncated):
 		fix = "if it was silent for longer than relay_retention, or space was short: raise relay_retention or message_retention_bytes"
 	}
 	r.Logger.Error("weir: messages may be missing: the relay goes on behind them", "after", g.From, "up to", g.To, "reason", g.Reason, "fix", fix)

@@ -523,10 +523,14 @@ func TestMessagesAreKeptForARelay(t *testing.T) {
 	pgtest.Until(t, "the relay reports a gap", func() bool { return gaps.Load() > 0 })
 	for name, from := range map[string]weirrelay.Config{"by time": {Since: time.Now().Add(-time.Hour)}, "by position": {After: early}} {
 		was := gaps.Load()
-		c.Name, c.Since, c.After = name, from.Since, from.After
+		var said pgtest.Log
+		c.Name, c.Since, c.After, c.Logger = name, from.Since, from.After, slog.New(slog.NewTextHandler(&said, nil))
 		stop := run(t, c)
 		pgtest.Until(t, "a new one that begins "+name+" reports it, too", func() bool { return gaps.Load() > was })
 		stop()
+		if log := said.String(); strings.Contains(log, "weir relay replay") || !strings.Contains(log, "message_retention") {
+			t.Errorf("%s: what is not kept any more can't be passed on again, and what keeps it is named: %s", name, log)
+		}
 	}
 	if !value[bool](t, pool, `SELECT weir.forget_relay('r')`) || value[bool](t, pool, `SELECT weir.forget_relay('unknown')`) {
 		t.Error("forget_relay")

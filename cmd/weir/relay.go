@@ -97,16 +97,21 @@ func (c *relayReplayCmd) Run(ctx context.Context, s *streams, db *database) erro
 		return err
 	}
 	defer pool.Close()
-	done, err := relay.Replay(ctx, pool, relay.ReplayConfig{Path: c.File, Relay: c.Name, As: c.As, Since: c.Since, Subject: c.Subject, Log: newLogger(s.err, slog.LevelInfo)})
+	progress := newProgress(s.err)
+	done, err := relay.Replay(ctx, pool, relay.ReplayConfig{
+		Path: c.File, Relay: c.Name, As: c.As, Since: c.Since, Subject: c.Subject, Log: newLogger(progress, slog.LevelInfo),
+		Made: func(r relay.Replayed) { progress.show("%s passed on", plural(r.Sent, "message")) },
+	})
+	progress.done()
 	if done.Again {
 		fmt.Fprintf(s.err, "weir: %s has been at %s already, and has gone on from there: to begin anew, use another name\n", c.As, done.From)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "%d messages passed on up to %s, %d dead letters\n", done.Sent, done.To, done.Dead)
+	fmt.Fprintf(s.out, "%s passed on up to %s, %s\n", plural(done.Sent, "message"), done.To, plural(done.Dead, "dead letter"))
 	if done.Gaps > 0 {
-		return fmt.Errorf("messages may be missing at %d places, which the log names: they are not kept any more", done.Gaps)
+		return fmt.Errorf("messages may be missing at %s, which the log names: they are not kept any more", plural(done.Gaps, "place"))
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ type ReplayConfig struct {
 	Since   string // as in the file
 	Subject string // "": that of each route
 	Log     *slog.Logger
+	Made    func(Replayed) // is called when more is done; nil: not called
 }
 
 // Replayed is what a replay has done.
@@ -61,6 +62,9 @@ func Replay(ctx context.Context, pool *pgxpool.Pool, c ReplayConfig) (done Repla
 		done.Sent, done.Dead = done.Sent+made.Sent, done.Dead+made.Dead
 		if made.Gap != nil {
 			done.Gaps++
+		}
+		if c.Made != nil {
+			c.Made(done)
 		}
 	}
 	closeTarget, err := p.connect(ctx, c.Log.With("relay", c.As))
@@ -105,7 +109,7 @@ func (c ReplayConfig) plan() (p plan, err error) {
 		return p, errors.New("the ids of a stream of Redis only grow, and are the positions: replay into another stream by another subject, as in replay.{channel}")
 	}
 	if p.config.Since, p.config.After, err = since(c.Since); err != nil {
-		return p, err
+		return p, errors.New(strings.Replace(err.Error(), `"now", `, "", 1)) // which is nothing for a replay
 	}
 	if p.config.Since.After(time.Now()) {
 		return p, fmt.Errorf("the time %s is to come", c.Since)

@@ -116,8 +116,9 @@ func TestAReplayPassesOnWhatWasPassedOn(t *testing.T) {
 			}
 			replay := func(as, since string, sent int, again bool) relay.Replayed {
 				t.Helper()
-				done, err := relay.Replay(t.Context(), pool, relay.ReplayConfig{Path: path, Relay: name, As: as, Since: since, Subject: subject, Log: slog.Default()})
-				if err != nil || done.Sent != sent || done.Dead != 0 || done.Gaps != 0 || done.Again != again {
+				var made relay.Replayed
+				done, err := relay.Replay(t.Context(), pool, relay.ReplayConfig{Path: path, Relay: name, As: as, Since: since, Subject: subject, Log: slog.Default(), Made: func(r relay.Replayed) { made = r }})
+				if err != nil || made != done || done.Sent != sent || done.Dead != 0 || done.Gaps != 0 || done.Again != again {
 					t.Fatalf("%+v, %v; want %d sent, again %t", done, err, sent, again)
 				}
 				return done
@@ -153,7 +154,7 @@ func TestAReplayThatCannotBeIsRefused(t *testing.T) {
 	for want, change := range map[string]func(c *relay.ReplayConfig){
 		`has no relay "x": it has`:                   func(c *relay.ReplayConfig) { c.Relay = "x" },
 		`begin`:                                      func(c *relay.ReplayConfig) { c.Since = "now" },
-		`"yesterday": write "now", "oldest"`:         func(c *relay.ReplayConfig) { c.Since = "yesterday" },
+		`"yesterday": write "oldest", how long ago`:  func(c *relay.ReplayConfig) { c.Since = "yesterday" },
 		`is to come`:                                 func(c *relay.ReplayConfig) { c.Since = "2999-01-01T00:00:00Z" },
 		`is ahead of the log, which ends at`:         func(c *relay.ReplayConfig) { c.Since = "1.999999999.1" },
 		`the name "orders" is that of a relay`:       func(c *relay.ReplayConfig) { c.As = "orders" },
