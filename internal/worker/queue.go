@@ -64,15 +64,18 @@ func (q *queue) capacity() int {
 // free returns how many more jobs may be claimed.
 func (q *queue) free() int { return max(q.capacity()-int(q.inFlight.Load()), 0) }
 
-// worthwhile reports whether to claim now, rather than wait for more room, which short jobs soon make.
+// worthwhile reports whether to claim now, rather than wait for more room, which short jobs soon make. It asks for the slots once: if it compared two answers, between which others have
+// left some, it could find those that are free to be few, while none of its own jobs is there to end, and nobody would tell it of room any more.
 func (q *queue) worthwhile() bool {
+	capacity := q.capacity()
+	free := capacity - int(q.inFlight.Load())
 	switch {
 	case !q.short():
-		return q.free() > 0
+		return free > 0
 	case q.slots != nil:
-		return 2*q.free() >= max(q.capacity(), 1)
+		return free > 0 && 2*free >= capacity
 	}
-	return q.free() >= q.concurrency
+	return free >= q.concurrency
 }
 
 // awaitsTurn reports whether this worker leaves the queue to others who are before it.

@@ -86,3 +86,22 @@ func TestJobsThatTakeLongerThanTheLastOnesAreAllRunSoon(t *testing.T) {
 		t.Errorf("%d runners were started in %d steps, want 2000 in 12", *started, steps)
 	}
 }
+
+// TestSlotsThatBecomeFreeMeanwhileAreSeen: a worker without jobs that finds slots free claims, also if more become free at that moment. Who shares slots is told only of those that it was
+// refused.
+func TestSlotsThatBecomeFreeMeanwhileAreSeen(t *testing.T) {
+	t.Parallel()
+	q := newQueue("q", 8)
+	for range 100 {
+		q.inFlight.Add(1)
+		q.finished(0) // its jobs are short
+	}
+	free := -1
+	q.slots = func() int {
+		free += 2
+		return free
+	}
+	if !q.worthwhile() {
+		t.Errorf("with none of its jobs running, and %d slots free, it waits for more", free)
+	}
+}
