@@ -548,3 +548,34 @@ func TestManyDatabasesThroughAPooler(t *testing.T) {
 		return slices.ContainsFunc(e.multi.Databases(), func(d weir.WorkedDatabase) bool { return d.Name == direct && d.State == weir.DatabaseDuplicate })
 	})
 }
+
+// TestFreeSlotsAreUsedBesideLongJobs: while most slots have long jobs, the others go on with short ones, which are worth claiming together only where more slots soon become free.
+func TestFreeSlotsAreUsedBesideLongJobs(t *testing.T) {
+	t.Parallel()
+	const slots, long, short = 8, 5, 1000
+	var started, done atomic.Int64
+	release := make(chan struct{})
+	e := newEstate(t, 1, func(_ context.Context, j *weir.Job[number]) error {
+		if j.Args.N >= 0 {
+			done.Add(1)
+			return nil
+		}
+		started.Add(1)
+		<-release
+		return nil
+	}, func(c *weir.MultiWorkerConfig) { c.Queues = map[string]int{"default": slots} })
+	var free sync.Once
+	end := func() { free.Do(func() { close(release) }) }
+	e.run()
+	t.Cleanup(end)
+	e.enqueue(0, short)
+	pgtest.Until(t, "the short jobs are done", func() bool { return done.Load() == short })
+	for range long {
+		if _, err := e.clients[0].Enqueue(t.Context(), number{-1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Until(t, "the long jobs run", func() bool { return started.Load() == long })
+	e.enqueue(0, short)
+	pgtest.Until(t, "short jobs are done beside them", func() bool { return done.Load() == 2*short })
+}

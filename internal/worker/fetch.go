@@ -73,7 +73,7 @@ func (s *session) fetch(ctx context.Context) error {
 			wait.sleep(ctx)
 			continue
 		}
-		if ctx.Err() != nil || !s.hasRoom() { // comparing may take long
+		if ctx.Err() != nil || !s.hasAny() { // comparing may take long
 			continue
 		}
 		select {
@@ -237,12 +237,20 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool {
 	check := time.NewTicker(s.Lease / 4)
 	defer check.Stop()
+	var late <-chan time.Time // some slots are free, and short jobs did not make more of them: those that run may be long
 	for ctx.Err() == nil {
 		if s.hasRoom() || reconciler.due() {
 			return true
 		}
+		if late == nil && s.hasAny() {
+			late = time.After(gather)
+		}
 		select {
 		case <-s.room:
+		case <-late:
+			if late = nil; s.hasAny() {
+				return true
+			}
 		case <-check.C:
 		case <-ctx.Done():
 			return false
@@ -262,6 +270,11 @@ func (s *session) hasRoom() bool {
 		}
 	}
 	return false
+}
+
+// hasAny reports whether a claim is possible: any job can run, and not too many results are unrecorded.
+func (s *session) hasAny() bool {
+	return !s.completer.full() && slices.ContainsFunc(s.queues, (*queue).hasSlot)
 }
 
 // pause is the time between two polls of this worker, when among workers share the polling.

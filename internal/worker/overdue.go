@@ -35,6 +35,7 @@ func (o *overdue) run(ctx context.Context) {
 		select {
 		case now := <-every.C:
 			o.check(now)
+			o.releaseStuck()
 		case <-ctx.Done():
 			return
 		}

@@ -38,10 +38,11 @@ type queue struct {
 	head    int
 	runners int
 	taken   int64 // number of tasks that runners have taken
+	was     int64 // what taken was when stuck last looked, if tasks waited then; -1: none did
 }
 
 func newQueue(name string, concurrency int) *queue {
-	q := &queue{name: name, concurrency: concurrency, pushed: make(chan struct{}, 1)}
+	q := &queue{name: name, concurrency: concurrency, pushed: make(chan struct{}, 1), was: -1}
 	q.average.Store(math.Float64bits(float64(time.Second)))
 	return q
 }
@@ -76,6 +77,14 @@ func (q *queue) worthwhile() bool {
 		return free > 0 && 2*free >= capacity
 	}
 	return free >= q.concurrency
+}
+
+// hasSlot reports whether a job that is claimed now has a slot, or may be claimed ahead.
+func (q *queue) hasSlot() bool {
+	if q.slots == nil {
+		return q.worthwhile()
+	}
+	return q.free() > 0
 }
 
 // awaitsTurn reports whether this worker leaves the queue to others who are before it.
@@ -166,6 +175,25 @@ func (q *queue) takeAll() []*Task {
 	defer q.mu.Unlock()
 	rest := q.ready[q.head:]
 	q.ready, q.head = nil, 0
+	return rest
+}
+
+// stuck removes and returns the tasks that wait, if some have waited since it looked last, and no runner has taken one: they were claimed ahead, because jobs were short, and those that run
+// now are not. So none is claimed ahead until jobs are short again.
+func (q *queue) stuck() []*Task {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.head == len(q.ready):
+		q.was = -1
+		return nil
+	case q.taken != q.was:
+		q.was = q.taken
+		return nil
+	}
+	rest := q.ready[q.head:]
+	q.ready, q.head, q.was = nil, 0, -1
+	q.average.Store(math.Float64bits(float64(time.Second)))
 	return rest
 }
 

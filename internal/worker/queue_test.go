@@ -105,3 +105,37 @@ func TestSlotsThatBecomeFreeMeanwhileAreSeen(t *testing.T) {
 		t.Errorf("with none of its jobs running, and %d slots free, it waits for more", free)
 	}
 }
+
+// TestTasksThatNoRunnerTakesAreGivenBack: but not before some have waited from one look to the next, and none is claimed ahead then.
+func TestTasksThatNoRunnerTakesAreGivenBack(t *testing.T) {
+	t.Parallel()
+	q, _, _ := runnersOf(2)
+	for range 100 {
+		q.inFlight.Add(1)
+		q.finished(0)
+	}
+	look := func(want int) {
+		t.Helper()
+		if got := len(q.stuck()); got != want {
+			t.Errorf("%d are given back, want %d", got, want)
+		}
+	}
+	look(0)
+	q.push(tasks(4))
+	look(0)
+	q.take()
+	look(0) // one was taken since
+	q.take()
+	q.take()
+	q.take()
+	look(0) // none waits
+	q.push(tasks(3))
+	look(0) // these were not there before
+	if !q.short() {
+		t.Fatal("jobs were short")
+	}
+	look(3)
+	if look(0); q.short() {
+		t.Error("more are claimed ahead")
+	}
+}

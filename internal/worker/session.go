@@ -218,15 +218,32 @@ func (s *session) waitForJobs(finished chan struct{}) (left bool) {
 // releaseWaiting releases every task that has not started.
 func (s *session) releaseWaiting() {
 	for _, q := range s.queues {
-		waiting := q.takeAll()
-		for _, t := range waiting {
-			if mine, _ := s.startTask(t, nil, nil, time.Time{}); mine {
-				s.end(t, Result{Outcome: store.Released})
+		s.release(q, q.takeAll())
+	}
+}
+
+// releaseStuck releases the tasks of each queue that wait behind long jobs.
+func (s *session) releaseStuck() {
+	for _, q := range s.queues {
+		if waiting := q.stuck(); len(waiting) > 0 {
+			s.release(q, waiting)
+			if q.worthwhile() {
+				s.tellRoom()
 			}
 		}
-		if q.room != nil {
-			q.room.Dropped(len(waiting))
+	}
+}
+
+// release releases tasks that no runner has taken.
+func (s *session) release(q *queue, waiting []*Task) {
+	for _, t := range waiting {
+		if mine, _ := s.startTask(t, nil, nil, time.Time{}); mine {
+			s.end(t, Result{Outcome: store.Released})
 		}
+	}
+	q.inFlight.Add(-int64(len(waiting)))
+	if q.room != nil {
+		q.room.Dropped(len(waiting))
 	}
 }
 
