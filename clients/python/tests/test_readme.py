@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
 ENTERS = """
 async def enters() -> None:
     hub = weir.Weir(hub=os.environ["WEIR_TOKEN_HUB_URL"], token=os.environ["ADA"])
-    async with hub.subscribe("room.readme") as heard:
+    async with hub.subscribe("room.*") as heard:  # a pattern makes nobody a member
         await hub.publish("room.readme", "hello")
         await asyncio.wait_for(anext(heard), 60)  # from now on, it is one of the last: what has just been published may still be on its way
     await asyncio.wait_for(enter(hub, "room.readme"), 60)
