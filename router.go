@@ -32,7 +32,6 @@ const (
 	movesWithin = 30 * time.Second // a slot may take to arrive, before an enqueue gives up
 	moveFirst   = 5 * time.Millisecond
 	moveMost    = 250 * time.Millisecond
-	leftLooks   = 5 // before a slot that has left one database, and that no other one owns, counts as unowned
 )
 
 // Router enqueues each job in the database that owns its key. Keys are spread over 16384 slots ([SlotOf]), and each slot belongs to one database. Which slots it owns, each
@@ -182,8 +181,8 @@ func (r *Router) at(ctx context.Context, key string, f func(*Client) error) erro
 				return err
 			}
 			err = ErrMoving
-		case errors.Is(err, ErrMoving):
-		case asked >= leftLooks, asked > 0 && !errors.As(err, new(*leftError)):
+		case errors.Is(err, ErrMoving), errors.As(err, new(*leftError)): // it arrives, or whoever moves it was killed, and another goes on
+		case asked > 0:
 			return err
 		}
 		if time.Now().After(late) {

@@ -232,7 +232,7 @@ func newest(ranges []store.SlotRange) (slots [Slots]*store.SlotRange) {
 }
 
 // leftError says that nobody owns a slot, although one has left it to another of the router's databases: it may have said so after it had left, and the other one before it
-// had arrived there.
+// had arrived there; or the move was interrupted in between.
 type leftError struct{ error }
 
 // hasLeft reports whether a database has said that a slot has left it to another one of the router's. The caller holds mu.
@@ -258,7 +258,7 @@ func (r *Router) owner(slot int) (routed, error) {
 		}
 		err := fmt.Errorf("weir: no database of this router owns slot %d: pass all databases to NewRouter, or, if they are new, call Router.Assign", slot)
 		if r.hasLeft(slot) {
-			err = &leftError{err}
+			err = &leftError{fmt.Errorf("%w; it has left one of them: if whoever moved it was killed, move the same slots to the same database again", err)}
 		}
 		return routed{}, err
 	default:

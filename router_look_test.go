@@ -133,3 +133,25 @@ func TestASlotThatArrivesBetweenTwoAnswersIsFound(t *testing.T) {
 		t.Errorf("%+v, %v", job.Routed, job.err)
 	}
 }
+
+// TestAnEnqueueWaitsForASlotThatHasLeft: as long as a slot may take to arrive, and not only for a few answers: of slots that move to and fro, each database may say every time that they have
+// left it.
+func TestAnEnqueueWaitsForASlotThatHasLeft(t *testing.T) {
+	t.Parallel()
+	r, clients := spread(t, 2)
+	slices.SortFunc(clients, byFirstSlot(t, r))
+	from, to := clients[0], clients[1]
+	high := owners(t, r)[0].High
+	key, own := keyIn(0, high), routerOf(t, clients...)
+	there := answer[string](t, to, `SELECT (SELECT c.system_identifier FROM pg_control_system() c) || '-' || d.oid FROM pg_database d WHERE d.datname = current_database()`)
+	execute(t, from, `SELECT weir._note_slots(0, $1, 'left', 7, gen_random_uuid(), $2)`, high, there)
+	soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := own.Enqueue(soon, step{key, 1}, &weir.Options{Key: key}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want that it waits", err)
+	}
+	execute(t, to, `SELECT weir._note_slots(0, $1, 'owned', 7, NULL, NULL)`, high)
+	if job, err := own.Enqueue(t.Context(), step{key, 1}, &weir.Options{Key: key}); err != nil || job.Client != to {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
