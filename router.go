@@ -186,7 +186,10 @@ func (r *Router) at(ctx context.Context, key string, f func(*Client) error) erro
 			return err
 		}
 		if time.Now().After(late) {
-			return fmt.Errorf("weir: slot %d of key %q: %w", slot, key, err)
+			if errors.Is(err, ErrMoving) {
+				err = fmt.Errorf("weir: slot %d of key %q: %w", slot, key, err)
+			}
+			return err
 		}
 		if asked > 0 && !sleep.For(ctx, wait/2+rand.N(wait)) {
 			return context.Cause(ctx)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -303,22 +302,22 @@ func (r *relay) first(ctx context.Context) (weir.Position, error) {
 	}
 	at := weir.Position(hub.Position{Epoch: tick.Epoch, Tick: tick.Tick + 1}.String())
 	if !kept && since.After(time.Unix(0, 0)) && since.Before(time.Now()) {
-		r.gap(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + notKept})
+		r.gapFor(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + " are not kept any more"}, "raise message_retention to keep them for longer from now on")
 	}
 	return at, nil
 }
 
-const notKept = " are not kept any more"
-
 // gap says that messages may be missing.
 func (r *relay) gap(g weir.Gap) {
 	fix := "if they are still kept, pass them on again with weir relay replay"
-	switch {
-	case strings.HasSuffix(g.Reason, notKept):
-		fix = "raise message_retention to keep them for longer from now on"
-	case g.Reason == string(hub.Truncated):
+	if g.Reason == string(hub.Truncated) {
 		fix = "if it was silent for longer than relay_retention, or space was short: raise relay_retention or message_retention_bytes"
 	}
+	r.gapFor(g, fix)
+}
+
+// gapFor is gap with what to do.
+func (r *relay) gapFor(g weir.Gap, fix string) {
 	r.Logger.Error("weir: messages may be missing: the relay goes on behind them", "after", g.From, "up to", g.To, "reason", g.Reason, "fix", fix)
 	r.Observe(Progress{Active: true, Gap: &g})
 }

@@ -261,15 +261,7 @@ func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool 
 
 // hasRoom reports whether a claim is worthwhile: jobs can run, and not too many results are unrecorded.
 func (s *session) hasRoom() bool {
-	if s.completer.full() {
-		return false
-	}
-	for _, q := range s.queues {
-		if q.worthwhile() {
-			return true
-		}
-	}
-	return false
+	return !s.completer.full() && slices.ContainsFunc(s.queues, (*queue).worthwhile)
 }
 
 // hasAny reports whether a claim is possible: any job can run, and not too many results are unrecorded.

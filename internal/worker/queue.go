@@ -173,6 +173,11 @@ func (q *queue) resume() {
 func (q *queue) takeAll() []*Task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.clear()
+}
+
+// clear is takeAll for callers that hold mu.
+func (q *queue) clear() []*Task {
 	rest := q.ready[q.head:]
 	q.ready, q.head = nil, 0
 	return rest
@@ -191,10 +196,9 @@ func (q *queue) stuck() []*Task {
 		q.was = q.taken
 		return nil
 	}
-	rest := q.ready[q.head:]
-	q.ready, q.head, q.was = nil, 0, -1
+	q.was = -1
 	q.average.Store(math.Float64bits(float64(time.Second)))
-	return rest
+	return q.clear()
 }
 
 // grow doubles the runners after each millisecond in which tasks waited and the runners took hardly any, up to the queue's concurrency. It

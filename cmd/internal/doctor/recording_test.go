@@ -139,16 +139,7 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 	t.Parallel()
 	url := troubled(t, "hush")
 	live, file := recorded(t, doctor.Config{URL: url, WithoutStatements: true}, 3*examineFor)
-	for what, text := range map[string]string{"report": asJSON(t, live), "recording": string(unpacked(t, file))} {
-		if at := strings.Index(text, "hush"); at >= 0 {
-			t.Errorf("the %s has a statement: …%s…", what, text[max(0, at-300):min(len(text), at+100)])
-		}
-	}
-	f, found := live.Find(doctor.IdleBlocker)
-	if !found {
-		t.Fatalf("the check did not do without the texts:\n%s", describe(live))
-	}
-	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	f := expectNoHush(t, live, file)
 	if len(f.Statements) == 0 || !strings.HasPrefix(f.Statements[0].Text, "UPDATE account SET [s") {
 		t.Errorf("the list of its statements: %+v", f.Statements)
 	}
@@ -158,6 +149,22 @@ func TestARecordingWithoutStatementsHasNone(t *testing.T) {
 		expectFact(t, hot, "account: ", "; its key is left out, as --without-statements says")
 	}
 	expectSame(t, live, file)
+}
+
+// expectNoHush checks that neither a report nor a recording has a statement of the load "hush", and returns what was found all the same.
+func expectNoHush(t *testing.T, report doctor.Report, file []byte) doctor.Finding {
+	t.Helper()
+	for what, text := range map[string]string{"report": asJSON(t, report), "recording": string(unpacked(t, file))} {
+		if at := strings.Index(text, "hush"); at >= 0 {
+			t.Errorf("the %s has a statement: …%s…", what, text[max(0, at-300):min(len(text), at+100)])
+		}
+	}
+	f, found := report.Find(doctor.IdleBlocker)
+	if !found {
+		t.Fatalf("the check did not do without the texts:\n%s", describe(report))
+	}
+	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	return f
 }
 
 // TestStatementsAreLeftOutOfARecordingThatHasThem: of what is shown of it and of what is written, as if they had been left out when it was made.
@@ -180,16 +187,7 @@ func TestStatementsAreLeftOutOfARecordingThatHasThem(t *testing.T) {
 	if err := bare.Write(&written); err != nil {
 		t.Fatal(err)
 	}
-	for what, text := range map[string]string{"report": asJSON(t, report), "recording": string(unpacked(t, written.Bytes()))} {
-		if at := strings.Index(text, "hush"); at >= 0 {
-			t.Errorf("the %s has a statement: …%s…", what, text[max(0, at-300):min(len(text), at+100)])
-		}
-	}
-	f, found := report.Find(doctor.IdleBlocker)
-	if !found {
-		t.Fatalf("the check did not do without the texts:\n%s", describe(report))
-	}
-	expectFact(t, f, "waiting statements: UPDATE account SET [s")
+	expectNoHush(t, report, written.Bytes())
 	for _, f := range live.Findings {
 		if _, found := report.Find(f.Code); !found {
 			t.Errorf("without the texts %s is not found:\n%s", f.Code, describe(report))

@@ -237,21 +237,29 @@ func (p plan) run(ctx context.Context) error {
 
 // since returns the time or the position that a text means.
 func since(text string) (time.Time, weir.Position, error) {
-	switch text {
-	case "", "now":
+	if text == "" || text == "now" {
 		return time.Time{}, "", nil
-	case "oldest":
-		return time.Unix(0, 0), "", nil
+	}
+	at, position, ok := past(text)
+	if !ok {
+		return at, "", fmt.Errorf(`%q: write "now", %s`, text, pastForms)
+	}
+	return at, position, nil
+}
+
+const pastForms = `"oldest", how long ago as in "2h", a time as in "2026-11-26T08:00:00Z", or a position as in "93154770125.1042.3"`
+
+// past reads one of the forms of a time or a position in the past; false: it is none.
+func past(text string) (at time.Time, position weir.Position, ok bool) {
+	if text == "oldest" {
+		return time.Unix(0, 0), "", true
 	}
 	if _, err := hub.ParsePosition(text); err == nil {
-		return time.Time{}, weir.Position(text), nil
+		return time.Time{}, weir.Position(text), true
 	}
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return time.Now().Add(-ago), "", nil
+		return time.Now().Add(-ago), "", true
 	}
 	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, "", fmt.Errorf(`%q: write "now", "oldest", how long ago as in "2h", a time as in "2026-11-26T08:00:00Z", or a position as in "93154770125.1042.3"`, text)
-	}
-	return at, "", nil
+	return at, "", err == nil
 }

@@ -108,8 +108,9 @@ func (c ReplayConfig) plan() (p plan, err error) {
 	case p.Redis != nil && (p.Redis.Form == "" || p.Redis.Form == string(redisrelay.Stream)) && c.Subject == "":
 		return p, errors.New("the ids of a stream of Redis only grow, and are the positions: replay into another stream by another subject, as in replay.{channel}")
 	}
-	if p.config.Since, p.config.After, err = since(c.Since); err != nil {
-		return p, errors.New(strings.Replace(err.Error(), `"now", `, "", 1)) // which is nothing for a replay
+	var ok bool
+	if p.config.Since, p.config.After, ok = past(c.Since); !ok {
+		return p, fmt.Errorf("%q: write %s", c.Since, pastForms)
 	}
 	if p.config.Since.After(time.Now()) {
 		return p, fmt.Errorf("the time %s is to come", c.Since)

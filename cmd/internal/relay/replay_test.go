@@ -152,9 +152,9 @@ func TestAReplayThatCannotBeIsRefused(t *testing.T) {
 	}
 	good := relay.ReplayConfig{Path: path, Relay: "orders", As: "again", Since: "1h", Log: slog.Default()}
 	for want, change := range map[string]func(c *relay.ReplayConfig){
-		`has no relay "x": it has`:                   func(c *relay.ReplayConfig) { c.Relay = "x" },
-		`begin`:                                      func(c *relay.ReplayConfig) { c.Since = "now" },
-		`"yesterday": write "oldest", how long ago`:  func(c *relay.ReplayConfig) { c.Since = "yesterday" },
+		`has no relay "x": it has`: func(c *relay.ReplayConfig) { c.Relay = "x" },
+		`begin`:                    func(c *relay.ReplayConfig) { c.Since = "now" },
+		`"yesterday": write "oldest", how long ago`: func(c *relay.ReplayConfig) { c.Since = "yesterday" },
 		`is to come`:                                 func(c *relay.ReplayConfig) { c.Since = "2999-01-01T00:00:00Z" },
 		`is ahead of the log, which ends at`:         func(c *relay.ReplayConfig) { c.Since = "1.999999999.1" },
 		`the name "orders" is that of a relay`:       func(c *relay.ReplayConfig) { c.As = "orders" },

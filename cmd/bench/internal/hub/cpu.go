@@ -7,37 +7,49 @@ import (
 	"github.com/weir-pg/weir/cmd/internal/load"
 )
 
-// cpuWatch measures how many cores the hub, the clients and the server keep busy.
+// cpuWatch measures how many cores the hubs, the clients and the server keep busy.
 type cpuWatch struct {
 	d                   *load.Database
-	h                   *hubProcess
+	hubs                []*hubProcess
 	began               time.Time
 	hub, client, server time.Duration
 	knowsServer         bool
 }
 
-func startCPU(ctx context.Context, d *load.Database, h *hubProcess) (*cpuWatch, error) {
-	u, err := h.usage(ctx, false)
-	if err != nil {
+func startCPU(ctx context.Context, d *load.Database, hubs ...*hubProcess) (*cpuWatch, error) {
+	w := &cpuWatch{d: d, hubs: hubs, began: time.Now()}
+	var err error
+	if w.hub, err = w.ofHubs(ctx); err != nil {
 		return nil, err
 	}
-	w := &cpuWatch{d: d, h: h, began: time.Now(), hub: u.CPU}
 	w.client, _ = load.OwnCPU()
 	w.server, w.knowsServer = d.ServerCPU()
 	return w, nil
 }
 
 func (w *cpuWatch) stop(ctx context.Context) (*load.Cores, error) {
-	u, err := w.h.usage(ctx, false)
+	hub, err := w.ofHubs(ctx)
 	if err != nil {
 		return nil, err
 	}
 	took := time.Since(w.began).Seconds()
 	client, _ := load.OwnCPU()
-	cores := &load.Cores{Hub: (u.CPU - w.hub).Seconds() / took, Client: (client - w.client).Seconds() / took}
+	cores := &load.Cores{Hub: (hub - w.hub).Seconds() / took, Client: (client - w.client).Seconds() / took}
 	if server, ok := w.d.ServerCPU(); ok && w.knowsServer {
 		busy := (server - w.server).Seconds() / took
 		cores.Postgres = &busy
 	}
 	return cores, nil
+}
+
+// ofHubs returns the CPU time of all hubs together.
+func (w *cpuWatch) ofHubs(ctx context.Context) (sum time.Duration, err error) {
+	for _, h := range w.hubs {
+		u, err := h.usage(ctx, false)
+		if err != nil {
+			return 0, err
+		}
+		sum += u.CPU
+	}
+	return sum, nil
 }

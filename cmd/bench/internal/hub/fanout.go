@@ -98,8 +98,7 @@ type fanout struct {
 	due       int64        // deliveries of these messages
 	received  atomic.Int64 // deliveries
 	progress  chan struct{}
-	base      time.Time
-	committed []atomic.Int64 // nanoseconds since base, by number of message modulo the length; 0: not yet
+	committed *commits
 	h         load.Histogram // used by the crowd until it has left
 }
 
@@ -114,9 +113,9 @@ func (f *fanout) measure(ctx context.Context) (way *load.Way, err error) {
 		return nil, err
 	}
 	defer pool.Close()
-	f.progress, f.base, f.h = make(chan struct{}, 1), time.Now(), load.NewHistogram()
+	f.progress, f.h = make(chan struct{}, 1), load.NewHistogram()
 	// There are fewer messages than deliveries in progress, plus at most one transaction.
-	f.committed = make([]atomic.Int64, 2*(f.config.InFlight+f.shape.batch)+2)
+	f.committed = commitsOf(2*(f.config.InFlight+f.shape.batch) + 2)
 	crowd, err := gather(ctx, CrowdSpec{
 		Transport: f.config.Transport, Address: h.address(f.config.Transport), Database: f.URL, Count: f.config.Subscribers,
 		Channel: fanoutChannel, Own: f.shape.own,
@@ -135,12 +134,7 @@ func (f *fanout) measure(ctx context.Context) (way *load.Way, err error) {
 
 // heard records a delivery.
 func (f *fanout) heard(number int64) {
-	at := f.committed[number%int64(len(f.committed))].Load()
-	if at == 0 { // it was received before the answer to the commit
-		f.h.Add(0)
-	} else {
-		f.h.Add(time.Since(f.base) - time.Duration(at))
-	}
+	f.h.Add(f.committed.ago(number))
 	f.received.Add(1)
 	select {
 	case f.progress <- struct{}{}:
@@ -165,14 +159,14 @@ func (f *fanout) publishFor(ctx context.Context, pool *pgxpool.Pool, crowd *crow
 				channels[i] += strconv.Itoa(int(f.published) % f.config.Subscribers)
 			}
 			payloads[i] = fmt.Sprintf("%07d%s", f.published, padding)
-			f.committed[f.published%int64(len(f.committed))].Store(0)
+			f.committed.begin(f.published)
 			f.published++
 		}
 		if _, err := pool.Exec(ctx, `SELECT weir.publish_many($1, $2)`, channels, payloads); err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
 		for i := first; i < f.published; i++ {
-			f.committed[i%int64(len(f.committed))].Store(max(int64(time.Since(f.base)), 1))
+			f.committed.note(i)
 		}
 		f.due += each * (f.published - first)
 		// The next transaction is sent when all its deliveries fit into the limit.

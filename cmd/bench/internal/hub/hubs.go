@@ -88,15 +88,13 @@ func Hubs(ctx context.Context, d *load.Database, e load.Engine, c HubsConfig) (r
 type hubs struct {
 	*load.Database
 	config    HubsConfig
-	base      time.Time
-	committed []atomic.Int64 // ns since base, by number of message; 0: not yet
+	committed *commits
 	received  atomic.Int64
 	measuring atomic.Bool
 }
 
 // measure starts n hubs, with subscribers at each, and publishes.
 func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, err error) {
-	m.base = time.Now()
 	var all []*hubProcess
 	var crowds []*crowd
 	var times []load.Histogram
@@ -120,31 +118,24 @@ func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, 
 	}
 	defer pool.Close()
 	warm := m.config.Rate
-	m.committed = make([]atomic.Int64, warm+int(m.config.Duration.Seconds()*float64(m.config.Rate)))
+	messages := warm + int(m.config.Duration.Seconds()*float64(m.config.Rate))
+	m.committed = commitsOf(messages)
 	if err := m.publish(ctx, pool, crowds, 0, warm); err != nil { // hubs that have just started find each other, and allocate what they need
 		return nil, err
 	}
 	m.measuring.Store(true)
 	began, before := time.Now(), m.received.Load()
-	clients, _ := load.OwnCPU()
-	database, known := m.ServerCPU()
-	used, err := cpuOf(ctx, all)
+	cpu, err := startCPU(ctx, m.Database, all...)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.publish(ctx, pool, crowds, warm, len(m.committed)); err != nil {
+	if err := m.publish(ctx, pool, crowds, warm, messages); err != nil {
 		return nil, err
 	}
 	took := time.Since(began).Seconds()
-	now, err := cpuOf(ctx, all)
-	if err != nil {
+	way = &load.Way{Clients: n * m.config.Subscribers, Unit: "deliveries", Done: m.received.Load() - before}
+	if way.Cores, err = cpu.stop(ctx); err != nil {
 		return nil, err
-	}
-	own, _ := load.OwnCPU()
-	way = &load.Way{Clients: n * m.config.Subscribers, Unit: "deliveries", Done: m.received.Load() - before, Cores: &load.Cores{Hub: (now - used).Seconds() / took, Client: (own - clients).Seconds() / took}}
-	if after, ok := m.ServerCPU(); ok && known {
-		busy := (after - database).Seconds() / took
-		way.Cores.Postgres = &busy
 	}
 	way.PerSecond = load.SpreadOf([]float64{float64(way.Done) / took})
 	total := load.NewHistogram()
@@ -157,31 +148,13 @@ func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, 
 	return way, nil
 }
 
-// cpuOf returns the CPU time of all hubs together.
-func cpuOf(ctx context.Context, all []*hubProcess) (sum time.Duration, err error) {
-	for _, h := range all {
-		u, err := h.usage(ctx, false)
-		if err != nil {
-			return 0, err
-		}
-		sum += u.CPU
-	}
-	return sum, nil
-}
-
 // heardBy returns what records a delivery to the subscribers of one hub.
 func (m *hubs) heardBy(h *load.Histogram) func(number int64) {
 	return func(number int64) {
 		m.received.Add(1)
-		if !m.measuring.Load() {
-			return
+		if m.measuring.Load() {
+			h.Add(m.committed.ago(number))
 		}
-		at := m.committed[number].Load()
-		if at == 0 { // it was received before the answer to the commit
-			h.Add(0)
-			return
-		}
-		h.Add(time.Since(m.base) - time.Duration(at))
 	}
 }
 
@@ -196,7 +169,7 @@ func (m *hubs) publish(ctx context.Context, pool *pgxpool.Pool, crowds []*crowd,
 		if _, err := pool.Exec(ctx, `SELECT weir.publish($1, $2)`, hubsChannel, fmt.Sprintf("%07d.", i)); err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
-		m.committed[i].Store(max(int64(time.Since(m.base)), 1))
+		m.committed.note(int64(i))
 	}
 	want := int64(to) * int64(len(crowds)) * int64(m.config.Subscribers)
 	for late := time.Now(); m.received.Load() < want; {
