@@ -55,31 +55,32 @@ const (
 	longIdle    = time.Second // a session is asleep by then, even on a busy machine
 )
 
-// The query reads the function instead of the view, which joins database and role names to each row. Each row also contains the
-// counts, so that one statement returns both; if no session is active, there is one row with only the counts.
+// The query reads the function instead of the view, which joins database and role names to each row. It reads it twice, which is cheaper than to keep all rows
+// for two readings; both see the same, because PostgreSQL keeps what it shows to a transaction. Each row also contains the counts, so that one statement returns
+// both; if no session is active, there is one row with only the counts.
 const sampleSQL = `
-WITH a AS MATERIALIZED (
-  SELECT s.pid, s.datid, s.usesysid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid, s.xact_start, s.query_start, s.state_change, s.backend_start, s.query
-  FROM pg_stat_get_activity(NULL) s
-  WHERE s.application_name IS DISTINCT FROM '` + ApplicationName + `' AND s.pid <> ALL ($1::integer[])
-), counts AS (
-  SELECT count(*)::integer AS clients, (count(*) FILTER (WHERE a.state = 'idle'))::integer AS idle, max(a.backend_start) AS newest,
-         (SELECT count(*)::integer FROM a h WHERE h.query = '` + hiddenQuery + `' AND h.datid IS NOT NULL AND h.usesysid IS NOT NULL) AS hidden
-  FROM a WHERE a.backend_type = 'client backend'
-), busy AS (
-  SELECT a.pid, coalesce(a.datid, 0) AS datid, a.backend_type, a.state, coalesce(a.wait_event_type, '') AS wait_type, coalesce(a.wait_event, '') AS wait,
-         a.backend_xid IS NOT NULL AS has_xid, coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8 AS age,
-         coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8 AS running,
-         coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8 AS quiet, coalesce(left(a.query, $2), '') AS query
-  FROM a
-  WHERE a.state <> 'idle' OR a.wait_event_type IS DISTINCT FROM 'Client' AND a.state = 'idle'
-     OR a.state IS NULL AND a.backend_type = 'client backend' AND a.wait_event_type IN ('Lock', 'LWLock', 'BufferPin', 'IPC')
-  LIMIT $3
-)
-SELECT c.clients, c.idle, c.hidden, coalesce((SELECT n.pid FROM a n WHERE n.backend_start = c.newest AND n.backend_type = 'client backend' LIMIT 1), 0), c.newest,
-       coalesce(b.pid, 0), coalesce(b.datid, 0), coalesce(b.backend_type, ''), coalesce(b.state, ''), coalesce(b.wait_type, ''), coalesce(b.wait, ''),
+SELECT c.clients, c.idle, c.hidden, coalesce(c.newest[2], 0)::integer, to_timestamp(c.newest[1]),
+       coalesce(b.pid, 0), coalesce(b.datid, 0), coalesce(b.backend_type, ''), coalesce(b.state, ''), coalesce(b.wait_event_type, ''), coalesce(b.wait_event, ''),
        coalesce(b.has_xid, false), coalesce(b.age, 0), coalesce(b.running, 0), coalesce(b.quiet, 0), coalesce(b.query, '')
-FROM counts c LEFT JOIN busy b ON true`
+FROM (
+  SELECT (count(*) FILTER (WHERE s.backend_type = 'client backend'))::integer AS clients,
+         (count(*) FILTER (WHERE s.backend_type = 'client backend' AND s.state = 'idle'))::integer AS idle,
+         (count(*) FILTER (WHERE s.query = '` + hiddenQuery + `' AND s.datid IS NOT NULL AND s.usesysid IS NOT NULL))::integer AS hidden,
+         max(ARRAY[date_part('epoch', s.backend_start), s.pid]) FILTER (WHERE s.backend_type = 'client backend') AS newest
+  FROM pg_stat_get_activity(NULL) s
+  WHERE ` + sampled + `
+) c LEFT JOIN (
+  SELECT s.pid, s.datid, s.backend_type, s.state, s.wait_event_type, s.wait_event, s.backend_xid IS NOT NULL AS has_xid,
+         date_part('epoch', clock_timestamp() - s.xact_start) AS age, date_part('epoch', clock_timestamp() - s.query_start) AS running,
+         date_part('epoch', clock_timestamp() - s.state_change) AS quiet, left(s.query, $2) AS query
+  FROM pg_stat_get_activity(NULL) s
+  WHERE ` + sampled + `
+    AND (s.state <> 'idle' OR s.wait_event_type IS DISTINCT FROM 'Client' AND s.state = 'idle'
+         OR s.state IS NULL AND s.backend_type = 'client backend' AND s.wait_event_type IN ('Lock', 'LWLock', 'BufferPin', 'IPC'))
+  LIMIT $3
+) b ON true`
+
+const sampled = `s.application_name IS DISTINCT FROM '` + ApplicationName + `' AND s.pid <> ALL ($1::integer[])`
 
 // takeSample takes one sample. own are pids to ignore.
 func takeSample(ctx context.Context, s *session, own []int32) (Sample, error) {
