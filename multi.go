@@ -43,8 +43,8 @@ type MultiWorkerConfig struct {
 //   - The databases share the concurrency of each queue. While several want more than there is, each gets its part, and who has least comes first; what one does
 //     not need, others use. No more jobs run at once than the queue's concurrency. A database that crawls takes nothing from the others: what a claim was promised
 //     that is not answered within 20 ms, they use, and what it gets starts when there is room.
-//   - A database in which nothing happened for half a minute costs one connection and one poll a second, or more often if they are few: all together poll up to
-//     100 times a second, and each at most 20 times. So the first job after that time starts up to a second later, or at once if the database has a hub
+//   - A database in which nothing happened for half a minute costs one connection and a poll every two seconds, or more often if they are few: all together poll
+//     50 times a second, and each at most 20 times, until there are more than a hundred. So the first job after that time starts up to two seconds later, or at once if the database has a hub
 //     (HubsOf). Others have a worker's three connections.
 //   - A database that fails, or can't be reached, is tried again for as long as it is listed. The others don't notice.
 //

@@ -44,17 +44,25 @@ func TestAHundredIdleDatabasesCostLittle(t *testing.T) {
 	for n := range list {
 		e.until(n, weir.DatabaseIdle)
 	}
+	transactions := func() (n float64) {
+		if err := admin.QueryRow(t.Context(), `SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database WHERE datname <> 'postgres'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	done := transactions()
 	before, ours := cpu(t, server.PID()), own(t)
 	time.Sleep(measured) // that nothing happens is what is measured
 	took := cpu(t, server.PID()) - before
 	ours = own(t) - ours
+	done = transactions() - done
 	var connections int
 	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weir worker'`).Scan(&connections); err != nil {
 		t.Fatal(err)
 	}
 	part := took.Seconds() / measured.Seconds()
-	t.Logf("%d connections, %.1f%% of a core: %.1f%% by this process, and %.1f%% by the server, of which %.1f%% is what it takes without a worker",
-		connections, 100*part, 100*ours.Seconds()/measured.Seconds(), 100*(took-ours).Seconds()/measured.Seconds(), 100*alone.Seconds()/(measured/6).Seconds())
+	t.Logf("%d connections, %.0f transactions a second, %.1f%% of a core: %.1f%% by this process, and %.1f%% by the server, of which %.1f%% is what it takes without a worker",
+		connections, done/measured.Seconds(), 100*part, 100*ours.Seconds()/measured.Seconds(), 100*(took-ours).Seconds()/measured.Seconds(), 100*alone.Seconds()/(measured/6).Seconds())
 	if connections > databases {
 		t.Errorf("%d connections, want at most one for each of %d databases", connections, databases)
 	}

@@ -20,9 +20,9 @@ import (
 const (
 	idleAfter    = 30 * time.Second      // without a job, the worker ends
 	idleAtOnce   = time.Second           // the same for one that only looks whether there is a job
-	pollsOfAll   = 10 * time.Millisecond // between two polls for idle databases
+	pollsOfAll   = 20 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
-	pollAtLeast  = time.Second
+	pollAtLeast  = 2 * time.Second
 	idleTimes    = 30               // so many times longer are the pauses between chores than those of a worker alone
 	lookAnyway   = 20 * time.Minute // as a safety net; it doubles each time that nothing was missed: a look costs as much as a hundred polls
 	lookRarely   = 80 * time.Minute
