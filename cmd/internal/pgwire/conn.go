@@ -20,7 +20,8 @@ import (
 // conn is one client's connection. One goroutine, serve's, reads and answers; the hub's goroutines write notifications in between, through
 // Deliver. It is small, because there are very many, and most are idle.
 type conn struct {
-	server   *Server
+	door     *Server // which accepted it
+	server   *Server // which serves it: that of its database, from before it authenticates; otherwise the door
 	raw      net.Conn
 	net      net.Conn // raw, with TLS if there is any
 	in       reader
@@ -197,23 +198,26 @@ func (c *conn) cutOff(reason *Error) {
 func (c *conn) remote() string { return c.raw.RemoteAddr().String() }
 
 // serve is the connection's goroutine.
-func (c *conn) serve(ctx context.Context) {
+func (c *conn) serve() {
 	defer c.raw.Close()
-	if err := c.startup(ctx); err != nil {
-		c.leave(err)
-		return
+	until := time.Now().Add(c.door.config.AuthTimeout)
+	version, err := c.startup(c.door.work, until)
+	ctx := c.server.workFrom(c.door)
+	if err == nil {
+		err = c.login(ctx, until, version)
 	}
-	for {
-		kind, body, err := c.in.message(c.server.maxMessage)
-		if err == nil {
+	for err == nil {
+		var kind byte
+		var body []byte
+		if kind, body, err = c.in.message(c.server.maxMessage); err == nil {
 			err = c.handle(ctx, kind, body)
 		}
-		if err != nil {
-			c.leave(err)
-			return
-		}
 	}
+	c.leave(err)
 }
+
+// stopping reports whether a server that the connection belongs to is stopping. Either has set the read deadline then.
+func (c *conn) stopping() bool { return c.door.stopping.Load() || c.server.stopping.Load() }
 
 // slowDown waits until the connection may send another statement. Waiting, rather than refusing, breaks no client: what it sends next waits in its own
 // connection.
@@ -242,7 +246,7 @@ func (c *conn) leave(err error) {
 	switch {
 	case errors.As(err, &told):
 		c.cutOff(told)
-	case errors.Is(err, os.ErrDeadlineExceeded) && c.server.stopping.Load():
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.stopping():
 		c.cutOff(errStopping)
 	default:
 		c.cutOff(nil)

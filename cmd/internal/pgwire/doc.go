@@ -7,6 +7,9 @@
 // Config.Auth looks up the SCRAM-SHA-256 verifiers of passwords, and the channels on which each user may listen and notify: a
 // Roster of the database's roles, a UsersFile, or Trust, which accepts every client. Without one, no client can log in.
 //
+// With Config.Databases, one server is the door of several databases: it accepts connections, and hands each over to the server of the database
+// that its startup message names.
+//
 // It is not a PostgreSQL server: it understands LISTEN, UNLISTEN, NOTIFY and pg_notify, transactions and savepoints around them, settings, and
 // the queries that drivers send automatically. Everything else is refused with SQLSTATE 0A000.
 //
@@ -18,5 +21,5 @@
 //	exec, tx        statements to answers and, at commit, to calls of the hub; functions, settings and types support them
 //	simple, extended    the two query protocols
 //	listen          the hub's Sink
-//	startup, auth, scram, tls, strangers    until a connection is a session
+//	startup, door, auth, scram, tls, strangers    until a connection is a session
 package pgwire

@@ -93,7 +93,7 @@ var (
 	errRevoked = errorf(badAuthorization, "terminating connection: the user may not log in, or not listen on these channels, any more").
 			hint("The role, its memberships or its channels were changed since it logged in.")
 	errEnded    = errorf(shuttingDown, "terminating connection due to administrator command")
-	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping: connect again.")
+	errStopping = errorf(shuttingDown, "terminating connection due to administrator command").hint("The hub is stopping, or no longer serves this database: connect again.")
 )
 
 // notifier is the process id in all notifications, so that their bytes are the same for all clients. No

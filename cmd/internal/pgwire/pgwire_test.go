@@ -3,7 +3,6 @@ package pgwire_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -119,12 +118,32 @@ func steady(t testing.TB) string {
 
 func startOn(t testing.TB, config pgwire.Config, source hub.Source, address string) *endpoint {
 	t.Helper()
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	h := hub.New(hub.Config{Source: source, Logger: quiet})
+	h, stopHub := runHub(source)
 	config.Hub = h
 	if config.Auth == nil {
 		config.Auth = pgwire.Trust
 	}
+	e := serve(t, config, address)
+	e.hub = h
+	stop := e.stop
+	e.stop = sync.OnceFunc(func() { stop(); stopHub() })
+	t.Cleanup(e.stop)
+	return e
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func runHub(source hub.Source) (h *hub.Hub, stop func()) {
+	h = hub.New(hub.Config{Source: source, Logger: quiet})
+	running, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() { h.Run(running) })
+	return h, func() { cancel(); ended.Wait() }
+}
+
+// serve runs a server until the test ends.
+func serve(t testing.TB, config pgwire.Config, address string) *endpoint {
+	t.Helper()
 	if config.Logger == nil {
 		config.Logger = quiet
 	}
@@ -133,11 +152,8 @@ func startOn(t testing.TB, config pgwire.Config, source hub.Source, address stri
 		l, err = net.Listen("tcp", address)
 		return err
 	})
-	e := &endpoint{t: t, hub: h, server: pgwire.New(config), addr: l.Addr().(*net.TCPAddr)}
+	e := &endpoint{t: t, server: pgwire.New(config), addr: l.Addr().(*net.TCPAddr)}
 	serving, stopServing := context.WithCancel(context.Background())
-	running, stopRunning := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	ended.Go(func() { h.Run(running) })
 	served := make(chan error, 1)
 	go func() { served <- e.server.Serve(serving, l) }()
 	e.stop = sync.OnceFunc(func() {
@@ -145,8 +161,6 @@ func startOn(t testing.TB, config pgwire.Config, source hub.Source, address stri
 		if err := receive(t, served, "Serve's return"); err != nil {
 			t.Error(err)
 		}
-		stopRunning()
-		ended.Wait()
 	})
 	t.Cleanup(e.stop)
 	return e

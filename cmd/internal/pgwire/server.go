@@ -18,7 +18,7 @@ import (
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
-// Config configures a Server. Hub is required, and Auth for any client to log in.
+// Config configures a Server. Hub is required, and Auth for any client to log in, unless there are Databases.
 type Config struct {
 	Hub    *hub.Hub
 	Auth   Auth         // nil: no client can log in
@@ -29,6 +29,14 @@ type Config struct {
 	DurableNotify bool   // NOTIFY and pg_notify are logged before delivery (Hub.Publish); otherwise they are only relayed (Hub.Pass)
 	ServerVersion string // reported to clients, such as the database's version; "": 18.0 (Weir)
 	Database      string // the only database name accepted; "": any
+
+	// Databases makes the server a door for several databases: each connection is handed over, before it authenticates, to the server that is
+	// returned for the database it names (or for its user, if it names none). That server needs no listener and ends with Drain; all of its
+	// configuration applies to the connection from then on. Of the door's, TLS, RequireTLS, MaxConnections, AuthTimeout and the limits of strangers
+	// do, and its Hub, Auth and Policies are not used. When its Serve ends, so do the clients of all databases. An error is sent to the client: see
+	// UnknownDatabase and Unreachable. Databases is called for whatever names strangers send, concurrently, and must not block. nil: the server
+	// serves its own clients.
+	Databases func(name string) (*Server, error)
 
 	// Secret and Iterations determine the salt and iteration count sent for users that do not exist. If all hubs share them,
 	// comparing two hubs does not reveal which users exist. nil: random; 0: 4096.
@@ -70,17 +78,21 @@ type Server struct {
 	complaints complaints
 	outages    complaints
 	nextPID    atomic.Uint32
-	stopping   atomic.Bool
+	work       context.Context // of connections: they may finish a query during the drain
+	endWork    context.CancelFunc
+	stopping   atomic.Bool // set under mu
 
-	mu    sync.Mutex
-	conns map[*conn]struct{}
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	behind behind // a door
 }
 
 type stats struct {
 	accepted, refused, shed, authenticated, authFailed, notified, slow, delayed atomic.Int64
 }
 
-// Stats holds counters since the server was created, and the current number of connections.
+// Stats holds counters since the server was created, and the current number of connections. Connections, accepted and refused are counted by the
+// door and by the database's server, strangers by the door, and the rest by the database's server.
 type Stats struct {
 	Connections   int   // now, including those being authenticated
 	Accepted      int64 // connections
@@ -94,7 +106,7 @@ type Stats struct {
 	Delayed       int64 // statements and messages that waited because of StatementRate
 }
 
-// New returns a server. It accepts connections once Serve is called.
+// New returns a server. It accepts connections once Serve is called, or when a door hands them over.
 func New(c Config) *Server {
 	if c.ServerVersion == "" {
 		c.ServerVersion = "18.0 (Weir)"
@@ -130,6 +142,7 @@ func New(c Config) *Server {
 	// Quotes in a payload are doubled in SQL.
 	s.maxMessage = 2*c.MaxPayload + 64<<10
 	s.nextPID.Store(notifier)
+	s.work, s.endWork = context.WithCancel(context.Background())
 	if len(s.config.Secret) == 0 {
 		s.config.Secret = make([]byte, 32)
 		randomBytes(s.config.Secret)
@@ -156,18 +169,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
-	// Queries outlive ctx: they may finish during the drain.
-	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
 	var ended sync.WaitGroup // goroutines of this listener's connections
 	err := s.accept(ctx, l, func(raw net.Conn) {
 		c := s.add(raw)
 		ended.Go(func() {
 			defer s.remove(c)
-			c.serve(work)
+			c.serve()
 		})
 	})
-	s.drain(&ended, cancel)
+	s.drain(context.WithoutCancel(ctx), &ended)
 	return err
 }
 
@@ -198,7 +208,7 @@ func temporary(err error) bool {
 
 func (s *Server) add(raw net.Conn) *conn {
 	s.stats.accepted.Add(1)
-	c := &conn{server: s, since: time.Now(), raw: raw, net: raw, tx: transaction{status: idle}}
+	c := &conn{door: s, server: s, since: time.Now(), raw: raw, net: raw, tx: transaction{status: idle}}
 	c.in.from = raw
 	c.in.buf = c.in.small[:]
 	s.mu.Lock()
@@ -213,11 +223,18 @@ func (s *Server) add(raw net.Conn) *conn {
 }
 
 func (s *Server) remove(c *conn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
 	s.strangers.leave(c)
-	s.pending.Add(-int64(c.tx.bytes)) // its goroutine has ended
+	c.server.pending.Add(-int64(c.tx.bytes)) // its goroutine has ended
+	if c.server != s {
+		c.server.giveBack(c)
+	}
+	s.forget(c)
+}
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
 }
 
 func (s *Server) over() bool {
@@ -233,7 +250,7 @@ type Client struct {
 	Since         time.Time
 }
 
-// Clients returns all connections that have logged in.
+// Clients returns all connections that have logged in: at a door those of all databases, as for End and EndUser.
 func (s *Server) Clients() (all []Client) {
 	s.each(func(c *conn) {
 		if c.loggedIn.Load() {
@@ -265,9 +282,11 @@ func (s *Server) EndUser(user string) (n int) {
 	return n
 }
 
-// drain ends all connections. Each ends when its goroutine next reads.
-func (s *Server) drain(ended *sync.WaitGroup, cancel context.CancelFunc) {
+// drain ends all connections, and waits for some. Each ends when its goroutine next reads, and at once when Config.Drain has passed or ctx ends.
+func (s *Server) drain(ctx context.Context, ended *sync.WaitGroup) {
+	s.mu.Lock()
 	s.stopping.Store(true)
+	s.mu.Unlock()
 	s.each(func(c *conn) { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) })
 	all := make(chan struct{})
 	go func() { // ends when all connections have
@@ -280,8 +299,9 @@ func (s *Server) drain(ended *sync.WaitGroup, cancel context.CancelFunc) {
 	case <-all:
 		return
 	case <-t.C:
+	case <-ctx.Done():
 	}
-	cancel()
+	s.endWork()
 	s.each(func(c *conn) { c.raw.Close() })
 	<-all
 }

@@ -179,7 +179,7 @@ func (c *conn) settingIn(s *settings, name string) (string, error) {
 	case "session_authorization":
 		return c.user, nil
 	case "ssl":
-		if c.server.config.TLS != nil {
+		if c.door.config.TLS != nil {
 			return "on", nil
 		}
 	}

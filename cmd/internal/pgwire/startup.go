@@ -22,17 +22,24 @@ const (
 	gssRequest    = 80877104
 )
 
-// startup turns a connection into a session: TLS on request, the startup message, authentication.
-func (c *conn) startup(ctx context.Context) error {
-	until := time.Now().Add(c.server.config.AuthTimeout)
+// startup is what precedes authentication: TLS on request, and the startup message, which names the database. It returns the protocol's version.
+func (c *conn) startup(ctx context.Context, until time.Time) (version uint32, err error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	keepAlive(c.raw)
 	c.setReadDeadline(until)
 	version, params, err := c.negotiate(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.admit()
 	}
+	if err == nil {
+		err = c.begins(version, params)
+	}
+	return version, err
+}
+
+// admit refuses connections that the server does not serve, whoever they are.
+func (c *conn) admit() error {
 	if c.server.over() {
 		c.server.stats.refused.Add(1)
 		return errorf(tooManyConnections, "sorry, too many clients already").hint("This hub serves all that it may: connect to another one.")
@@ -40,11 +47,15 @@ func (c *conn) startup(ctx context.Context) error {
 	if c.server.config.RequireTLS && !c.encrypted() {
 		return errorf(badAuthorization, "this hub accepts only connections with TLS").hint("Add sslmode=require.")
 	}
-	if err := c.begins(version, params); err != nil {
-		return err
-	}
+	return nil
+}
+
+// login turns a connection into a session.
+func (c *conn) login(ctx context.Context, until time.Time, version uint32) error {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	if err := c.authenticate(ctx); err != nil {
-		if c.server.stopping.Load() {
+		if c.stopping() {
 			return err
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, errEnding) {
@@ -54,9 +65,9 @@ func (c *conn) startup(ctx context.Context) error {
 		c.server.turnedAway(err, "client", c.remote(), "user", cut(c.user, 64))
 		return err
 	}
-	c.server.strangers.leave(c)
+	c.door.strangers.leave(c)
 	c.server.stats.authenticated.Add(1)
-	c.pid = c.server.nextPID.Add(1)
+	c.pid = c.door.nextPID.Add(1) // unique over all its databases
 	c.loggedIn.Store(true)
 	c.send(&pgproto3.AuthenticationOk{})
 	c.tell(true)
@@ -69,10 +80,10 @@ func (c *conn) startup(ctx context.Context) error {
 	return nil
 }
 
-// setReadDeadline sets it, unless the server is stopping and has set its own.
+// setReadDeadline sets it, unless a server is stopping and has set its own.
 func (c *conn) setReadDeadline(t time.Time) {
 	_ = c.raw.SetReadDeadline(t)
-	if c.server.stopping.Load() {
+	if c.stopping() {
 		_ = c.raw.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -176,6 +187,9 @@ func (c *conn) begins(version uint32, params map[string]string) error {
 	}
 	if c.database = params["database"]; c.database == "" {
 		c.database = c.user
+	}
+	if err := c.enter(); err != nil {
+		return err
 	}
 	if only := c.server.config.Database; only != "" && c.database != only {
 		return errorf(noSuchDatabase, "database \"%s\" does not exist here", cut(c.database, 64)).hint("This hub serves the database \"" + only + "\".")

@@ -13,6 +13,8 @@ import (
 // A guess is charged to its address, beyond whose limit it waits and finally is refused; and to its user, beyond whose limit it waits
 // for a few seconds only, because attempts from elsewhere must not lock a user out. An address from which a user has logged in before is charged
 // for that user separately: neighbours behind the same address, and guesses from elsewhere, do not delay the user there.
+//
+// Addresses are the door's, for all its databases together; users are their database's.
 type throttle struct {
 	mu      sync.Mutex
 	guesses recent // of addresses, and of users
@@ -32,18 +34,33 @@ type guesser struct {
 	user    string
 }
 
-// attempt charges an attempt, unless its password is right, and returns how long it has to wait; false: it is refused.
-func (t *throttle) attempt(who guesser, right bool, now time.Time) (wait time.Duration, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if proven := t.proven.get(who, false); proven != nil {
-		return proven.take(now, maxTurn, right)
+// attempt charges an attempt, unless its password is right, and returns how long it has to wait; false: it is refused. The door may be t itself.
+func (t *throttle) attempt(door *throttle, who guesser, right bool, now time.Time) (wait time.Duration, ok bool) {
+	if wait, ok, known := t.attemptProven(who, right, now); known {
+		return wait, ok
 	}
-	if wait, ok = t.guesses.get(guesser{address: who.address}, true).take(now, maxTurn, right); !ok {
+	if wait, ok = door.guess(guesser{address: who.address}, maxTurn, right, now); !ok {
 		return wait, false
 	}
-	delay, _ := t.guesses.get(guesser{user: who.user}, true).take(now, maxDelay, right)
+	delay, _ := t.guess(guesser{user: who.user}, maxDelay, right, now)
 	return max(wait, min(delay, maxDelay)), true
+}
+
+func (t *throttle) attemptProven(who guesser, right bool, now time.Time) (wait time.Duration, ok, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	proven := t.proven.get(who, false)
+	if proven == nil {
+		return 0, false, false
+	}
+	wait, ok = proven.take(now, maxTurn, right)
+	return wait, ok, true
+}
+
+func (t *throttle) guess(who guesser, limit time.Duration, right bool, now time.Time) (wait time.Duration, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.guesses.get(who, true).take(now, limit, right)
 }
 
 // loggedIn remembers from where a user has logged in.
@@ -106,14 +123,14 @@ const stillThere = 200 * time.Millisecond // interval at which a waiting client'
 // turn waits until the client may know whether its password is right.
 func (c *conn) turn(right bool) error {
 	who := guesser{origin(c.raw.RemoteAddr()), c.user}
-	wait, ok := c.server.throttle.attempt(who, right, time.Now())
+	wait, ok := c.server.throttle.attempt(&c.door.throttle, who, right, time.Now())
 	if !ok {
 		return errorf(badAuthorization, "too many failed logins from this address").
 			hint("Try again in a minute, with the right password.")
 	}
 	for until := time.Now().Add(wait); wait > 0; wait = time.Until(until) {
 		time.Sleep(min(wait, stillThere))
-		if c.shed.Load() || c.server.stopping.Load() {
+		if c.shed.Load() || c.stopping() {
 			return errEnding
 		}
 	}

@@ -15,7 +15,7 @@ func TestGuessingIsBounded(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	here, there, elsewhere := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
 	try := func(at netip.Addr, user string, right bool) (time.Duration, bool) {
-		wait, ok := throttle.attempt(guesser{at, user}, right, now)
+		wait, ok := throttle.attempt(&throttle, guesser{at, user}, right, now)
 		if ok && right {
 			throttle.loggedIn(guesser{at, user})
 		}
@@ -28,7 +28,7 @@ func TestGuessingIsBounded(t *testing.T) {
 		}
 	}
 	for range 10 * guessesAtOnce { // all are checked at the same time: none has logged in yet
-		if wait, ok := throttle.attempt(guesser{there, "app"}, true, now); wait != 0 || !ok {
+		if wait, ok := throttle.attempt(&throttle, guesser{there, "app"}, true, now); wait != 0 || !ok {
 			t.Fatalf("one of many who know the password waits %v, %v", wait, ok)
 		}
 	}
@@ -77,5 +77,32 @@ func TestGuessingIsBounded(t *testing.T) {
 	}
 	if g, p := throttle.guesses, throttle.proven; len(g.all) > maxRemembered || len(p.all) > maxRemembered || g.order.Len() != len(g.all) || p.order.Len() != len(p.all) {
 		t.Errorf("%d and %d buckets are remembered, at most %d may be", len(g.all), len(p.all), maxRemembered)
+	}
+}
+
+// TestGuessesAtSeveralDatabasesAddUp: what an address guesses at one database of a door counts at the others; users of the same name have nothing
+// to do with each other.
+func TestGuessesAtSeveralDatabasesAddUp(t *testing.T) {
+	t.Parallel()
+	var door, one, two throttle
+	now := time.Unix(1_000_000, 0)
+	here := guesser{netip.MustParseAddr("192.0.2.1"), "app"}
+	two.loggedIn(here)
+	for range guessesAtOnce + int(maxTurn/guessEvery) {
+		if _, ok := one.attempt(&door, here, false, now); !ok {
+			t.Fatal("a guess is refused too early")
+		}
+	}
+	if _, ok := one.attempt(&door, here, false, now); ok {
+		t.Error("guesses at one database are not bounded")
+	}
+	if wait, ok := two.attempt(&door, here, true, now); !ok || wait != 0 {
+		t.Errorf("the user of the other database waits %v, %v where it has logged in before", wait, ok)
+	}
+	if _, ok := two.attempt(&door, guesser{here.address, "other"}, false, now); ok {
+		t.Error("the address goes on guessing at the other database")
+	}
+	if wait, ok := two.attempt(&door, guesser{netip.MustParseAddr("192.0.2.2"), "app"}, false, now); !ok || wait != 0 {
+		t.Errorf("the other database's user of the same name waits %v, %v", wait, ok)
 	}
 }
