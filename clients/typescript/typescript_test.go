@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// TestTheClientInTypeScriptKeepsItsPromises: each file of test/, with a database of its own.
+// TestTheClientInTypeScriptKeepsItsPromises: each file of test/, with a database of its own. The hub without tokens is below a path.
 func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	dir := built(t)
@@ -35,8 +35,8 @@ func TestTheClientInTypeScriptKeepsItsPromises(t *testing.T) {
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 			if needs.hub {
-				ofTokens := hubtest.WithTokens(t, url, &pgtest.Log{})
-				cmd.Env = append(cmd.Env, "HUB_URL=http://"+hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address, "TOKEN_HUB_URL=http://"+ofTokens.Address, "TOKEN_SECRET="+hubtest.Secret)
+				hub, ofTokens := hubtest.Run(t, url, &pgtest.Log{}, "--jobs").Address, hubtest.WithTokens(t, url, &pgtest.Log{}).Address
+				cmd.Env = append(cmd.Env, "HUB_URL="+hubtest.Below(t, hub, "/databases/app"), "TOKEN_HUB_URL=http://"+ofTokens, "TOKEN_SECRET="+hubtest.Secret)
 			}
 			if needs.bouncer {
 				cmd.Env = append(cmd.Env, "BOUNCER_URL="+pgtest.Bouncer(t, url))

@@ -16,6 +16,12 @@
 // messages of each channel, this many), presence (who joins and leaves), skip (be skipped ahead instead of disconnected when the page is too slow). If tokens expire, pass a function that returns a token or a promise of one: it is called for
 // each connection. If the token is refused and there is no function to get another, the stream closes and reports why.
 
+// at returns the URL of one of a hub's paths. The hub may itself be below a path.
+export function at(hub, path) {
+  const { origin, pathname } = new URL(hub);
+  return new URL(origin + pathname.replace(/\/*$/, path));
+}
+
 class WeirStream {
   constructor(hub, { channels, token = "", position = "", last = 0, presence = false, skip = false }) {
     Object.assign(this, { hub, channels, token, position, last, presence, skip, failures: 0, opened: false, over: false });
@@ -60,7 +66,7 @@ class WeirStream {
 
   // events returns the URL of the event stream.
   events() {
-    const url = new URL("/v1/events", this.hub);
+    const url = at(this.hub, "/v1/events");
     for (const channel of this.channels) url.searchParams.append("channel", channel);
     if (this.shown) url.searchParams.set("access_token", this.shown);
     if (this.position) url.searchParams.set("position", this.position);
@@ -108,7 +114,7 @@ class WeirStream {
 
 export class WeirSocket extends WeirStream {
   connect() {
-    const url = new URL("/v1/ws", this.hub);
+    const url = at(this.hub, "/v1/ws");
     url.protocol = url.protocol.replace("http", "ws");
     if (this.skip) url.searchParams.set("slow", "skip");
     const socket = new WebSocket(url, this.shown ? ["weir.v1", "bearer." + this.shown] : ["weir.v1"]);
@@ -184,7 +190,7 @@ export class WeirEvents extends WeirStream {
 
   // members asks who is on a channel. The answer comes apart from the stream, and may be older than events that come before it: these wait for it.
   async members(channel, after = "") {
-    const url = new URL("/v1/presence", this.hub);
+    const url = at(this.hub, "/v1/presence");
     url.searchParams.set("channel", channel);
     if (after) url.searchParams.set("after", after);
     this.asking++;

@@ -7,6 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +63,18 @@ type Hub struct {
 	process    *exec.Cmd
 	ended      chan error
 	killed     bool
+}
+
+// Below serves the hub at an address below a path as well, and nothing beside it, and returns its URL there.
+func Below(t testing.TB, address, path string) string {
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // clients leave
+	server := httptest.NewServer(http.StripPrefix(path, proxy))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL + path
 }
 
 // Secret signs the tokens of clients of WithTokens.

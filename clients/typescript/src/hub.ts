@@ -26,6 +26,11 @@ export class Hub {
     this.#token = token;
   }
 
+  /** The URL of one of the hub's paths, which may itself be below a path. */
+  at(path: string): URL {
+    return new URL(`.${path}`, this.url);
+  }
+
   /** Whether a refused token can be replaced. */
   get renewable(): boolean {
     return typeof this.#token === "function";
@@ -62,7 +67,7 @@ export class Hub {
     if (signal?.aborted) end();
     signal?.addEventListener("abort", end);
     try {
-      const response = await fetch(new URL(path, this.url), {
+      const response = await fetch(this.at(path), {
         method,
         signal: over.signal,
         headers: { ...(body !== undefined && { "content-type": "application/json" }), ...(token && { authorization: `Bearer ${token}` }), ...headers },
@@ -72,7 +77,7 @@ export class Hub {
       if (response.ok) return text === "" ? undefined : JSON.parse(text);
       throw hubError(response.status, text);
     } catch (error) {
-      throw over.signal.aborted ? error : unreached(error, `${method} ${new URL(path, this.url).href}`);
+      throw over.signal.aborted ? error : unreached(error, `${method} ${this.at(path)}`);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
@@ -127,7 +132,10 @@ export class Hub {
 function address(url: string | URL): URL {
   try {
     const parsed = new URL(url);
-    if (/^https?:$/.test(parsed.protocol)) return parsed; // "hub:8080" has the protocol hub
+    if (/^https?:$/.test(parsed.protocol)) { // "hub:8080" has the protocol hub
+      parsed.pathname = parsed.pathname.replace(/\/*$/, "/"); // so that its paths are below this one
+      return parsed;
+    }
   } catch {
     // told below
   }

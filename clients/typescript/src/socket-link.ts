@@ -73,7 +73,7 @@ export class SocketLink extends AtHub implements Link {
     let refused: WeirError | undefined;
     const { socket, closed, leave } = connect(
       this.#WebSocket,
-      new URL("/v1/work/ws", this.hub.url),
+      this.hub.at("/v1/work/ws"),
       "weir.work.v1",
       token,
       (socket) => {

@@ -222,7 +222,7 @@ class Stream {
           if (!(opened && expired)) onDisconnect?.(error as Error);
           if (!opened && !warned && !onDisconnect) {
             warned = true; // once, until there is a connection
-            console.warn(`weir: no subscription at ${this.#hub.url.origin}, which is tried again: ${(error as Error).message}`);
+            console.warn(`weir: no subscription at ${this.#hub.url}, which is tried again: ${(error as Error).message}`);
           }
           if (!(opened && (error as Partial<WeirError>).code === "slow")) await sleep(backoff.next(), over);
         }
@@ -243,7 +243,7 @@ class Stream {
     let heardAt = now();
     let opened = false;
     const bell = new Bell();
-    const url = new URL("/v1/ws", this.#hub.url);
+    const url = this.#hub.at("/v1/ws");
     if (this.#options.slow === "skip") url.searchParams.set("slow", "skip");
     const { socket, closed } = connect(
       WebSocket,
@@ -305,7 +305,7 @@ class Stream {
 
   /** As an event stream. Nothing is read before the program wants it, so the hub notices if it does not keep up. */
   async *#fetched(token: string): AsyncGenerator<Said> {
-    const url = new URL("/v1/events", this.#hub.url);
+    const url = this.#hub.at("/v1/events");
     for (const channel of this.#channels) url.searchParams.append("channel", channel);
     if (this.position !== undefined) url.searchParams.set("position", this.position);
     if (this.#last !== undefined) url.searchParams.set("last", String(this.#last));

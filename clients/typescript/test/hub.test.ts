@@ -314,11 +314,11 @@ test("a subscription that can't be made says so once on the console, if nobody l
     if (tries.push(url.href) === 3) tried();
     throw new TypeError("fetch failed", { cause: new Error("connect ECONNREFUSED") });
   });
-  const next = new Weir({ hub: "http://hub.invalid", WebSocket: false }).subscribe("a", { signal: stop.signal }).next();
+  const next = new Weir({ hub: "http://hub.invalid/databases/app/", WebSocket: false }).subscribe("a", { signal: stop.signal }).next();
   await twice;
   stop.abort();
   assert.equal((await next).done, true);
-  assert.deepEqual(said, ["weir: no subscription at http://hub.invalid, which is tried again: GET http://hub.invalid/v1/events: connect ECONNREFUSED"]);
+  assert.deepEqual(said, ["weir: no subscription at http://hub.invalid/databases/app/, which is tried again: GET http://hub.invalid/databases/app/v1/events: connect ECONNREFUSED"]);
 });
 
 test("a job whose lease is over when its answer is read is not started from it", async () => {

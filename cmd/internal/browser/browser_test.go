@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/web"
+	"github.com/weir-pg/weir/internal/hubtest"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -142,6 +143,7 @@ func stopHub(t *testing.T, s *server.Server) {
 	}
 }
 
+// TestPageShowsEveryMessageOnceAcrossDropsAndHubs: the page's hub is below a path.
 func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -168,8 +170,9 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 	}
 	first := startHub(t, database, "127.0.0.1:0", config)
 	address := first.HTTPAddr().String()
+	below := hubtest.Below(t, address, "/databases/app")
 	at := func(position string) string {
-		return origin.URL + "/?" + url.Values{"hub": {"http://" + address}, "token": {token}, "position": {position}}.Encode()
+		return origin.URL + "/?" + url.Values{"hub": {below}, "token": {token}, "position": {position}}.Encode()
 	}
 	ctx := chromium(t, at("7.1000.1")) // a position of another database
 	do(t, ctx, chromedp.Click("#connect button.primary"))

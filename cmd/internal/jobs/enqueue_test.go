@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -285,4 +288,28 @@ func TestStrangersEnqueueNothingAndAreNotRead(t *testing.T) {
 			t.Errorf("status %d, want %d", response.StatusCode, try.status)
 		}
 	}
+}
+
+// TestATokenForAnotherDatabaseEnqueuesNothing: nor does it see or cancel jobs, whatever queues it names. Where there are several databases, one that names none is for none.
+func TestATokenForAnotherDatabaseEnqueuesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	r.start(func(c *web.Config) { c.Databases, c.Several = func() []string { return []string{"app"} }, true })
+	own := signed(t, jwt.MapClaims{"weir": map[string]any{"enqueue": []string{"mail"}, "databases": []string{"app"}}})
+	a := r.call(0, "POST", "/v1/jobs", own, `{"queue": "mail", "kind": "welcome"}`)
+	a.want(t, "a job", 200)
+	path := fmt.Sprint("/v1/jobs/", a.Jobs[0].ID)
+	for what, foreign := range map[string]string{
+		"another's": signed(t, jwt.MapClaims{"weir": map[string]any{"enqueue": []string{"mail"}, "databases": []string{"other"}}}),
+		"nobody's":  token(t, "", "mail"),
+	} {
+		const refusal = "the token is not for this database"
+		r.call(0, "POST", "/v1/jobs", foreign, `{"queue": "mail", "kind": "welcome"}`).want(t, "a job with "+what+" token", 403, refusal)
+		r.call(0, "GET", path, foreign, "").want(t, "a look with "+what+" token", 403, refusal)
+		r.call(0, "POST", path+"/cancel", foreign, "").want(t, "a cancellation with "+what+" token", 403, refusal)
+	}
+	if n := r.count(`SELECT count(*) FROM weir.job`); n != 1 {
+		t.Errorf("there are %d jobs, want one", n)
+	}
+	r.call(0, "POST", path+"/cancel", own, "").want(t, "the job's cancellation", 200)
 }

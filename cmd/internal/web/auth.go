@@ -11,7 +11,7 @@ import (
 	"github.com/weir-pg/weir/internal/hub"
 )
 
-// Authorizer decides what clients may do.
+// Authorizer decides what clients may do. Several Webs may share one, each for a database of its own.
 type Authorizer interface {
 	// Authorize returns what the bearer of the token may do. An error from Denied or NoToken is sent to the client; any other error is
 	// logged, and the client is told to try again.
@@ -21,12 +21,13 @@ type Authorizer interface {
 // revisable is an Authorizer that can revoke grants: whenever Revision changes, the tokens of connected clients are checked again.
 type revisable interface{ Revision() uint64 }
 
-// revision changes whenever the Authorizer's does, or the policies do.
+// revision changes whenever the Authorizer's does, the policies do, or the database gets other names.
 func (w *Web) revision() (revision uint64) {
 	if a, ok := w.Authorizer.(revisable); ok {
 		revision = a.Revision()
 	}
-	return revision + w.Policies.Version()<<32
+	_, renamed := w.names.are(w.Databases)
+	return revision + w.Policies.Version()<<32 + renamed // each only grows, so that none undoes another's change
 }
 
 // Action is what a client wants to do.
@@ -57,6 +58,9 @@ type Ask struct {
 	Action  Action
 	Filters []hub.Filter // the channels; none: whether the client may do it at all, before the rest of its request is read
 	Remote  string       // the client's address
+
+	Databases []string // Config.Databases; nil: unknown
+	Several   bool     // Config.Several
 }
 
 // Grant is an Authorizer's answer: what is allowed, which may be more than was asked for, and until when.
@@ -110,6 +114,8 @@ var noToken = NoToken("the request has no token", "send it as Authorization: Bea
 
 // authorize asks the Authorizer, and returns an error unless all of the filters are allowed.
 func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
+	ask.Databases, _ = w.names.are(w.Databases)
+	ask.Several = w.Several
 	grant, err := w.Authorizer.Authorize(ctx, ask)
 	if err == nil && grant.Expired(time.Now()) {
 		err = NoToken("the token has expired", "get a new one")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"sync"
@@ -42,13 +43,14 @@ type callback struct {
 
 	mu     sync.Mutex
 	cached map[[sha256.Size]byte]cachedGrant
-	forgot uint64 // how often all answers were forgotten
+	forgot uint64 // how often answers were forgotten
 }
 
 type cachedGrant struct {
-	grant Grant
-	err   error
-	until time.Time
+	grant    Grant
+	err      error
+	database string // that the question was about
+	until    time.Time
 }
 
 // question is the body of a request to the service.
@@ -57,6 +59,7 @@ type question struct {
 	Action   Action   `json:"action"`
 	Channels []string `json:"channels"`
 	Remote   string   `json:"remote"`
+	Database string   `json:"database,omitempty"` // its full name, if that is known
 }
 
 // NewCallback returns an Authorizer that asks an HTTP service.
@@ -90,7 +93,8 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	if len(ask.Filters) == 0 {
 		ask.Action = Connect
 	}
-	body := marshal(question{Token: ask.Token, Action: ask.Action, Channels: names(ask.Filters), Remote: ask.Remote})
+	database := fullName(ask.Databases)
+	body := marshal(question{Token: ask.Token, Action: ask.Action, Channels: names(ask.Filters), Remote: ask.Remote, Database: database})
 	key := sha256.Sum256(body)
 	if cached, ok := c.recall(key); ok {
 		return cached.grant, cached.err
@@ -112,7 +116,7 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	grant, err := c.ask(ctx, body, ask.Filters)
 	var refusal *Failure
 	if err == nil || errors.As(err, &refusal) {
-		c.remember(key, cachedGrant{grant: grant, err: err}, asked)
+		c.remember(key, cachedGrant{grant: grant, err: err, database: database}, asked)
 	}
 	return grant, err
 }
@@ -196,11 +200,11 @@ func parseAnswer(answer []byte, asked []hub.Filter) (grant Grant, err error) {
 	return grant, nil
 }
 
-// forget forgets all answers.
-func (c *callback) forget() {
+// forget forgets the answers about a database. Those about others stay: were the service away, their clients would be refused.
+func (c *callback) forget(database string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.cached)
+	maps.DeleteFunc(c.cached, func(_ [sha256.Size]byte, a cachedGrant) bool { return a.database == database })
 	c.forgot++
 }
 
@@ -212,7 +216,7 @@ func (c *callback) recall(key [sha256.Size]byte) (cachedGrant, bool) {
 	return cached, ok && now.Before(cached.until) && !cached.grant.Expired(now)
 }
 
-// remember keeps an answer, unless all were forgotten since the question was asked, when that had happened as often as asked says.
+// remember keeps an answer, unless some were forgotten since the question was asked, when that had happened as often as asked says.
 func (c *callback) remember(key [sha256.Size]byte, answer cachedGrant, asked uint64) {
 	if c.Cache < 0 {
 		return

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -27,7 +29,7 @@ type JWTConfig struct {
 const (
 	defaultLeeway = 5 * time.Second
 	minSecret     = 32  // bytes: RFC 7518 requires the length of the hash
-	maxPatterns   = 100 // in one claim
+	maxPatterns   = 100 // in one claim, or names of databases
 )
 
 // claims are a token's claims that are read here.
@@ -35,6 +37,7 @@ type claims struct {
 	jwt.RegisteredClaims
 	Weir struct {
 		Info      json.RawMessage `json:"info"`
+		Databases []string        `json:"databases"` // nil: the claim is missing
 		Subscribe []string        `json:"subscribe"`
 		Publish   []string        `json:"publish"`
 		Jobs      []string        `json:"jobs"`
@@ -94,6 +97,9 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 	if _, err := b.parser.ParseWithClaims(ask.Token, &c, b.key); err != nil {
 		return Grant{}, NoToken("the token is not valid: "+err.Error(), "get a new one")
 	}
+	if err := c.checkDatabase(ask); err != nil {
+		return Grant{}, err
+	}
 	var patterns []string
 	switch ask.Action {
 	case Subscribe:
@@ -122,6 +128,24 @@ func (b *bearer) Authorize(_ context.Context, ask Ask) (Grant, error) {
 		grant.Issued = c.IssuedAt.Time
 	}
 	return grant, nil
+}
+
+// checkDatabase returns an error if the token is for other databases, or does not say for which it is where there are several.
+func (c *claims) checkDatabase(ask Ask) error {
+	named := c.Weir.Databases
+	switch {
+	case !ask.Several && (named == nil || ask.Databases == nil):
+		return nil
+	case len(named) > maxPatterns:
+		return NoToken(fmt.Sprintf("the token names %d databases; the limit is %d", len(named), maxPatterns), "use several tokens")
+	case slices.ContainsFunc(named, func(name string) bool { return slices.Contains(ask.Databases, name) }):
+		return nil
+	}
+	hint := `list its name under "databases" in the token's claim weir`
+	for i, name := range ask.Databases {
+		hint += []string{": ", " or "}[min(i, 1)] + strconv.Quote(name)
+	}
+	return Denied("the token is not for this database", hint)
 }
 
 // Revision implements revisable.

@@ -3,7 +3,8 @@ package web
 // EndUser ends all streams of a user, who has been disconnected or whose tokens have been revoked, and returns how many. What a callback has said is asked for again.
 func (w *Web) EndUser(user string, revoked bool) (n int) {
 	if c, ok := w.Authorizer.(*callback); ok {
-		c.forget()
+		database, _ := w.names.are(w.Databases)
+		c.forget(fullName(database))
 	}
 	w.revocations.Add(1)
 	w.mu.Lock()

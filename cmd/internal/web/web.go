@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +27,11 @@ type Config struct {
 
 	Authorizer Authorizer // nil: all clients are refused, unless Anonymous is set
 	Anonymous  bool       // without an Authorizer, all clients may subscribe, publish and wait for jobs
+
+	// Databases returns the names by which clients reach the hub's database now; the first is its full name. Tokens and callbacks may be about them. nil: they
+	// are unknown, and no token is checked for them. It must not block.
+	Databases func() []string
+	Several   bool // this process serves other databases too, so that a token has to say for which it is; requires Databases
 
 	Presence *presence.Presence // who is on which channel; nil: unknown
 
@@ -93,6 +97,7 @@ type Web struct {
 	clients *rate.Limiter // requests of users and addresses; nil: not limited
 	long    chan struct{} // slots for long bodies and frames that are being read
 
+	names       naming
 	revocations atomic.Uint64 // users that were disconnected
 
 	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
@@ -113,6 +118,9 @@ func New(c Config) (*Web, error) {
 	if c.Hub == nil {
 		return nil, errors.New("web: Config.Hub is nil: set it to the hub to serve")
 	}
+	if c.Several && c.Databases == nil {
+		return nil, errors.New("web: Config.Several is set, and Config.Databases is nil: tokens can't be checked for a database whose names are unknown")
+	}
 	allowed, err := parseOrigins(c.Origins)
 	if err != nil {
 		return nil, err
@@ -131,21 +139,26 @@ func New(c Config) (*Web, error) {
 			*d.value = d.or
 		}
 	}
-	if w.ClientAddress == nil {
-		w.ClientAddress = peerAddress
-	}
-	if w.Authorizer == nil {
-		w.Authorizer = nobody{}
-		if c.Anonymous {
-			w.Authorizer = everybody{}
-		}
-	}
+	w.admission()
 	if w.metrics, err = newMetrics(c.Metrics, c.Hub); err != nil {
 		return nil, err
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	w.routes()
 	return w, nil
+}
+
+// admission sets the defaults of what decides whom to let in.
+func (w *Web) admission() {
+	if w.ClientAddress == nil {
+		w.ClientAddress = peerAddress
+	}
+	if w.Authorizer == nil {
+		w.Authorizer = nobody{}
+		if w.Anonymous {
+			w.Authorizer = everybody{}
+		}
+	}
 }
 
 func (w *Web) routes() {
@@ -160,6 +173,7 @@ func (w *Web) routes() {
 	}
 	w.mux.HandleFunc("GET /v1/presence", w.sameOrigin(w.servePresence))
 	w.mux.HandleFunc("OPTIONS /v1/", servePreflight)
+	w.mux.HandleFunc("OPTIONS /v1", w.serveNothing) // or ServeMux would redirect it
 	w.mux.HandleFunc("GET /healthz", w.serveHealth)
 	w.mux.HandleFunc("GET /readyz", w.serveReady)
 	if !w.AdminApart {
@@ -180,11 +194,18 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(w.BodyTimeout))
 	}
-	if p := r.URL.EscapedPath(); strings.HasPrefix(p, "/v1/") && path.Clean(p) != strings.TrimSuffix(p, "/") {
-		w.serveNothing(rw, r) // else the client would be sent elsewhere: an id that is empty would become another request
+	if !isClean(r.URL.EscapedPath()) {
+		w.serveNothing(rw, r)
 		return
 	}
 	w.mux.ServeHTTP(rw, r)
+}
+
+// isClean reports whether ServeMux serves a path as it is. It would send the client elsewhere: an id that is empty would become another request, and what
+// precedes the path, if this Web is served below one, would be lost.
+func isClean(p string) bool {
+	clean := path.Clean("/" + p)
+	return p == clean || p == clean+"/" && clean != "/"
 }
 
 // Drain makes /readyz fail, so that load balancers send new clients elsewhere.

@@ -248,11 +248,12 @@ type frame struct {
 	}
 }
 
-func (s *site) dial(open m) (*socket, frame) {
+// connect connects, and opens no session yet.
+func (s *site) connect(query string) *socket {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), generous)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws", &websocket.DialOptions{Subprotocols: []string{"weir.work.v1"}})
+	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws"+query, &websocket.DialOptions{Subprotocols: []string{"weir.work.v1"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -260,6 +261,12 @@ func (s *site) dial(open m) (*socket, frame) {
 	s.t.Cleanup(func() { _ = conn.CloseNow() })
 	k := &socket{t: s.t, conn: conn, frames: make(chan frame, 1000), warnings: make(chan string, 1000)}
 	go k.receive()
+	return k
+}
+
+func (s *site) dial(open m) (*socket, frame) {
+	s.t.Helper()
+	k := s.connect("")
 	open["type"] = "open"
 	k.send(open)
 	f := k.next()

@@ -1,0 +1,44 @@
+package web
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Refuse answers a request with a failure, for what serves several Webs.
+func Refuse(rw http.ResponseWriter, f *Failure) {
+	rw.Header().Set("Cache-Control", "no-store")
+	f.write(rw)
+}
+
+// Preflight answers a request that a browser makes before it lets a page send a token, as any Web does, and reports whether it was one.
+func Preflight(rw http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodOptions || !strings.HasPrefix(r.URL.Path, "/v1/") {
+		return false
+	}
+	servePreflight(rw, r)
+	return true
+}
+
+// Admits returns why a request would be refused by one of several Webs, which does not exist yet, as far as that can be told from the token and the path; nil: it may be
+// accepted.
+func Admits(c Config, r *http.Request, log *slog.Logger) *Failure {
+	if !strings.HasPrefix(r.URL.Path, "/v1/") {
+		return fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", "what a hub serves is below /v1/")
+	}
+	w := &Web{Config: c, log: log}
+	w.admission()
+	if !w.named(r) {
+		return refusedName(r)
+	}
+	grant, err := w.Authorizer.Authorize(r.Context(), Ask{Token: token(r), Action: Connect, Remote: w.ClientAddress(r), Databases: w.Databases(), Several: true})
+	if err == nil && grant.Expired(time.Now()) {
+		err = NoToken("the token has expired", "get a new one")
+	}
+	if err != nil {
+		return w.explain("authorize a client", err)
+	}
+	return nil
+}
