@@ -20,7 +20,7 @@ import (
 // MultiWorkerConfig configures a MultiWorker. Databases, Handlers and Queues are required.
 type MultiWorkerConfig struct {
 	// WorkerConfig is that of each database's worker, with two differences: Queues says how many jobs of each queue run at once in all databases together, and
-	// Hubs must be empty, because a hub belongs to one database: see HubsOf.
+	// Hubs must be empty, because each database has hubs of its own: see HubsOf.
 	WorkerConfig
 	// Databases returns the databases to work: from a list, a query, or a service. It is called at the start, and then every RefreshEvery. Workers of databases
 	// that are not listed any more stop gracefully. After an error, which is logged, the list stays as it was.
@@ -44,8 +44,8 @@ type MultiWorkerConfig struct {
 //     not need, others use. No more jobs run at once than the queue's concurrency. A database that crawls takes nothing from the others: what a claim was promised
 //     that is not answered within 20 ms, they use, and what it gets starts when there is room.
 //   - A database in which nothing happened for half a minute costs one connection and a poll every two seconds, or more often if they are few: all together poll
-//     50 times a second, and each at most 20 times, until there are more than a hundred. So the first job after that time starts up to two seconds later, or at once if the database has a hub
-//     (HubsOf). Others have a worker's three connections.
+//     50 times a second, and each at most 20 times, until there are more than a hundred. So the first job after that time starts up to two seconds later, or at once
+//     if the database has a hub (HubsOf). Others have a worker's three connections.
 //   - A database that fails, or can't be reached, is tried again for as long as it is listed. The others don't notice.
 //
 // A handler finds its database by [JobMeta.Client]. Job ids are unique within a database only.
@@ -69,7 +69,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 	case cfg.Databases == nil:
 		return nil, errors.New("weir: MultiWorkerConfig.Databases is nil: return the databases to work")
 	case len(cfg.Hubs) > 0:
-		return nil, errors.New("weir: MultiWorkerConfig.Hubs must be empty: a hub belongs to one database: return those of each by HubsOf")
+		return nil, errors.New("weir: MultiWorkerConfig.Hubs must be empty: each database has hubs of its own: return them by HubsOf")
 	case cfg.RefreshEvery < 0:
 		return nil, fmt.Errorf("weir: MultiWorkerConfig.RefreshEvery must not be negative, got %s", cfg.RefreshEvery)
 	}

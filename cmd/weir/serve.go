@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 )
 
 type serveCmd struct {
+	List string `type:"existingfile" placeholder:"FILE" help:"Serve the databases of a list, a connection string in each line, instead of --database. It is read again every 15 seconds. Clients name one of them: docs/many-databases.md."`
+
 	ReadDatabase string `placeholder:"URL" env:"WEIR_READ_DATABASE" help:"Streaming standby from which to read ticks and messages. Default: the primary."`
 	ListenHTTP   string `name:"listen-http" default:"127.0.0.1:8080" empty:"ok" placeholder:"ADDR" help:"Address on which to serve WebSocket, SSE, health and metrics; \"\" disables it (${default})."`
 	ListenPG     string `name:"listen-pg" default:"127.0.0.1:6543" empty:"ok" placeholder:"ADDR" help:"Address on which to serve LISTEN over PostgreSQL's wire protocol; \"\" disables it (${default})."`
@@ -54,46 +57,44 @@ func (serveCmd) Help() string {
 Examples:
 
     weir serve --anonymous
+    weir serve --list databases.txt --jwks-file keys.json
     weir ui-password ada --role admin >users.txt && weir serve --ui-users users.txt     # then open http://127.0.0.1:8080/ui/
     weir serve --listen-http :8080 --listen-pg :6543 --tls-cert cert.pem --tls-key key.pem --jwks-file keys.json`
 }
 
 func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
-	url, _, err := db.find()
-	if err != nil {
-		return err
-	}
-	pool, err := db.pool(ctx) // reports connection errors
-	if err != nil {
-		return err
-	}
-	pool.Close()
-	config, err := c.config(url)
-	if err != nil {
+	if err := c.checkList(); err != nil {
 		return err
 	}
 	level := slog.LevelInfo
 	if c.Verbose {
 		level = slog.LevelDebug
 	}
-	config.Logger = newLogger(s.err, level)
-	if config.UI, err = c.UI.config(ctx, url, config.Web.ClientAddress, config.Logger); err != nil {
+	log := newLogger(s.err, level)
+	start := c.one
+	if c.List != "" {
+		start = func(ctx context.Context, config server.Config, log *slog.Logger, _ *database) (hubs, error) {
+			return c.many(ctx, config, log)
+		}
+	}
+	config, err := c.config(log)
+	if err != nil {
 		return err
 	}
-	srv, err := server.Start(ctx, config)
+	srv, err := start(ctx, config, log, db)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("start the hub: %w", err)
+		return err
 	}
-	c.announce(config.Logger, srv)
+	c.announce(log, srv)
 	select {
 	case <-ctx.Done():
 		err = nil
 	case err = <-srv.Failed():
 	}
-	config.Logger.Info("stopping", "drain", c.Drain)
+	log.Info("stopping", "drain", c.Drain)
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Drain+10*time.Second)
 	defer cancel()
 	if stopErr := srv.Stop(bounded); err == nil {
@@ -102,9 +103,31 @@ func (c *serveCmd) Run(ctx context.Context, s *streams, db *database) error {
 	return err
 }
 
-func (c *serveCmd) config(url string) (server.Config, error) {
+// one serves the database of --database.
+func (c *serveCmd) one(ctx context.Context, config server.Config, log *slog.Logger, db *database) (hubs, error) {
+	url, _, err := db.find()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := db.pool(ctx) // reports connection errors
+	if err != nil {
+		return nil, err
+	}
+	pool.Close()
+	config.Database = url
+	if config.UI, err = c.UI.config(ctx, url, nil, config.Web.ClientAddress, log); err != nil {
+		return nil, err
+	}
+	srv, err := server.Start(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("start the hub: %w", err)
+	}
+	return srv, nil
+}
+
+func (c *serveCmd) config(log *slog.Logger) (server.Config, error) {
 	config := server.Config{
-		Database: url, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
+		Logger: log, ReadDatabase: c.ReadDatabase, ListenPG: c.ListenPG, ListenHTTP: c.ListenHTTP, ListenAdmin: c.ListenAdmin,
 		PGAuth: server.PGAuth(c.PGAuth), UsersFile: c.UsersFile, TLSCert: c.TLSCert, TLSKey: c.TLSKey, RequireTLS: c.RequireTLS,
 		DurableNotify: c.DurableNotify, QueueBytes: c.QueueBytes, MaxSubscribers: c.MaxSubscribers, AdminTokenFile: c.AdminTokenFile, Drain: c.Drain, Name: c.Name, Doctor: c.Doctor, ChannelsFile: c.ChannelsFile, StatementRate: c.StatementRate,
 		Jobs: c.Jobs, JobsLease: c.JobsLease, PushFile: c.PushFile,
@@ -150,9 +173,21 @@ func (c *serveCmd) config(url string) (server.Config, error) {
 	return config, err
 }
 
+// served are the addresses at which hubs serve.
+type served interface {
+	PGAddr() net.Addr
+	HTTPAddr() net.Addr
+	AdminAddr() net.Addr
+	UIURL() string
+	UIExposed() bool
+}
+
 // announce logs where the hub listens.
-func (c *serveCmd) announce(log *slog.Logger, s *server.Server) {
+func (c *serveCmd) announce(log *slog.Logger, s served) {
 	attrs := []any{}
+	if c.List != "" {
+		attrs = append(attrs, "list", c.List)
+	}
 	if a := s.PGAddr(); a != nil {
 		attrs = append(attrs, "pg", a.String(), "pg_auth", c.PGAuth)
 	}

@@ -58,12 +58,12 @@ func (f uiFlags) kind() string {
 	return ""
 }
 
-// config returns how the UI is served; nil: not at all. client returns the address of a request's client; nil: that of the connection.
-func (f uiFlags) config(ctx context.Context, database string, client func(*http.Request) string, log *slog.Logger) (*server.UI, error) {
+// config returns how the UI is served; nil: not at all. database is that of the hub, or list the databases of all hubs. client returns the address of a request's client; nil: that of the connection.
+func (f uiFlags) config(ctx context.Context, database string, list func() ([]string, error), client func(*http.Request) string, log *slog.Logger) (*server.UI, error) {
 	if err := f.check(); err != nil || f.kind() == "" {
 		return nil, err
 	}
-	c := ui.Config{Listen: f.UIListen, Database: database, Others: map[string]string{}}
+	c := ui.Config{Listen: f.UIListen, Database: database, List: list, Others: map[string]string{}}
 	c.Logger, c.ReadOnly, c.Redact = log, f.UIReadOnly, slices.Concat(weirui.DefaultRedact, f.UIRedact)
 	for _, text := range f.UIDatabase {
 		name, url, ok := strings.Cut(text, "=")

@@ -18,21 +18,21 @@ const maxTokenFile = 64 << 10
 func (s *Server) adminConfig() web.AdminConfig {
 	c := web.AdminConfig{Others: pgClients{s.pg}, Users: everywhere{s.primary}}
 	if s.config.AdminTokenFile != "" {
-		c.Tokens = s.adminTokens
+		c.Tokens = s.config.adminTokens
 	}
 	return c
 }
 
 // adminTokens reads the tokens of operators.
-func (s *Server) adminTokens() ([]byte, error) {
-	info, err := os.Stat(s.config.AdminTokenFile)
+func (c Config) adminTokens() ([]byte, error) {
+	info, err := os.Stat(c.AdminTokenFile)
 	if err == nil && info.Size() > maxTokenFile {
 		return nil, fmt.Errorf("it has %d bytes; the limit is %d", info.Size(), maxTokenFile)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(s.config.AdminTokenFile)
+	return os.ReadFile(c.AdminTokenFile)
 }
 
 // everywhere implements web.Users: through the database, so at all hubs.

@@ -11,9 +11,13 @@ import (
 // beats sends a heartbeat to the database every few seconds, with the hub's position and what it does.
 func (s *Server) beats(ctx context.Context) {
 	address := ""
-	if a := s.HTTPAddr(); a != nil {
+	at := &s.listeners
+	if s.config.many != nil {
+		at = &s.config.many.many.listeners
+	}
+	if a := at.HTTPAddr(); a != nil {
 		address = a.String()
-	} else if a := s.PGAddr(); a != nil {
+	} else if a := at.PGAddr(); a != nil {
 		address = a.String()
 	}
 	wait, seen := time.Duration(0), false

@@ -40,11 +40,11 @@ func (p pgClients) End(id string) bool {
 const reserve = 1000
 
 // bounded refuses connections beyond the limit and its reserve as soon as they are accepted.
-func (s *Server) bounded(l net.Listener) net.Listener {
-	if s.config.Web.Limits.Connections <= 0 {
+func (c Config) bounded(l net.Listener) net.Listener {
+	if l == nil || c.Web.Limits.Connections <= 0 {
 		return l
 	}
-	return &limited{Listener: l, slots: make(chan struct{}, s.config.Web.Limits.Connections+reserve)}
+	return &limited{Listener: l, slots: make(chan struct{}, c.Web.Limits.Connections+reserve)}
 }
 
 type limited struct {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -17,34 +18,64 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
+// listeners are those of a process. Each is nil if there is none.
+type listeners struct {
+	pgListener, httpListener, adminListener, uiListener net.Listener
+}
+
 // listen opens the listeners.
-func (s *Server) listen(ctx context.Context) (err error) {
+func (l *listeners) listen(ctx context.Context, c Config, log *slog.Logger) (err error) {
 	var config net.ListenConfig
-	if s.config.ListenPG != "" {
-		if s.pgListener, err = config.Listen(ctx, "tcp", s.config.ListenPG); err != nil {
+	if c.ListenPG != "" {
+		if l.pgListener, err = config.Listen(ctx, "tcp", c.ListenPG); err != nil {
 			return cannotListen("listen for the wire protocol", err)
 		}
-		if s.config.PGAuth == Trust && !loopback(s.pgListener.Addr()) {
-			return fmt.Errorf("trust accepts every client, and %s can be reached from other machines: listen on 127.0.0.1, or choose another authentication method", s.pgListener.Addr())
+		if c.PGAuth == Trust && !loopback(l.pgListener.Addr()) {
+			return fmt.Errorf("trust accepts every client, and %s can be reached from other machines: listen on 127.0.0.1, or choose another authentication method", l.pgListener.Addr())
 		}
 	}
-	if s.config.ListenHTTP != "" {
-		if s.httpListener, err = config.Listen(ctx, "tcp", s.config.ListenHTTP); err != nil {
+	if c.ListenHTTP != "" {
+		if l.httpListener, err = config.Listen(ctx, "tcp", c.ListenHTTP); err != nil {
 			return cannotListen("listen for HTTP", err)
 		}
-		if s.config.Web.Anonymous && s.config.Web.Authorizer == nil && !loopback(s.httpListener.Addr()) {
-			if len(s.config.Web.Hosts) == 0 {
-				return fmt.Errorf("%s would accept every client, and foreign web pages could pass for its own: name the hosts that clients connect to with --host, or listen on 127.0.0.1", s.httpListener.Addr())
+		if c.Web.Anonymous && c.Web.Authorizer == nil && !loopback(l.httpListener.Addr()) {
+			if len(c.Web.Hosts) == 0 {
+				return fmt.Errorf("%s would accept every client, and foreign web pages could pass for its own: name the hosts that clients connect to with --host, or listen on 127.0.0.1", l.httpListener.Addr())
 			}
-			s.log.Warn("weir: anyone who can reach this address may subscribe and publish", "address", s.httpListener.Addr())
+			log.Warn("weir: anyone who can reach this address may subscribe and publish", "address", l.httpListener.Addr())
 		}
 	}
-	if s.config.ListenAdmin != "" {
-		if s.adminListener, err = config.Listen(ctx, "tcp", s.config.ListenAdmin); err != nil {
+	if c.ListenAdmin != "" {
+		if l.adminListener, err = config.Listen(ctx, "tcp", c.ListenAdmin); err != nil {
 			return fmt.Errorf("listen for operators: %w", err)
 		}
 	}
-	return s.listenUI(ctx)
+	return l.listenUI(ctx, c.UI)
+}
+
+// close closes the listeners.
+func (l *listeners) close() {
+	for _, one := range []net.Listener{l.pgListener, l.httpListener, l.adminListener, l.uiListener} {
+		if one != nil {
+			_ = one.Close()
+		}
+	}
+}
+
+// PGAddr returns the address of the wire protocol, or nil.
+func (l *listeners) PGAddr() net.Addr { return address(l.pgListener) }
+
+// HTTPAddr returns the address of HTTP, or nil.
+func (l *listeners) HTTPAddr() net.Addr { return address(l.httpListener) }
+
+// AdminAddr returns the address for operators, or nil.
+func (l *listeners) AdminAddr() net.Addr { return address(l.adminListener) }
+
+func address(l net.Listener) net.Addr {
+	if l == nil {
+		return nil
+	}
+	return l.Addr()
 }
 
 func loopback(a net.Addr) bool {
@@ -142,18 +173,18 @@ func channels(all []string) ([]hub.Filter, error) {
 }
 
 // tlsConfig returns a configuration with the files' certificate, which is reloaded on change.
-func (s *Server) tlsConfig() (*tls.Config, error) {
-	if s.config.TLSCert == "" && s.config.TLSKey == "" {
-		if s.config.RequireTLS {
+func (c Config) tlsConfig() (*tls.Config, error) {
+	if c.TLSCert == "" && c.TLSKey == "" {
+		if c.RequireTLS {
 			return nil, errors.New("TLS is required, but no certificate is set: give the certificate and key files")
 		}
 		return nil, nil
 	}
-	c := &certificate{cert: s.config.TLSCert, key: s.config.TLSKey}
-	if _, err := c.get(nil); err != nil {
+	from := &certificate{cert: c.TLSCert, key: c.TLSKey}
+	if _, err := from.get(nil); err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: from.get}, nil
 }
 
 type certificate struct {

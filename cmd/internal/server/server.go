@@ -88,6 +88,49 @@ type Config struct {
 
 	// Cluster, if set, joins the hub to others over NATS. Source, Database, Name and Logger are set by Start.
 	Cluster *cluster.Config
+
+	many *member // the hub is that of a database of a list, and has no listeners of its own; nil: it has
+}
+
+// check refuses settings that contradict each other, or whose files can't be read.
+func (c Config) check() error {
+	switch {
+	case c.ListenPG == "" && c.ListenHTTP == "":
+		return errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
+	case c.Jobs && c.ListenHTTP == "":
+		return errors.New("there is no address to serve jobs at: give one for HTTP")
+	case c.AdminTokenFile != "" && c.ListenAdmin == "":
+		return errors.New("there is no address for operators with tokens: give one, or no file of tokens")
+	case c.PushFile != "" && !c.Jobs:
+		return errors.New("jobs are pushed by a hub that serves jobs: have it serve them, or give no file of endpoints")
+	}
+	if c.AdminTokenFile != "" {
+		text, err := c.adminTokens()
+		if err == nil {
+			err = web.CheckAdminTokens(text)
+		}
+		if err != nil {
+			return fmt.Errorf("read the tokens of operators in %s: %w", c.AdminTokenFile, err)
+		}
+	}
+	return nil
+}
+
+// drain is how long clients have to disconnect.
+func (c Config) drain() time.Duration {
+	if c.Drain == 0 {
+		return 5 * time.Second
+	}
+	return c.Drain
+}
+
+// webConfig is Web, for clients whose hosts are known.
+func (c Config) webConfig() web.Config {
+	w := c.Web
+	if w.Anonymous && w.Authorizer == nil && w.Hosts == nil {
+		w.Hosts = []string{} // a listener on loopback only may omit them
+	}
+	return w
 }
 
 // PGAuth is an authentication method.
@@ -127,6 +170,7 @@ type Server struct {
 	secret     string // from which the salts of users that do not exist are derived
 	iterations int    // shown for them
 
+	registry *prometheus.Registry
 	roster   *pgwire.Roster // nil: every client is accepted
 	refusals refusals
 	policies *policy.File       // nil: none
@@ -136,8 +180,8 @@ type Server struct {
 	web      *web.Web
 	http     *http.Server
 
-	pgListener, httpListener, adminListener, uiListener net.Listener
-	admin, ui                                           *http.Server
+	listeners
+	admin, ui *http.Server
 
 	pgServing, httpServing sync.WaitGroup // goroutines that serve clients
 	inner                  sync.WaitGroup // goroutines that these use
@@ -155,24 +199,8 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	switch {
-	case c.ListenPG == "" && c.ListenHTTP == "":
-		return nil, errors.New("nothing to listen on: give an address for the wire protocol, for HTTP, or both")
-	case c.Jobs && c.ListenHTTP == "":
-		return nil, errors.New("there is no address to serve jobs at: give one for HTTP")
-	case c.AdminTokenFile != "" && c.ListenAdmin == "":
-		return nil, errors.New("there is no address for operators with tokens: give one, or no file of tokens")
-	case c.PushFile != "" && !c.Jobs:
-		return nil, errors.New("jobs are pushed by a hub that serves jobs: have it serve them, or give no file of endpoints")
-	}
-	if c.AdminTokenFile != "" {
-		text, err := s.adminTokens()
-		if err == nil {
-			err = web.CheckAdminTokens(text)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the tokens of operators in %s: %w", c.AdminTokenFile, err)
-		}
+	if err := c.check(); err != nil {
+		return nil, err
 	}
 	// What is started here outlives ctx, which limits only the start.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -182,8 +210,10 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 			_ = s.Stop(ctx)
 		}
 	}()
-	if err := s.listen(ctx); err != nil {
-		return nil, err
+	if c.many == nil {
+		if err := s.listen(ctx, c, s.log); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.connect(ctx); err != nil {
 		return nil, err
@@ -316,7 +346,7 @@ func (s *Server) source(ctx context.Context) (hub.Source, error) {
 }
 
 func (s *Server) endpointsOf(ctx context.Context) error {
-	tlsConfig, err := s.tlsConfig()
+	tlsConfig, err := s.config.tlsConfig()
 	if err != nil {
 		return err
 	}
@@ -326,12 +356,13 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		}
 	}
 	registry := prometheus.NewRegistry()
+	s.registry = registry
 	registry.MustRegister(collector{s}, &queues{store: s.primary, log: s.log})
 	if s.config.Doctor {
 		s.examiner = &examiner{}
 		registry.MustRegister(&s.examiner.metrics)
 	}
-	if s.pgListener != nil {
+	if s.config.ListenPG != "" {
 		auth, err := s.auth(ctx)
 		if err != nil {
 			return err
@@ -353,15 +384,13 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.httpListener != nil || s.adminListener != nil {
-		c := s.config.Web
+	if s.config.ListenHTTP != "" || s.config.ListenAdmin != "" {
+		c := s.config.webConfig()
 		if s.uiListener == nil {
 			c.UI = ui
 		}
-		c.AdminApart = s.adminListener != nil
-		if c.Anonymous && c.Authorizer == nil && c.Hosts == nil {
-			c.Hosts = []string{} // a listener on loopback only may omit them
-		}
+		c.AdminApart = s.config.ListenAdmin != ""
+		c.Databases, c.Several = s.names(), s.config.many != nil
 		if s.config.Jobs {
 			if c.Endpoints, err = s.jobEndpoints(ctx, registry); err != nil {
 				return err
@@ -381,21 +410,21 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
-		s.admin = s.serverOf(s.web.Admin(s.adminConfig()), nil)
+		s.admin = httpServer(s.web.Admin(s.adminConfig()), nil, s.log)
 		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
-		s.http = s.serverOf(s.web, tlsConfig)
+		s.http = httpServer(s.web, tlsConfig, s.log)
 	}
 	if s.uiListener != nil {
-		s.ui = s.serverOf(ui, tlsConfig)
+		s.ui = httpServer(ui, tlsConfig, s.log)
 		s.ui.ReadTimeout, s.ui.WriteTimeout = 10*time.Second, time.Minute
 	}
 	return nil
 }
 
-func (s *Server) serverOf(h http.Handler, c *tls.Config) *http.Server {
+func httpServer(h http.Handler, c *tls.Config, log *slog.Logger) *http.Server {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if c != nil {
 		server.TLSConfig = c.Clone() // ServeTLS adds HTTP/2 to it
@@ -407,7 +436,7 @@ func (s *Server) serverOf(h http.Handler, c *tls.Config) *http.Server {
 func (s *Server) serve(inner context.Context) {
 	pgCtx, cancel := context.WithCancel(inner)
 	s.stopPG = cancel
-	if s.pg != nil {
+	if s.pgListener != nil {
 		s.pgServing.Go(func() {
 			if err := s.pg.Serve(pgCtx, s.pgListener); err != nil {
 				s.fail(fmt.Errorf("serve the wire protocol: %w", err))
@@ -422,24 +451,33 @@ func (s *Server) serve(inner context.Context) {
 		})
 	}
 	if s.httpListener != nil {
-		s.serveHTTP(s.http, s.bounded(s.httpListener), "serve HTTP")
+		s.serveHTTP(s.http, s.config.bounded(s.httpListener), "serve HTTP")
 	}
 	if s.uiListener != nil {
-		s.serveHTTP(s.ui, s.bounded(s.uiListener), "serve the web UI")
+		s.serveHTTP(s.ui, s.config.bounded(s.uiListener), "serve the web UI")
 	}
 }
 
-// serveHTTP serves until the server is shut down, over TLS if it has a certificate.
+// serveHTTP serves until the server is shut down, and reports why it has ended otherwise.
 func (s *Server) serveHTTP(server *http.Server, l net.Listener, what string) {
 	s.httpServing.Go(func() {
-		serve := server.Serve
-		if server.TLSConfig != nil {
-			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-		}
-		if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := serveHTTP(server, l); err != nil {
 			s.fail(fmt.Errorf("%s: %w", what, err))
 		}
 	})
+}
+
+// serveHTTP serves until the server is shut down, over TLS if it has a certificate.
+func serveHTTP(server *http.Server, l net.Listener) (err error) {
+	if server.TLSConfig != nil {
+		err = server.ServeTLS(l, "", "")
+	} else {
+		err = server.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
 
 func (s *Server) fail(err error) {
@@ -447,6 +485,27 @@ func (s *Server) fail(err error) {
 	case s.failed <- err:
 	default:
 	}
+}
+
+// names returns by which names the database can be reached now, for web.Config.
+func (s *Server) names() func() []string {
+	if d := s.config.many; d != nil {
+		return func() []string { return *d.names.Load() }
+	}
+	short, full, err := connstring.Named(s.config.Database)
+	if err != nil {
+		return nil
+	}
+	names := []string{full, short}
+	return func() []string { return names }
+}
+
+// pgClients returns how many clients the wire protocol has, and how many have ever logged in.
+func (s *Server) pgClients() (clients int, logins int64) {
+	if s.pg == nil {
+		return 0, 0
+	}
+	return len(s.pg.Clients()), s.pg.Stats().Authenticated
 }
 
 // Failed returns a channel that receives the error of an endpoint that has stopped serving.
@@ -477,22 +536,6 @@ func (s *Server) stuck() error {
 // Hub returns the hub.
 func (s *Server) Hub() *hub.Hub { return s.hub }
 
-// PGAddr returns the address of the wire protocol, or nil.
-func (s *Server) PGAddr() net.Addr { return address(s.pgListener) }
-
-// HTTPAddr returns the address of HTTP, or nil.
-func (s *Server) HTTPAddr() net.Addr { return address(s.httpListener) }
-
-// AdminAddr returns the address for operators, or nil.
-func (s *Server) AdminAddr() net.Addr { return address(s.adminListener) }
-
-func address(l net.Listener) net.Addr {
-	if l == nil {
-		return nil
-	}
-	return l.Addr()
-}
-
 // Stop stops gracefully: no connections are accepted, clients are told to reconnect elsewhere and have Drain to do so, and then the hub
 // ends. If ctx ends first, the remaining connections are closed immediately.
 func (s *Server) Stop(ctx context.Context) error {
@@ -501,10 +544,7 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 func (s *Server) stopNow(ctx context.Context) error {
-	drain := s.config.Drain
-	if drain == 0 {
-		drain = 5 * time.Second
-	}
+	drain := s.config.drain()
 	bounded, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
 	if s.web != nil {
@@ -512,6 +552,9 @@ func (s *Server) stopNow(ctx context.Context) error {
 	}
 	if s.stopPG != nil {
 		s.stopPG()
+	}
+	if s.config.many != nil && s.pg != nil {
+		s.pg.Drain(bounded)
 	}
 	s.pgServing.Wait() // limited by Drain; requests already received are still answered
 	if s.work != nil {
@@ -533,11 +576,7 @@ func (s *Server) stopNow(ctx context.Context) error {
 	}
 	s.httpServing.Wait()
 	s.inner.Wait()
-	for _, l := range []net.Listener{s.pgListener, s.httpListener, s.adminListener, s.uiListener} {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
+	s.close()
 	if s.cluster != nil {
 		s.cluster.Close()
 	}

@@ -18,22 +18,22 @@ type UI struct {
 	Listen  string // an address of its own; "": below /ui/ of ListenHTTP
 	Open    bool   // it lets everybody in, so it may be served on loopback addresses only
 	Handler func(context.Context, *Server) (http.Handler, error)
-	Run     func(context.Context) // runs while the server does, beside the handler; nil: nothing
+	Many    func(context.Context, *Many) (http.Handler, error) // instead of Handler, for many databases
+	Run     func(context.Context)                              // runs while the server does, beside the handler; nil: nothing
 }
 
 // listenUI opens the listener of the UI, if it has one of its own, and checks who could reach an open one.
-func (s *Server) listenUI(ctx context.Context) (err error) {
-	ui := s.config.UI
+func (l *listeners) listenUI(ctx context.Context, ui *UI) (err error) {
 	if ui == nil {
 		return nil
 	}
-	at := s.httpListener
+	at := l.httpListener
 	if ui.Listen != "" {
 		var config net.ListenConfig
-		if s.uiListener, err = config.Listen(ctx, "tcp", ui.Listen); err != nil {
+		if l.uiListener, err = config.Listen(ctx, "tcp", ui.Listen); err != nil {
 			return cannotListen("listen for the web UI", err)
 		}
-		at = s.uiListener
+		at = l.uiListener
 	}
 	switch {
 	case at == nil:
@@ -53,27 +53,37 @@ func (s *Server) uiHandler(ctx context.Context) (http.Handler, error) {
 }
 
 // UIURL returns where the web UI is, or "".
-func (s *Server) UIURL() string {
+func (s *Server) UIURL() string { return s.uiURL(s.config) }
+
+// UIExposed reports whether other machines may reach the web UI without TLS.
+func (s *Server) UIExposed() bool { return s.uiExposed(s.config) }
+
+// UIURL returns where the web UI is, or "".
+func (m *Many) UIURL() string { return m.uiURL(m.config.Config) }
+
+// UIExposed reports whether other machines may reach the web UI without TLS.
+func (m *Many) UIExposed() bool { return m.uiExposed(m.config.Config) }
+
+func (l *listeners) uiURL(c Config) string {
 	scheme := "http"
-	if s.config.TLSCert != "" {
+	if c.TLSCert != "" {
 		scheme = "https"
 	}
 	switch {
-	case s.config.UI == nil:
+	case c.UI == nil:
 		return ""
-	case s.uiListener != nil:
-		return scheme + "://" + s.uiListener.Addr().String() + "/"
+	case l.uiListener != nil:
+		return scheme + "://" + l.uiListener.Addr().String() + "/"
 	}
-	return scheme + "://" + s.httpListener.Addr().String() + "/ui/"
+	return scheme + "://" + l.httpListener.Addr().String() + "/ui/"
 }
 
-// UIExposed reports whether other machines may reach the web UI without TLS.
-func (s *Server) UIExposed() bool {
-	at := s.httpListener
-	if s.uiListener != nil {
-		at = s.uiListener
+func (l *listeners) uiExposed(c Config) bool {
+	at := l.httpListener
+	if l.uiListener != nil {
+		at = l.uiListener
 	}
-	return s.config.UI != nil && s.config.TLSCert == "" && !loopback(at.Addr())
+	return c.UI != nil && c.TLSCert == "" && !loopback(at.Addr())
 }
 
 // Pool returns a pool of connections to a database, which connects when first used and is closed by Stop.

@@ -2,19 +2,16 @@ package ui
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
@@ -22,9 +19,8 @@ import (
 )
 
 const (
-	listEvery    = 15 * time.Second
-	lookAtOnce   = 16 // databases that are asked who they are at the same time
-	longestNames = 63
+	listEvery  = 15 * time.Second
+	lookAtOnce = 16 // databases that are asked who they are at the same time
 )
 
 // follower shows the databases of a list, which come and go. Its goroutine is run's; only that uses its fields.
@@ -35,6 +31,7 @@ type follower struct {
 	log   *slog.Logger
 	fixed []weirui.Database // that are shown whatever the list says
 	added map[string]*followed
+	many  *server.Many    // has the hubs of the list; nil: there are none
 	bad   map[string]bool // connection strings that can't be used, as far as that was said
 }
 
@@ -110,6 +107,9 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 			f.log.Error("weir: a database of the web UI's list can't be used", "number", i+1, "error", err)
 			continue
 		}
+		if f.many != nil {
+			d.shown.Hub = listed{f.many, url}
+		}
 		f.added[url] = d
 	}
 	turns := make(chan struct{}, lookAtOnce)
@@ -181,22 +181,11 @@ func open(ctx context.Context, url string) (*followed, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, err := nameOf(url)
+	_, name, err := connstring.Named(url)
 	if err != nil {
 		return nil, err
 	}
-	at := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
-	return &followed{shown: weirui.Database{Name: listedName(name, at), Pool: pool}, store: store.New(pool, 0)}, nil
-}
-
-// listedName is the name of a listed database, which stays the same whatever else is on the list.
-func listedName(database, at string) string {
-	name := database + "." + other.ReplaceAllString(at, "-")
-	if len(name) <= longestNames {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:longestNames-9] + "-" + hex.EncodeToString(sum[:4])
+	return &followed{shown: weirui.Database{Name: name, Pool: pool}, store: store.New(pool, 0)}, nil
 }
 
 // identify returns which database of which running server it is.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/internal/connstring"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirui"
 )
@@ -27,15 +28,11 @@ func TestTheUIFollowsAList(t *testing.T) {
 	s := start(t, server.Config{Database: hub, Logger: log.Logger()}, Config{Open: weirui.Viewer, List: func() ([]string, error) { return *list.Load(), nil }, ListEvery: 20 * time.Millisecond})
 	called := map[string]string{"gone.127.0.0.1-1": "gone"} // by their names in the UI
 	for what, at := range map[string]string{"hub": hub, "one": one, "two": two} {
-		u, err := url.Parse(at)
+		name, full, err := connstring.Named(at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, err := nameOf(at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		called[listedName(name, u.Host)] = what
+		called[full] = what
 		if what == "hub" {
 			called[name] = what
 		}
@@ -67,7 +64,7 @@ func TestTheUIFollowsAList(t *testing.T) {
 	pgtest.Until(t, "another has come, and one has gone", func() bool { return names() == "hub one two" })
 	set(two)
 	pgtest.Until(t, "a second has gone", func() bool { return names() == "hub two" })
-	name, err := nameOf(hub)
+	name, _, err := connstring.Named(hub)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,21 +73,5 @@ func TestTheUIFollowsAList(t *testing.T) {
 	}
 	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "another one leads to the same place") != 1 || !strings.Contains(text, "number=1 ") || !strings.Contains(text, "user=nobody") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
 		t.Errorf("the log: %s", text)
-	}
-}
-
-// TestNamesOfListedDatabasesStay: they are made of the database and its address alone, and fit into an address.
-func TestNamesOfListedDatabasesStay(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("x", 63)
-	for _, c := range []struct{ database, at, want string }{
-		{"shop", "10.0.0.5:5432", "shop.10.0.0.5-5432"}, {"shop", "[::1]:5432", "shop.-1-5432"}, {"shop", "/run/pg:5432", "shop.-run-pg-5432"},
-	} {
-		if got := listedName(c.database, c.at); got != c.want {
-			t.Errorf("%s at %s: %q, want %q", c.database, c.at, got, c.want)
-		}
-	}
-	if a, b := listedName(long, "a:1"), listedName(long, "b:1"); a == b || len(a) != 63 || len(b) != 63 {
-		t.Errorf("long names: %q and %q", a, b)
 	}
 }

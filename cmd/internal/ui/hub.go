@@ -42,3 +42,39 @@ func (h hub) Figures() weirui.HubFigures {
 
 // End implements weirui.Hub.
 func (h hub) End(id string) bool { return h.server.End(id) }
+
+// listed implements weirui.Hub for a database of a list, whose hub runs only while it has clients.
+type listed struct {
+	many *server.Many
+	url  string
+}
+
+// Channels implements weirui.Hub.
+func (l listed) Channels(after string, most int) []weirui.Channel {
+	if s := l.many.Hub(l.url); s != nil {
+		return hub{s}.Channels(after, most)
+	}
+	return nil
+}
+
+// Clients implements weirui.Hub.
+func (l listed) Clients() []weirui.HubClient {
+	if s := l.many.Hub(l.url); s != nil {
+		return hub{s}.Clients()
+	}
+	return nil
+}
+
+// Figures implements weirui.Hub.
+func (l listed) Figures() (f weirui.HubFigures) {
+	if s := l.many.Hub(l.url); s != nil {
+		f = hub{s}.Figures()
+	}
+	return f
+}
+
+// End implements weirui.Hub.
+func (l listed) End(id string) bool {
+	s := l.many.Hub(l.url)
+	return s != nil && s.End(id)
+}

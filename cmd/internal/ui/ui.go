@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/cmd/internal/server"
@@ -32,7 +31,7 @@ type Config struct {
 	Open weirui.Role
 
 	// Database is the connection string of the server's database, and Others those of further databases, by the names to show. One with the name of the server's database is
-	// how the UI connects to that.
+	// how the UI connects to that. "": the UI is that of a server.Many, and shows the databases of List, with their hubs.
 	Database string
 	Others   map[string]string
 
@@ -48,12 +47,15 @@ const (
 
 // New returns what server.Config.UI is set to.
 func New(c Config) (*server.UI, error) {
-	main, err := nameOf(c.Database)
-	if err != nil {
-		return nil, err
-	}
 	if c.Open != weirui.Nobody {
 		c.Access = weirui.Open(c.Open)
+	}
+	if c.Database == "" {
+		return ofMany(c), nil
+	}
+	main, _, err := connstring.Named(c.Database)
+	if err != nil {
+		return nil, err
 	}
 	var follow *follower // set by the handler, before it runs
 	result := &server.UI{Listen: c.Listen, Open: c.Open != weirui.Nobody, Handler: func(ctx context.Context, s *server.Server) (http.Handler, error) {
@@ -102,6 +104,25 @@ func New(c Config) (*server.UI, error) {
 	return result, nil
 }
 
+// ofMany returns the UI of a server.Many.
+func ofMany(c Config) *server.UI {
+	var follow *follower // set by the handler, before it runs
+	return &server.UI{
+		Listen: c.Listen, Open: c.Open != weirui.Nobody,
+		Many: func(_ context.Context, m *server.Many) (http.Handler, error) {
+			config := c.Config
+			config.Databases, config.Several = nil, true
+			u, err := weirui.New(config)
+			if err == nil {
+				follow = newFollower(u, c, nil)
+				follow.many = m
+			}
+			return u, err
+		},
+		Run: func(ctx context.Context) { follow.run(ctx) },
+	}
+}
+
 // all joins errors so that each can be told from the others where they are shown in one line.
 func all(errs []error) (joined error) {
 	for _, err := range errs {
@@ -140,20 +161,4 @@ func quoted(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-var (
-	plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
-	other = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
-)
-
-// nameOf returns the name of a database, as it is shown.
-func nameOf(url string) (string, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return "", connstring.Invalid(err)
-	}
-	name := other.ReplaceAllString(cmp.Or(config.ConnConfig.Database, config.ConnConfig.User), "-")
-	if name == "" || name == "." || name == ".." {
-		return "postgres", nil
-	}
-	return name[:min(len(name), 63)], nil
-}
+var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)

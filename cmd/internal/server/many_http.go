@@ -1,0 +1,202 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/web"
+)
+
+// handlers makes the door of the wire protocol and the servers of HTTP.
+func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
+	if m.pgListener != nil {
+		m.door = pgwire.New(pgwire.Config{
+			Databases: m.pgServer, TLS: c, RequireTLS: m.config.RequireTLS, Logger: m.log, Drain: m.config.Drain,
+			MaxStrangers: m.config.LoggingIn, MaxFromAddress: m.config.LoggingIn,
+		})
+	}
+	var ui http.Handler
+	if m.config.UI != nil {
+		var err error
+		if ui, err = m.config.UI.Many(ctx, m); err != nil {
+			return err
+		}
+	}
+	if m.uiListener != nil {
+		m.ui = httpServer(ui, c, m.log)
+		m.ui.ReadTimeout, m.ui.WriteTimeout = 10*time.Second, time.Minute
+		ui = nil
+	}
+	if m.httpListener != nil {
+		mux := m.mux(func(s *Server) http.Handler { return s.web }, m.resting)
+		if ui != nil {
+			below := http.StripPrefix("/ui", ui)
+			mux.Handle("/ui", below)
+			mux.Handle("/ui/", below)
+		}
+		if m.adminListener == nil {
+			mux.Handle("GET /metrics", m.metrics())
+		}
+		m.http = httpServer(cleanly(mux), c, m.log)
+	}
+	if m.adminListener != nil {
+		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, restingHealth)
+		mux.Handle("GET /metrics", m.metrics())
+		m.admin = httpServer(cleanly(mux), nil, m.log)
+		m.admin.ReadTimeout, m.admin.WriteTimeout = 10*time.Second, 30*time.Second
+	}
+	return nil
+}
+
+// mux serves what a hub serves, below /databases/NAME. It starts a hub that does not run, unless rest answers the request instead.
+func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.ResponseWriter, *http.Request) bool) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/databases/{name}/", func(rw http.ResponseWriter, r *http.Request) {
+		d, err := m.find(r.PathValue("name"))
+		if err != nil {
+			web.Refuse(rw, unserved(err))
+			return
+		}
+		http.StripPrefix("/databases/"+r.PathValue("name"), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			s, leave := d.enter()
+			for s == nil {
+				if rest(d, rw, r) {
+					return
+				}
+				if _, err := d.hub(r.Context()); err != nil {
+					web.Refuse(rw, unserved(err))
+					return
+				}
+				s, leave = d.enter()
+			}
+			defer leave()
+			of(s).ServeHTTP(rw, r)
+		})).ServeHTTP(rw, r)
+	})
+	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) {
+		for _, d := range m.all() {
+			if s := d.running(); s != nil {
+				if err := errors.Join(s.hub.Stuck(), s.stuck()); err != nil {
+					web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not live: the hub of "+d.full+": "+err.Error()+": restart this process", ""))
+					return
+				}
+			}
+		}
+		status(rw, "live")
+	})
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
+		if m.stopping.Load() {
+			web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not ready: the server is stopping", ""))
+			return
+		}
+		status(rw, "ready") // a database that can't be reached is no reason to send the clients of others elsewhere
+	})
+	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
+		web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", "there is nothing at this path", "this server serves several databases: put /databases/NAME before the path, as in /databases/app/v1/ws"))
+	})
+	return mux
+}
+
+// resting answers clients while a hub does not run: it starts for those only who may connect, because it costs more than they do.
+func (m *Many) resting(d *member, rw http.ResponseWriter, r *http.Request) bool {
+	if restingHealth(d, rw, r) {
+		return true
+	}
+	if web.Preflight(rw, r) {
+		return true
+	}
+	c := m.config.webConfig()
+	c.Databases, c.Several = func() []string { return *d.names.Load() }, true
+	if err := web.Admits(c, r, m.log); err != nil {
+		web.Refuse(rw, err)
+		return true
+	}
+	return false
+}
+
+// restingHealth answers supervisors and scrapers, for which no hub need run.
+func restingHealth(_ *member, rw http.ResponseWriter, r *http.Request) bool {
+	switch r.URL.Path {
+	case "/healthz", "/readyz":
+		status(rw, "resting")
+	case "/metrics":
+		rw.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	default:
+		return false
+	}
+	return true
+}
+
+// cleanly refuses a path that ServeMux would send the client away from: an id that is empty would become another request.
+func cleanly(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if p := r.URL.EscapedPath(); strings.HasPrefix(p, "/databases/") && path.Clean(p) != strings.TrimSuffix(p, "/") {
+			web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", "its path has an empty part"))
+			return
+		}
+		mux.ServeHTTP(rw, r)
+	})
+}
+
+func status(rw http.ResponseWriter, is string) {
+	rw.Header().Set("Content-Type", "application/json")
+	rw.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(rw).Encode(map[string]string{"status": is})
+}
+
+// unserved says why a request for a database can't be served.
+func unserved(err error) *web.Failure {
+	var unknown *nameError
+	switch {
+	case errors.As(err, &unknown):
+		return web.Fail(http.StatusNotFound, "unknown_database", unknown.text, unknown.hint)
+	case errors.Is(err, errUnlisted):
+		return web.Fail(http.StatusNotFound, "unknown_database", "this database is not served here any more", "")
+	}
+	return web.Fail(http.StatusServiceUnavailable, "unavailable", "the database can't be served now", "try again; if this persists, see the server's log")
+}
+
+// pgServer returns the server of the wire protocol of a database, for the door.
+func (m *Many) pgServer(name string) (*pgwire.Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	d, err := m.find(name)
+	if err != nil {
+		var unknown *nameError
+		if errors.As(err, &unknown) {
+			return nil, pgwire.UnknownDatabase(unknown.text, unknown.hint)
+		}
+		return nil, err
+	}
+	s, err := d.hub(ctx)
+	if err != nil {
+		return nil, pgwire.Unreachable("the database can't be served now", "Try again; if this persists, see the hub's log.")
+	}
+	return s.pg, nil
+}
+
+// metrics shows those of all hubs that run, with the label database.
+func (m *Many) metrics() http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		var all prometheus.Gatherers
+		own := prometheus.NewRegistry()
+		own.MustRegister(manyCollector{m})
+		all = append(all, own)
+		for _, d := range m.all() {
+			if s := d.running(); s != nil {
+				all = append(all, labelled{s.registry, d.full})
+			}
+		}
+		promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(rw, r)
+	})
+}

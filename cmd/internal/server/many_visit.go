@@ -1,0 +1,58 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-pg/weir/internal/sleep"
+	"github.com/weir-pg/weir/internal/store"
+)
+
+const (
+	visitEvery  = 5 * time.Minute // a database without a hub
+	visitAtMost = 10 * time.Second
+)
+
+// visit reclaims segments of messages in databases whose hubs do not run, until ctx ends: programs may publish there, though nobody listens.
+func (m *Many) visit(ctx context.Context) {
+	for {
+		all := m.all()
+		pause := visitEvery / time.Duration(max(len(all), 1))
+		for _, d := range all {
+			if !sleep.For(ctx, sleep.Jitter(pause)) {
+				return
+			}
+			if d.err == nil && d.running() == nil {
+				if err := d.visit(ctx); err != nil && ctx.Err() == nil {
+					m.log.Debug("weir: a database without clients can't be looked after now", "database", d.full, "error", err)
+				}
+			}
+		}
+		if len(all) == 0 && !sleep.For(ctx, m.config.ListEvery) {
+			return
+		}
+	}
+}
+
+func (d *member) visit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, visitAtMost)
+	defer cancel()
+	config, err := pgxpool.ParseConfig(d.url)
+	if err != nil {
+		return err
+	}
+	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "weir hub"
+	}
+	config.AfterConnect = store.Settle
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	_, err = store.New(pool, 0).RotateMessages(ctx)
+	return err
+}
