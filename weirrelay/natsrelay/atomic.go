@@ -1,6 +1,7 @@
 package natsrelay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ const (
 	codeDisabled jetstream.ErrorCode = 10174 // the stream does not allow batches any more
 	codeHalf     jetstream.ErrorCode = 10176 // a message of the batch was not taken, or lost
 	codeSingle   jetstream.ErrorCode = 10177 // a header of a message is none for a batch
+	codeLong     jetstream.ErrorCode = 10199 // the batch has more messages than the server takes in one
 )
 
 // needsSingle reports whether an error of the stream is about one message of a batch that it does not say, or would be none if the messages went one by one.
@@ -57,8 +59,13 @@ func (t *Target) sendBatches(ctx context.Context, records []weirrelay.Record) er
 		}
 	}
 	for n := 0; n < len(fresh); {
-		size := min(len(fresh)-n, maxBatch)
-		if err := t.sendBatch(ctx, records, fresh[n:n+size]); err != nil {
+		size := min(len(fresh)-n, cmp.Or(t.most, maxBatch))
+		err := t.sendBatch(ctx, records, fresh[n:n+size])
+		if no := (*jetstream.APIError)(nil); size > 1 && errors.As(err, &no) && no.ErrorCode == codeLong {
+			t.most = size / 2 // until the server takes it: how many it takes is its own setting, which nobody else can read
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		n += size

@@ -71,6 +71,7 @@ type Target struct {
 	Config
 	js      jetstream.JetStream
 	atomic  bool                // the stream allows atomic publishing
+	most    int                 // messages that the server takes in a batch; 0: not known to be fewer than maxBatch
 	isQueue bool                // the stream is a work queue
 	takes   []string            // the subjects, or patterns, that the stream has
 	maxSize int                 // of a message; 0 or less: that of the server

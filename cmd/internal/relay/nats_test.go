@@ -379,6 +379,32 @@ func TestOfABatchNATSRefusesTheMessageThatIsToBlame(t *testing.T) {
 	}
 }
 
+// TestBatchesAreAsLongAsNATSTakesThem: its server may be set to take shorter ones.
+func TestBatchesAreAsLongAsNATSTakesThem(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, &server.Options{JetStream: true, StoreDir: t.TempDir(), JetStreamLimits: server.JSLimitOpts{MaxBatchSize: 30}})
+	nc, js := dial(t, s.ClientURL())
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"shop.>"}, AllowAtomicPublish: true}); err != nil {
+		t.Fatal(err)
+	}
+	target := begun(t, nc)
+	var records []weirrelay.Record
+	var want []string
+	for n := range 1234 {
+		at := weir.Position(fmt.Sprintf("1.1.%d", n+1))
+		records = append(records, weirrelay.Record{ID: "r/" + string(at), Position: at, Channel: "orders", Subject: "shop.orders", Payload: []byte(at)})
+		want = append(want, string(at))
+	}
+	for range 2 { // the second time, the stream has all of them
+		if err := target.Send(t.Context(), records); err != nil {
+			t.Fatal(err)
+		}
+		if got := stored(t, js, "ORDERS", len(want)); !slices.Equal(got, want) {
+			t.Fatalf("the stream has %d messages: %q", len(got), got)
+		}
+	}
+}
+
 // TestWhatAStreamOfNATSMayAllowLaterWaits: a message that is to be dropped after some time; and messages of which each replaces the one before are no batch.
 func TestWhatAStreamOfNATSMayAllowLaterWaits(t *testing.T) {
 	t.Parallel()
