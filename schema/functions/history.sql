@@ -44,6 +44,15 @@ BEGIN
     END;
   END IF;
 
+  -- First, because it may have to be given up: rows that were inserted before would be dead ones.
+  BEGIN
+    PERFORM weir._lock_log();
+    SELECT array_agg(d.queue) AS queues, array_agg(d.waiting) AS waiting, array_agg(d.ready_at) AS ready_at INTO depth FROM weir._waiting_by_queue() d;
+    RAISE SQLSTATE 'WR099';  -- releases the tables
+  EXCEPTION WHEN SQLSTATE 'WR099' THEN
+    NULL;
+  END;
+
   -- Rows of the future are from before the clock was set back. What ended longer ago than an hour, while nobody did the chores, is left out.
   SELECT max(m.upto) INTO since FROM weir.minute m
   WHERE m.queue = '' AND m.at = (SELECT l.at FROM weir.minute l WHERE l.queue = '' AND l.at < target AND l.upto IS NOT NULL ORDER BY l.at DESC LIMIT 1);
@@ -93,14 +102,6 @@ BEGIN
   IF counted.n = most THEN
     RETURN 'counted minutes up to ' || counted.upto;  -- the next call goes on
   END IF;
-
-  BEGIN
-    PERFORM weir._lock_log();
-    SELECT array_agg(d.queue) AS queues, array_agg(d.waiting) AS waiting, array_agg(d.ready_at) AS ready_at INTO depth FROM weir._waiting_by_queue() d;
-    RAISE SQLSTATE 'WR099';  -- releases the tables
-  EXCEPTION WHEN SQLSTATE 'WR099' THEN
-    NULL;
-  END;
   INSERT INTO weir.minute (at, ring, queue, waiting, oldest)
   SELECT target, weir._minute_ring(target), d.queue, d.waiting, greatest(clock_timestamp() - d.ready_at, interval '0')
   FROM (SELECT coalesce(u.queue, '') AS queue, sum(u.waiting) AS waiting, min(u.ready_at) AS ready_at
