@@ -49,6 +49,7 @@ type Many struct {
 	chores    sync.WaitGroup // goroutines that change members
 	hubs      sync.WaitGroup // goroutines that start and end hubs; chores, and requests for members that are not gone, add to them
 	stopPG    context.CancelFunc
+	life      context.Context // ends when the process stops
 	stopInner context.CancelFunc
 	failed    chan error
 	stop      sync.Once
@@ -86,7 +87,7 @@ func StartMany(ctx context.Context, c ManyConfig) (_ *Many, err error) {
 		return nil, err
 	}
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	m.stopInner = cancel
+	m.life, m.stopInner = inner, cancel
 	defer func() {
 		if err != nil {
 			_ = m.Stop(ctx)

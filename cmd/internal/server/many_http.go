@@ -87,7 +87,7 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 		for _, d := range m.all() {
 			if s := d.running(); s != nil {
 				if err := errors.Join(s.hub.Stuck(), s.stuck()); err != nil {
-					web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not live: the hub of "+d.full+": "+err.Error()+": restart this process", ""))
+					web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not live: the hub of "+d.Full+": "+err.Error()+": restart this process", ""))
 					return
 				}
 			}
@@ -144,6 +144,9 @@ func cleanly(mux *http.ServeMux) http.Handler {
 			web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", "its path has an empty part"))
 			return
 		}
+		if r.Body != nil && r.Body != http.NoBody { // net/http reads it to its end, also if no handler does; a hub sets its own deadline
+			_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(startWithin))
+		}
 		mux.ServeHTTP(rw, r)
 	})
 }
@@ -194,7 +197,7 @@ func (m *Many) metrics() http.Handler {
 		all = append(all, own)
 		for _, d := range m.all() {
 			if s := d.running(); s != nil {
-				all = append(all, labelled{s.registry, d.full})
+				all = append(all, labelled{s.registry, d.Full})
 			}
 		}
 		promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(rw, r)

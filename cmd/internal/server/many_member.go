@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +18,11 @@ const (
 
 // member is a database of the list, with its hub while that runs.
 type member struct {
-	many        *Many
-	url         string
-	short, full string                   // its names
-	err         error                    // why it has none, and can't be served
-	names       atomic.Pointer[[]string] // by which it can be reached now, the full one first
+	connstring.Names
+	many  *Many
+	url   string
+	err   error                    // why it has no names, and can't be served
+	names atomic.Pointer[[]string] // by which it can be reached now, the full one first
 
 	mu       sync.Mutex
 	server   *Server       // nil: its hub does not run
@@ -35,13 +34,15 @@ type member struct {
 	failed   error         // why the hub could not start
 	failedAt time.Time
 	gone     bool // it is listed no more
+
+	said time.Time // when it was last logged that the hub can't start; only start uses it, of which there is one at a time
 }
 
 var errUnlisted = errors.New("the database is served no more")
 
 func newMember(m *Many, url string) *member {
 	one := &member{many: m, url: url}
-	one.short, one.full, one.err = connstring.Named(url)
+	one.Names, one.err = connstring.Named(url)
 	return one
 }
 
@@ -66,7 +67,7 @@ func (d *member) hub(ctx context.Context) (*Server, error) {
 			return nil, err
 		case d.changing == nil:
 			d.changing = make(chan struct{})
-			d.many.hubs.Go(func() { d.start(ctx) }) // others may wait for it when this client has left
+			d.many.hubs.Go(d.start)
 		}
 		wait := d.changing
 		d.mu.Unlock()
@@ -78,16 +79,16 @@ func (d *member) hub(ctx context.Context) (*Server, error) {
 	}
 }
 
-// start starts the hub.
-func (d *member) start(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startWithin)
+// start starts the hub. The caller has set changing.
+func (d *member) start() {
+	ctx, cancel := context.WithTimeout(d.many.life, startWithin)
 	defer cancel()
 	c := d.many.config.Config
-	c.Database, c.Logger, c.UI, c.many = d.url, d.many.log.With("database", d.full), nil, d
+	c.Database, c.Logger, c.UI, c.many = d.url, d.many.log.With("database", d.Full), nil, d
 	s, err := Start(ctx, c)
-	if err != nil {
-		d.many.log.Error("weir: a hub can't start", "database", d.full, "error", err)
-		err = fmt.Errorf("its hub can't start: %w", err)
+	if err != nil && d.many.life.Err() == nil && time.Since(d.said) >= sayEvery { // clients may ask all the time
+		d.said = time.Now()
+		d.many.log.Error("weir: a hub can't start", "database", d.Full, "error", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,7 +123,7 @@ func (d *member) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.many.config.drain()+startWithin)
 	defer cancel()
 	if err := d.server.Stop(ctx); err != nil {
-		d.many.log.Warn("weir: a hub has not ended well", "database", d.full, "error", err)
+		d.many.log.Warn("weir: a hub has not ended well", "database", d.Full, "error", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

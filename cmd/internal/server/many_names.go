@@ -14,37 +14,31 @@ type listing struct {
 	named   map[string][]*member // by short and full names
 }
 
-// newListing tells the databases by which names they can be reached from now on. A short name that several have stands for none of them: a token that was issued for one must not
-// become one for another.
+// newListing tells the databases by which names they can be reached from now on. A name that several have stands for none of them: a token that was issued for one must not become
+// one for another.
 func newListing(members []*member) *listing {
 	l := &listing{members: members, named: map[string][]*member{}}
 	for _, d := range members {
-		if d.err != nil {
-			continue
-		}
-		l.named[d.full] = append(l.named[d.full], d)
-		if d.short != d.full {
-			l.named[d.short] = append(l.named[d.short], d)
+		if d.err == nil {
+			l.named[d.Full] = append(l.named[d.Full], d)
+			l.named[d.Short] = append(l.named[d.Short], d)
 		}
 	}
 	for _, d := range members {
-		names := []string{d.full}
-		if len(fullNames(l.named[d.short])) == 1 && d.short != d.full {
-			names = append(names, d.short)
+		names := []string{}
+		for _, name := range []string{d.Full, d.Short} {
+			if one(l.named[name]) {
+				names = append(names, name)
+			}
 		}
 		d.names.Store(&names)
 	}
 	return l
 }
 
-// fullNames returns the different full names of databases.
-func fullNames(all []*member) []string {
-	names := make([]string, len(all))
-	for i, d := range all {
-		names[i] = d.full
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+// one reports whether all lead to one place, as different users.
+func one(all []*member) bool {
+	return !slices.ContainsFunc(all, func(d *member) bool { return d.Place != all[0].Place })
 }
 
 // nameError says that no database has a name, or several have.
@@ -57,13 +51,18 @@ const namesShown = 5
 // find returns the database with a name.
 func (m *Many) find(name string) (*member, error) {
 	found := m.list.Load().named[connstring.Plain(name)]
-	names := fullNames(found)
-	switch len(names) {
-	case 0:
+	switch {
+	case len(found) == 0:
 		return nil, &nameError{fmt.Sprintf("no database that is served here has the name %.63q", name), "the name is that of the database, such as app, or, if several have it, with the host and port, such as app.db1-5432"}
-	case 1:
-		return found[0], nil // others lead to the same place as other users
+	case one(found):
+		return found[0], nil
 	}
+	var names []string
+	for _, d := range found {
+		names = append(names, d.Full)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
 	text := strings.Join(names[:min(len(names), namesShown)], ", ")
 	if more := len(names) - namesShown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

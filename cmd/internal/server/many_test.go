@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,11 +54,11 @@ func startMany(t testing.TB, l *list, c ManyConfig) *Many {
 // namesOf returns the names of a database.
 func namesOf(t testing.TB, database string) (short, full string) {
 	t.Helper()
-	short, full, err := connstring.Named(database)
+	n, err := connstring.Named(database)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return short, full
+	return n.Short, n.Full
 }
 
 // listenThere connects by the wire protocol to a database of many, and listens.
@@ -287,6 +288,44 @@ func TestAShortNameThatSeveralHave(t *testing.T) {
 	for _, name := range []string{full, other} {
 		if status, body := at(t, m, "POST", name, "/v1/publish", token); status != http.StatusForbidden {
 			t.Errorf("a token for the short name, at %s: %d: %s", name, status, body)
+		}
+	}
+}
+
+// TestNamesThatBecomeOneStandForNone: characters that addresses can't have are replaced, so names of different databases may become the same.
+func TestNamesThatBecomeOneStandForNone(t *testing.T) {
+	t.Parallel()
+	m := &Many{}
+	listed := func(text string) *member {
+		d := newMember(m, text)
+		if d.err != nil {
+			t.Fatal(d.err)
+		}
+		return d
+	}
+	for _, c := range []struct {
+		urls  []string
+		names []string // of the first
+		found map[string]bool
+	}{
+		{[]string{"host=a dbname=app", "host=a dbname=app user=other"}, []string{"app.a-5432", "app"}, map[string]bool{"app": true, "app.a-5432": true, "other": false}},
+		{[]string{"host=a dbname=app", "host=b dbname=app"}, []string{"app.a-5432"}, map[string]bool{"app": false, "app.a-5432": true, "app.b-5432": true}},
+		{[]string{"host=a dbname='my db'", "host=a dbname=my-db"}, []string{}, map[string]bool{"my db": false, "my-db": false, "my-db.a-5432": false}},
+		{[]string{"host=a dbname=app", "host=b dbname=app.a-5432"}, []string{"app"}, map[string]bool{"app": true, "app.a-5432": false, "app.a-5432.b-5432": true}},
+		{[]string{"host=b.c dbname=a", "host=c dbname=a.b"}, []string{"a"}, map[string]bool{"a": true, "a.b": true, "a.b.c-5432": false}},
+	} {
+		var all []*member
+		for _, u := range c.urls {
+			all = append(all, listed(u))
+		}
+		m.list.Store(newListing(all))
+		if got := *all[0].names.Load(); !slices.Equal(got, c.names) {
+			t.Errorf("%v: the first has the names %q, want %q", c.urls, got, c.names)
+		}
+		for name, want := range c.found {
+			if _, err := m.find(name); (err == nil) != want {
+				t.Errorf("%v: %s: %v", c.urls, name, err)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,11 +13,15 @@ import (
 
 const (
 	visitEvery  = 5 * time.Minute // a database without a hub
-	visitAtMost = 10 * time.Second
+	visitWithin = 5 * time.Second
+	visitAtOnce = 8 // those that don't answer must not keep others waiting
 )
 
 // visit reclaims segments of messages in databases whose hubs do not run, until ctx ends: programs may publish there, though nobody listens.
 func (m *Many) visit(ctx context.Context) {
+	turns := make(chan struct{}, visitAtOnce)
+	var visits sync.WaitGroup
+	defer visits.Wait()
 	for {
 		all := m.all()
 		pause := visitEvery / time.Duration(max(len(all), 1))
@@ -24,11 +29,20 @@ func (m *Many) visit(ctx context.Context) {
 			if !sleep.For(ctx, sleep.Jitter(pause)) {
 				return
 			}
-			if d.err == nil && d.running() == nil {
-				if err := d.visit(ctx); err != nil && ctx.Err() == nil {
-					m.log.Debug("weir: a database without clients can't be looked after now", "database", d.full, "error", err)
-				}
+			if d.err != nil || d.running() != nil {
+				continue
 			}
+			select {
+			case turns <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			visits.Go(func() {
+				defer func() { <-turns }()
+				if err := d.visit(ctx); err != nil && ctx.Err() == nil {
+					m.log.Debug("weir: a database without clients can't be looked after now", "database", d.Full, "error", err)
+				}
+			})
 		}
 		if len(all) == 0 && !sleep.For(ctx, m.config.ListEvery) {
 			return
@@ -37,7 +51,7 @@ func (m *Many) visit(ctx context.Context) {
 }
 
 func (d *member) visit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, visitAtMost)
+	ctx, cancel := context.WithTimeout(ctx, visitWithin)
 	defer cancel()
 	config, err := pgxpool.ParseConfig(d.url)
 	if err != nil {

@@ -390,7 +390,9 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			c.UI = ui
 		}
 		c.AdminApart = s.config.ListenAdmin != ""
-		c.Databases, c.Several = s.names(), s.config.many != nil
+		if c.Databases == nil {
+			c.Databases, c.Several = s.names(), s.config.many != nil
+		}
 		if s.config.Jobs {
 			if c.Endpoints, err = s.jobEndpoints(ctx, registry); err != nil {
 				return err
@@ -492,11 +494,11 @@ func (s *Server) names() func() []string {
 	if d := s.config.many; d != nil {
 		return func() []string { return *d.names.Load() }
 	}
-	short, full, err := connstring.Named(s.config.Database)
+	n, err := connstring.Named(s.config.Database)
 	if err != nil {
 		return nil
 	}
-	names := []string{full, short}
+	names := []string{n.Full, n.Short}
 	return func() []string { return names }
 }
 

@@ -181,11 +181,11 @@ func open(ctx context.Context, url string) (*followed, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, name, err := connstring.Named(url)
+	names, err := connstring.Named(url)
 	if err != nil {
 		return nil, err
 	}
-	return &followed{shown: weirui.Database{Name: name, Pool: pool}, store: store.New(pool, 0)}, nil
+	return &followed{shown: weirui.Database{Name: names.Full, Pool: pool}, store: store.New(pool, 0)}, nil
 }
 
 // identify returns which database of which running server it is.

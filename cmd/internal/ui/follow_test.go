@@ -28,13 +28,13 @@ func TestTheUIFollowsAList(t *testing.T) {
 	s := start(t, server.Config{Database: hub, Logger: log.Logger()}, Config{Open: weirui.Viewer, List: func() ([]string, error) { return *list.Load(), nil }, ListEvery: 20 * time.Millisecond})
 	called := map[string]string{"gone.127.0.0.1-1": "gone"} // by their names in the UI
 	for what, at := range map[string]string{"hub": hub, "one": one, "two": two} {
-		name, full, err := connstring.Named(at)
+		names, err := connstring.Named(at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		called[full] = what
+		called[names.Full] = what
 		if what == "hub" {
-			called[name] = what
+			called[names.Short] = what
 		}
 	}
 	names := func() string {
@@ -64,11 +64,11 @@ func TestTheUIFollowsAList(t *testing.T) {
 	pgtest.Until(t, "another has come, and one has gone", func() bool { return names() == "hub one two" })
 	set(two)
 	pgtest.Until(t, "a second has gone", func() bool { return names() == "hub two" })
-	name, _, err := connstring.Named(hub)
+	own, err := connstring.Named(hub)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, text := ask(t, "GET", s.UIURL()+"db/"+name+"/queues"); answer.StatusCode != http.StatusOK {
+	if answer, text := ask(t, "GET", s.UIURL()+"db/"+own.Short+"/queues"); answer.StatusCode != http.StatusOK {
 		t.Errorf("the hub's own: %s: %s", answer.Status, text)
 	}
 	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "another one leads to the same place") != 1 || !strings.Contains(text, "number=1 ") || !strings.Contains(text, "user=nobody") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {

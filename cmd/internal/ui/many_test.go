@@ -43,11 +43,11 @@ func TestTheUIOfManyShowsTheirHubs(t *testing.T) {
 		}
 	})
 	page := func(database string) string {
-		_, full, err := connstring.Named(database)
+		names, err := connstring.Named(database)
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, text := ask(t, "GET", m.UIURL()+"db/"+full+"/channels", "Accept", "application/json")
+		answer, text := ask(t, "GET", m.UIURL()+"db/"+names.Full+"/channels", "Accept", "application/json")
 		if answer.StatusCode != http.StatusOK {
 			return answer.Status + ": " + text
 		}
@@ -57,11 +57,11 @@ func TestTheUIOfManyShowsTheirHubs(t *testing.T) {
 	if m.Hub(one) != nil || m.Hub(two) != nil {
 		t.Error("the UI has started a hub")
 	}
-	short, _, err := connstring.Named(one)
+	names, err := connstring.Named(one)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, _, err := websocket.Dial(ctx, fmt.Sprintf("http://%s/databases/%s/v1/ws", m.HTTPAddr(), short), nil)
+	conn, _, err := websocket.Dial(ctx, fmt.Sprintf("http://%s/databases/%s/v1/ws", m.HTTPAddr(), names.Short), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,10 +53,11 @@ func New(c Config) (*server.UI, error) {
 	if c.Database == "" {
 		return ofMany(c), nil
 	}
-	main, _, err := connstring.Named(c.Database)
+	names, err := connstring.Named(c.Database)
 	if err != nil {
 		return nil, err
 	}
+	main := names.Short
 	var follow *follower // set by the handler, before it runs
 	result := &server.UI{Listen: c.Listen, Open: c.Open != weirui.Nobody, Handler: func(ctx context.Context, s *server.Server) (http.Handler, error) {
 		first := weirui.Database{Name: main, Hub: hub{s}}
