@@ -27,8 +27,11 @@ func (c *conn) enter() error {
 	if c.door.config.Databases == nil {
 		return nil
 	}
+	ctx, cancel := context.WithCancel(c.door.work)
+	defer cancel()
+	c.door.strangers.waits(c, cancel)
 	for range 2 { // the second time for a server that was ending, as one does that had no clients, when another takes its place
-		to, err := c.door.config.Databases(c.database)
+		to, err := c.door.config.Databases(ctx, c.database)
 		if err != nil {
 			return asError(err)
 		}

@@ -66,7 +66,7 @@ func (h *house) database(name string) *pgwire.Server {
 	return h.all[name]
 }
 
-func (h *house) find(name string) (*pgwire.Server, error) {
+func (h *house) find(_ context.Context, name string) (*pgwire.Server, error) {
 	if h.asks != nil {
 		h.asks(name)
 	}
@@ -478,6 +478,33 @@ func TestStrangersAreLimitedByTheDoor(t *testing.T) {
 		h.dial()
 	}
 	run(t, conn, "SELECT 1")
+}
+
+// TestWhoMakesRoomWaitsForNoDatabase: a stranger that must make room for another one does not go on to wait for a database that does not answer, nor does one when the drain is
+// over.
+func TestWhoMakesRoomWaitsForNoDatabase(t *testing.T) {
+	t.Parallel()
+	asked, gaveUp := make(chan string, 2), make(chan string, 2)
+	e := serve(t, pgwire.Config{MaxFromAddress: 1, Drain: 50 * time.Millisecond, Databases: func(ctx context.Context, name string) (*pgwire.Server, error) {
+		asked <- name
+		<-ctx.Done()
+		gaveUp <- name
+		return nil, pgwire.Unreachable("it does not answer", "")
+	}}, "127.0.0.1:0")
+	for _, name := range []string{"one", "two"} {
+		r := e.dial()
+		r.send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "someone", "database": name}})
+		if got := pgtest.Receive(t, asked, "the database is asked for"); got != name {
+			t.Fatalf("%s is asked for, want %s", got, name)
+		}
+	}
+	if got := pgtest.Receive(t, gaveUp, "the first has made room"); got != "one" {
+		t.Errorf("%s has made room, want one", got)
+	}
+	e.stop()
+	if got := pgtest.Receive(t, gaveUp, "the drain is over"); got != "two" {
+		t.Errorf("%s has ended, want two", got)
+	}
 }
 
 // TestManyComeAndGoWhileDatabasesDo: while clients connect, notify and leave, databases are drained and come again, and then the door stops. Each

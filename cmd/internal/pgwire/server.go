@@ -34,9 +34,9 @@ type Config struct {
 	// returned for the database it names (or for its user, if it names none). That server needs no listener and ends with Drain; all of its
 	// configuration applies to the connection from then on. Of the door's, TLS, RequireTLS, MaxConnections, AuthTimeout and the limits of strangers
 	// do, and its Hub, Auth and Policies are not used. When its Serve ends, so do the clients of all databases. An error is sent to the client: see
-	// UnknownDatabase and Unreachable. Databases is called for whatever names strangers send, concurrently, and must not block. nil: the server
-	// serves its own clients.
-	Databases func(name string) (*Server, error)
+	// UnknownDatabase and Unreachable. Databases is called for whatever names strangers send, concurrently. It may wait until ctx ends, as it does when
+	// the connection has to make room for others, or the drain is over. nil: the server serves its own clients.
+	Databases func(ctx context.Context, name string) (*Server, error)
 
 	// Secret and Iterations determine the salt and iteration count sent for users that do not exist. If all hubs share them,
 	// comparing two hubs does not reveal which users exist. nil: random; 0: 4096.

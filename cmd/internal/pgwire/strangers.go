@@ -21,6 +21,7 @@ type strangers struct {
 type places struct {
 	address   netip.Addr
 	all, from *list.Element
+	ended     func() // called when the connection must make room; nil: it waits for nothing but its client
 }
 
 // enter adds a connection, and returns one that must be ended in exchange, or nil.
@@ -39,11 +40,27 @@ func (w *strangers) enter(c *conn, maxOfAll, maxFrom int) (leaves *conn) {
 	case w.all.Len() >= maxOfAll:
 		leaves = w.all.Front().Value.(*conn)
 	}
-	w.places[c] = places{address, w.all.PushBack(c), mine.PushBack(c)}
+	w.places[c] = places{address, w.all.PushBack(c), mine.PushBack(c), nil}
 	if leaves != nil {
+		if ended := w.places[leaves].ended; ended != nil {
+			ended()
+		}
 		w.remove(leaves)
 	}
 	return leaves
+}
+
+// waits has ended called when the connection must make room for another one, or at once if it has had to: closing it ends only what waits for its client.
+func (w *strangers) waits(c *conn, ended func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at, ok := w.places[c]
+	if !ok {
+		ended()
+		return
+	}
+	at.ended = ended
+	w.places[c] = at
 }
 
 // leave removes a connection that has logged in or ended.

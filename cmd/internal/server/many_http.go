@@ -170,8 +170,8 @@ func unserved(err error) *web.Failure {
 }
 
 // pgServer returns the server of the wire protocol of a database, for the door.
-func (m *Many) pgServer(name string) (*pgwire.Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+func (m *Many) pgServer(ctx context.Context, name string) (*pgwire.Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	d, err := m.find(name)
 	if err != nil {
