@@ -28,7 +28,7 @@ type member struct {
 	server   *Server       // nil: its hub does not run
 	changing chan struct{} // closed when the hub has started or ended; nil: it does neither
 	requests int           // of HTTP, in progress
-	logins   int64         // of the wire protocol, as last seen
+	ever     int64         // clients that were let in, as last seen
 	proven   bool          // a client of this hub has shown that it may be one
 	used     time.Time     // when there was last such a client
 	failed   error         // why the hub could not start
@@ -93,7 +93,7 @@ func (d *member) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.server, d.failed, d.failedAt = s, err, time.Now()
-	d.proven, d.logins, d.used = false, 0, time.Now()
+	d.proven, d.ever, d.used = false, 0, time.Now()
 	close(d.changing)
 	d.changing = nil
 }
@@ -105,12 +105,15 @@ func (d *member) rest(after time.Duration) {
 	if d.server == nil || d.changing != nil {
 		return
 	}
-	clients, logins := d.server.pgClients()
-	if clients > 0 || logins > d.logins || d.requests > 0 {
-		d.proven, d.logins, d.used = true, logins, time.Now()
+	clients, ever := d.server.use()
+	if clients > 0 || ever > d.ever {
+		d.proven, d.ever, d.used = d.proven || ever > 0, ever, time.Now()
 	}
 	if !d.proven {
 		after = min(after, unproven)
+	}
+	if d.requests > 0 { // it may be about to be authorized; but somebody who always sends another one keeps no hub from its rest
+		after *= 2
 	}
 	if time.Since(d.used) >= after {
 		d.changing = make(chan struct{})
@@ -173,7 +176,6 @@ func (d *member) enter() (_ *Server, leave func()) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.requests--
-		d.proven, d.used = true, time.Now()
 	}
 }
 

@@ -218,6 +218,60 @@ func TestAHubRunsWhileItHasClients(t *testing.T) {
 	}
 }
 
+// TestAHubRunsForStreamsAndNotForStrangers: streams and sessions of every kind keep a hub running, also those that have taken their connection over from net/http; who is refused, or
+// asks how the hub is, does not.
+func TestAHubRunsForStreamsAndNotForStrangers(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	short, _ := namesOf(t, database)
+	var l list
+	l.set(database)
+	m := startMany(t, &l, ManyConfig{Idle: 200 * time.Millisecond, Config: Config{Jobs: true, Web: web.Config{Authorizer: authorizer(t)}}})
+	token := tokenFor(t, "ada", nil, nil, jwt.MapClaims{"weir": map[string]any{"subscribe": []string{"news"}, "work": []string{"mail"}, "databases": []string{short}}})
+	socket := func(path string) func(context.Context) (func(), error) {
+		return func(ctx context.Context) (func(), error) {
+			conn, _, err := websocket.Dial(ctx, fmt.Sprintf("http://%s/databases/%s%s", m.HTTPAddr(), short, path), &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+			if err != nil {
+				return nil, err
+			}
+			return func() { _ = conn.CloseNow() }, nil
+		}
+	}
+	events := func(ctx context.Context) (func(), error) {
+		request, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://%s/databases/%s/v1/events?channel=news&access_token=%s", m.HTTPAddr(), short, token), nil)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		return func() { _ = answer.Body.Close() }, nil
+	}
+	for what, open := range map[string]func(context.Context) (func(), error){"a WebSocket": socket("/v1/ws"), "events": events, "a worker's session": socket("/v1/work/ws")} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		leave, err := open(ctx)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) { // five times as long as a hub without clients runs
+			if m.Hub(database) == nil {
+				t.Fatalf("the hub has ended, though there is %s", what)
+			}
+		}
+		leave()
+		cancel()
+		pgtest.Until(t, "the hub has ended, though strangers and supervisors ask", func() bool {
+			for path, want := range map[string]int{"/readyz": http.StatusOK, "/metrics": http.StatusOK, "/v1/events?channel=news": http.StatusUnauthorized} {
+				if status, body := at(t, m, "GET", short, path, ""); status != want && status != http.StatusServiceUnavailable { // it ends just now
+					t.Errorf("%s: %d: %s", path, status, body)
+				}
+			}
+			return m.Hub(database) == nil
+		})
+	}
+}
+
 // TestDatabasesComeAndGo: one that is listed no more ends its clients, and no others; one that can't be reached is refused, and served when it can.
 func TestDatabasesComeAndGo(t *testing.T) {
 	t.Parallel()

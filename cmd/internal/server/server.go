@@ -502,12 +502,16 @@ func (s *Server) names() func() []string {
 	return func() []string { return names }
 }
 
-// pgClients returns how many clients the wire protocol has, and how many have ever logged in.
-func (s *Server) pgClients() (clients int, logins int64) {
-	if s.pg == nil {
-		return 0, 0
+// use returns how many clients there are now, by each protocol, and how many have ever been let in.
+func (s *Server) use() (clients int, ever int64) {
+	if s.pg != nil {
+		clients, ever = len(s.pg.Clients()), s.pg.Stats().Authenticated
 	}
-	return len(s.pg.Clients()), s.pg.Stats().Authenticated
+	if s.web != nil {
+		open, authorized := s.web.Use()
+		clients, ever = clients+open, ever+authorized
+	}
+	return clients, ever
 }
 
 // Failed returns a channel that receives the error of an endpoint that has stopped serving.

@@ -133,6 +133,7 @@ func (w *Web) authorize(ctx context.Context, ask Ask) (Grant, error) {
 		w.metrics.refused(f.Code)
 		return Grant{}, f
 	}
+	w.authorized.Add(1)
 	return grant, nil
 }
 

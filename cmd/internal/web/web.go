@@ -99,6 +99,7 @@ type Web struct {
 
 	names       naming
 	revocations atomic.Uint64 // users that were disconnected
+	authorized  atomic.Int64  // requests that were
 
 	ctx  context.Context // ends with Shutdown; bounds work that outlives a request
 	stop context.CancelFunc
@@ -234,6 +235,10 @@ func (w *Web) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("web: %d streams have not ended: %w", w.count(), ctx.Err())
 	}
 }
+
+// Use returns how many streams and sessions are open, or requests in progress, and how many requests have ever been authorized. Requests that are refused, and those of supervisors,
+// are no use. A stream goes on when ServeHTTP has returned, because it may take the connection over.
+func (w *Web) Use() (open int, authorized int64) { return w.count(), w.authorized.Load() }
 
 func (w *Web) count() int {
 	w.mu.Lock()
