@@ -47,6 +47,7 @@ type Many struct {
 	stopping  atomic.Bool    // /readyz fails
 	serving   sync.WaitGroup // goroutines that serve clients
 	chores    sync.WaitGroup // goroutines that change members
+	beside    sync.WaitGroup // goroutines that change none, and may wait for databases
 	hubs      sync.WaitGroup // goroutines that start and end hubs; chores, and requests for members that are not gone, add to them
 	stopPG    context.CancelFunc
 	life      context.Context // ends when the process stops
@@ -105,9 +106,9 @@ func StartMany(ctx context.Context, c ManyConfig) (_ *Many, err error) {
 		return nil, err
 	}
 	m.chores.Go(func() { m.follow(inner) })
-	m.chores.Go(func() { m.visit(inner) })
+	m.beside.Go(func() { m.visit(inner) })
 	if c.UI != nil && c.UI.Run != nil {
-		m.chores.Go(func() { c.UI.Run(inner) })
+		m.beside.Go(func() { c.UI.Run(inner) })
 	}
 	m.serve(inner)
 	return m, nil
@@ -204,7 +205,7 @@ func (m *Many) stopNow(ctx context.Context) error {
 		m.stopPG()
 	}
 	m.stopInner()
-	m.chores.Wait()
+	m.chores.Wait() // not for what is beside, which may take long: a page of the UI that waits for its database keeps UI.Run
 	for _, one := range m.all() {
 		m.hubs.Go(one.leave) // which tells clients to reconnect elsewhere
 	}
@@ -217,6 +218,7 @@ func (m *Many) stopNow(ctx context.Context) error {
 	}
 	m.hubs.Wait()
 	m.serving.Wait()
+	m.beside.Wait()
 	m.close()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil // the hubs have said so

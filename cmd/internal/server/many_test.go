@@ -272,6 +272,45 @@ func TestAHubRunsForStreamsAndNotForStrangers(t *testing.T) {
 	}
 }
 
+// TestClientsLeaveWhateverElseEnds: at a stop, clients are told at once, also if the UI still waits for a page, which waits for its database.
+func TestClientsLeaveWhateverElseEnds(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	short, _ := namesOf(t, database)
+	var l list
+	l.set(database)
+	told := make(chan struct{})
+	ui := &UI{
+		Many: func(context.Context, *Many) (http.Handler, error) { return http.NotFoundHandler(), nil },
+		Run: func(ctx context.Context) {
+			<-ctx.Done()
+			<-told
+		},
+	}
+	m := startMany(t, &l, ManyConfig{Config: Config{UI: ui, Web: web.Config{Anonymous: true}}})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, fmt.Sprintf("http://%s/databases/%s/v1/ws", m.HTTPAddr(), short), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	go func() { // ends with the WebSocket
+		defer close(told)
+		for {
+			if _, _, err := conn.Read(ctx); err != nil {
+				if ctx.Err() != nil {
+					t.Error("the client was not told")
+				}
+				return
+			}
+		}
+	}()
+	if err := m.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDatabasesComeAndGo: one that is listed no more ends its clients, and no others; one that can't be reached is refused, and served when it can.
 func TestDatabasesComeAndGo(t *testing.T) {
 	t.Parallel()
