@@ -64,7 +64,7 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 	mux.HandleFunc("/databases/{name}/", func(rw http.ResponseWriter, r *http.Request) {
 		d, err := m.find(r.PathValue("name"))
 		if err != nil {
-			web.Refuse(rw, unserved(err))
+			web.Refuse(rw, m.unserved(err))
 			return
 		}
 		http.StripPrefix("/databases/"+r.PathValue("name"), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -74,7 +74,7 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 					return
 				}
 				if _, err := d.hub(r.Context()); err != nil {
-					web.Refuse(rw, unserved(err))
+					web.Refuse(rw, m.unserved(err))
 					return
 				}
 				s, leave = d.enter()
@@ -157,12 +157,14 @@ func status(rw http.ResponseWriter, is string) {
 	_ = json.NewEncoder(rw).Encode(map[string]string{"status": is})
 }
 
-// unserved says why a request for a database can't be served.
-func unserved(err error) *web.Failure {
+// unserved says why a request for a database can't be served. Clients give up what does not exist, but not what is stopping.
+func (m *Many) unserved(err error) *web.Failure {
 	var unknown *nameError
 	switch {
 	case errors.As(err, &unknown):
 		return web.Fail(http.StatusNotFound, "unknown_database", unknown.text, unknown.hint)
+	case errors.Is(err, errUnlisted) && m.stopping.Load(): // which ends hubs as if they were listed no more
+		return web.Fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another server takes over")
 	case errors.Is(err, errUnlisted):
 		return web.Fail(http.StatusNotFound, "unknown_database", "this database is not served here any more", "")
 	}

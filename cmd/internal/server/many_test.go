@@ -311,6 +311,21 @@ func TestClientsLeaveWhateverElseEnds(t *testing.T) {
 	}
 }
 
+// TestNobodyGivesUpADatabaseOfAServerThatStops: a request that comes when the hubs have ended already is to be sent again, which one for a database that is not served is not.
+func TestNobodyGivesUpADatabaseOfAServerThatStops(t *testing.T) {
+	t.Parallel()
+	var l list
+	l.set("postgres://ada@127.0.0.1:1/app")
+	m := startMany(t, &l, ManyConfig{Config: Config{Web: web.Config{Anonymous: true}}})
+	m.stopping.Store(true)
+	for _, d := range m.all() {
+		d.leave()
+	}
+	if status, body := at(t, m, "GET", "app", "/v1/events?channel=news", ""); status != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
+		t.Errorf("%d: %s, want 503, draining", status, body)
+	}
+}
+
 // TestDatabasesComeAndGo: one that is listed no more ends its clients, and no others; one that can't be reached is refused, and served when it can.
 func TestDatabasesComeAndGo(t *testing.T) {
 	t.Parallel()
