@@ -39,6 +39,18 @@ func Open(path string, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
+// Again returns another File of the same file, which begins with what f contains, also while the file itself can't be read or has a mistake. They share no rates.
+func (f *File) Again(log *slog.Logger) *File {
+	if f == nil {
+		return nil
+	}
+	f.current()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	set, _ := Parse(f.text) // it was parsed before
+	return &File{path: f.path, log: log, set: set, text: f.text, failed: f.failed, read: f.read}
+}
+
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxBytes {

@@ -156,3 +156,33 @@ func TestTheFileIsReadAgainWhenItChanges(t *testing.T) {
 		t.Error("a missing file is accepted at the start")
 	}
 }
+
+// TestAnotherFileBeginsWithWhatIsInForce: also while the file has a mistake. Who has used up a rate in one has not in the other.
+func TestAnotherFileBeginsWithWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "channels.json")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"channels": [{"match": "news", "publish_rate": 0.001, "publish_burst": 1}]}`)
+	log := slog.New(slog.DiscardHandler)
+	f, err := Open(path, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(`half a`)
+	for what, one := range map[string]*File{"the first": f, "another": f.Again(log)} {
+		if err := one.Set().Publish("ada", []string{"news"}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		var exceeded *RateError
+		if err := one.Set().Publish("ada", []string{"news"}); !errors.As(err, &exceeded) {
+			t.Errorf("%s: a second message: %v", what, err)
+		}
+	}
+	if none := (*File)(nil).Again(log); none != nil {
+		t.Error("no file became one")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/cmd/internal/pgwire"
+	"github.com/weir-pg/weir/cmd/internal/policy"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -42,6 +43,7 @@ type Many struct {
 	log    *slog.Logger
 	listeners
 	door            *pgwire.Server // hands clients over to the hubs'
+	policies        *policy.File   // with which hubs begin; nil: none
 	http, admin, ui *http.Server
 
 	stopping  atomic.Bool    // /readyz fails
@@ -81,6 +83,14 @@ func StartMany(ctx context.Context, c ManyConfig) (_ *Many, err error) {
 	} {
 		if given {
 			return nil, fmt.Errorf("hubs of many databases can't have %s: serve that database by a hub of its own", what)
+		}
+	}
+	if err := c.Web.Check(); err != nil { // rather than when the first client comes
+		return nil, err
+	}
+	if c.ChannelsFile != "" {
+		if m.policies, err = policy.Open(c.ChannelsFile, m.log); err != nil {
+			return nil, fmt.Errorf("read the channels file: %w", err)
 		}
 	}
 	urls, err := c.List()
@@ -162,6 +172,7 @@ func (m *Many) follow(ctx context.Context) {
 		for _, one := range m.all() {
 			one.rest(m.config.Idle)
 		}
+		m.policies.Set() // hubs begin with what the file contained last, and it may have a mistake then
 	}
 }
 

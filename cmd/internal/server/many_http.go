@@ -116,7 +116,7 @@ func (m *Many) resting(d *member, rw http.ResponseWriter, r *http.Request) bool 
 		return true
 	}
 	c := m.config.webConfig()
-	c.Databases, c.Several = func() []string { return *d.names.Load() }, true
+	c.Databases, c.Several, c.Policies = func() []string { return *d.names.Load() }, true, m.policies
 	if err := web.Admits(c, r, m.log); err != nil {
 		web.Refuse(rw, err)
 		return true

@@ -84,6 +84,7 @@ func (d *member) start() {
 	ctx, cancel := context.WithTimeout(d.many.life, startWithin)
 	defer cancel()
 	c := d.many.config.Config
+	c.TLSCert, c.TLSKey, c.RequireTLS = "", "", false // the listeners have them, and keep what they have read while the files are replaced
 	c.Database, c.Logger, c.UI, c.many = d.url, d.many.log.With("database", d.Full), nil, d
 	s, err := Start(ctx, c)
 	if err != nil && d.many.life.Err() == nil && time.Since(d.said) >= sayEvery { // clients may ask all the time

@@ -2,11 +2,14 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -323,6 +326,59 @@ func TestNobodyGivesUpADatabaseOfAServerThatStops(t *testing.T) {
 	}
 	if status, body := at(t, m, "GET", "app", "/v1/events?channel=news", ""); status != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
 		t.Errorf("%d: %s, want 503, draining", status, body)
+	}
+}
+
+// TestAHubStartsWhateverHappensToFiles: what the process has read of its files stays in force while they are being replaced, also for a hub that starts only now; there, too, channels
+// may be open to anyone. What is wrong from the beginning is said at the start.
+func TestAHubStartsWhateverHappensToFiles(t *testing.T) {
+	t.Parallel()
+	database, dir := pgtest.Database(t), t.TempDir()
+	short, _ := namesOf(t, database)
+	var l list
+	l.set(database)
+	cert, key, pool := certificateFor(t, dir, "many")
+	channels := filepath.Join(dir, "channels.json")
+	write := func(text string) {
+		if err := os.WriteFile(channels, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"channels": [{"match": "news", "subscribe": "anyone"}]}`)
+	c := Config{TLSCert: cert, TLSKey: key, RequireTLS: true, ChannelsFile: channels, Web: web.Config{Authorizer: authorizer(t)}}
+	m := startMany(t, &l, ManyConfig{Config: c})
+	write(`half a`)
+	for _, path := range []string{cert, key} {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("https://%s/databases/%s/v1/events?channel=news", m.HTTPAddr(), short), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	defer transport.CloseIdleConnections()
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(answer.Body)
+		t.Errorf("%s: %s", answer.Status, text)
+	}
+	for want, c := range map[string]Config{"channels": {ChannelsFile: channels}, "origin": {Web: web.Config{Origins: []string{"["}}}} {
+		c.ListenHTTP, c.Name, c.Web.Anonymous = "127.0.0.1:0", t.Name(), true
+		wrong, err := StartMany(ctx, ManyConfig{Config: c, List: l.read})
+		if err == nil {
+			err = wrong.Stop(ctx)
+			t.Errorf("a mistake in what is about %s is not noticed, %v", want, err)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("a mistake in what is about %s: %v", want, err)
+		}
 	}
 }
 

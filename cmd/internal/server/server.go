@@ -350,7 +350,9 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.config.ChannelsFile != "" {
+	if d := s.config.many; d != nil {
+		s.policies = d.many.policies.Again(s.log)
+	} else if s.config.ChannelsFile != "" {
 		if s.policies, err = policy.Open(s.config.ChannelsFile, s.log); err != nil {
 			return fmt.Errorf("read the channels file: %w", err)
 		}
