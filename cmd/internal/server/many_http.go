@@ -38,7 +38,7 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 		ui = nil
 	}
 	if m.httpListener != nil {
-		mux := m.mux(func(s *Server) http.Handler { return s.web }, m.resting)
+		mux := m.mux(func(s *Server) http.Handler { return s.web }, m.resting, web.RefusePage)
 		if ui != nil {
 			below := http.StripPrefix("/ui", ui)
 			mux.Handle("/ui", below)
@@ -50,7 +50,8 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 		m.http = httpServer(cleanly(mux), c, m.log)
 	}
 	if m.adminListener != nil {
-		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, restingHealth)
+		refuse := func(rw http.ResponseWriter, _ *http.Request, f *web.Failure) { web.Refuse(rw, f) }
+		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, restingHealth, refuse)
 		mux.Handle("GET /metrics", m.metrics())
 		m.admin = httpServer(cleanly(mux), nil, m.log)
 		m.admin.ReadTimeout, m.admin.WriteTimeout = 10*time.Second, 30*time.Second
@@ -59,12 +60,12 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 }
 
 // mux serves what a hub serves, below /databases/NAME. It starts a hub that does not run, unless rest answers the request instead.
-func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.ResponseWriter, *http.Request) bool) *http.ServeMux {
+func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.ResponseWriter, *http.Request) bool, refuse func(http.ResponseWriter, *http.Request, *web.Failure)) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/databases/{name}/", func(rw http.ResponseWriter, r *http.Request) {
 		d, err := m.find(r.PathValue("name"))
 		if err != nil {
-			web.Refuse(rw, m.unserved(err))
+			refuse(rw, r, m.unserved(err))
 			return
 		}
 		http.StripPrefix("/databases/"+r.PathValue("name"), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -74,7 +75,7 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 					return
 				}
 				if _, err := d.hub(r.Context()); err != nil {
-					web.Refuse(rw, m.unserved(err))
+					refuse(rw, r, m.unserved(err))
 					return
 				}
 				s, leave = d.enter()
@@ -118,7 +119,7 @@ func (m *Many) resting(d *member, rw http.ResponseWriter, r *http.Request) bool 
 	c := m.config.webConfig()
 	c.Databases, c.Several, c.Policies = func() []string { return *d.names.Load() }, true, m.policies
 	if err := web.Admits(c, r, m.log); err != nil {
-		web.Refuse(rw, err)
+		web.RefusePage(rw, r, err)
 		return true
 	}
 	return false

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -379,6 +380,56 @@ func TestAHubStartsWhateverHappensToFiles(t *testing.T) {
 		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("a mistake in what is about %s: %v", want, err)
 		}
+	}
+}
+
+// TestPagesCanReadWhyADatabaseIsRefused: one that can't takes it for a lost connection, and tries again for ever. Pages of foreign origins start no hub.
+func TestPagesCanReadWhyADatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	short, _ := namesOf(t, database)
+	var l list
+	l.set(database, "postgres://ada@127.0.0.1:1/gone")
+	m := startMany(t, &l, ManyConfig{Config: Config{ListenAdmin: "127.0.0.1:0", Web: web.Config{Authorizer: authorizer(t), Origins: []string{"app.example.com"}}}})
+	token := func(name string) string {
+		return tokenFor(t, "ada", nil, nil, jwt.MapClaims{"weir": map[string]any{"subscribe": []string{"news"}, "databases": []string{name}}})
+	}
+	ask := func(address net.Addr, name, origin, token string) *http.Response {
+		request, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://%s/databases/%s/v1/events?channel=news", address, name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Origin", "https://"+origin)
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer
+	}
+	for _, c := range []struct {
+		name, origin, token string
+		want                int
+	}{
+		{short, "app.example.com", "none", http.StatusUnauthorized}, {short, "app.example.com", token("gone"), http.StatusForbidden}, {short, "evil.example.com", token(short), http.StatusForbidden},
+		{"nowhere", "app.example.com", token("nowhere"), http.StatusNotFound}, {"gone", "app.example.com", token("gone"), http.StatusServiceUnavailable},
+	} {
+		answer := ask(m.HTTPAddr(), c.name, c.origin, c.token)
+		if answer.StatusCode != c.want || answer.Header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%s, of a page of %s: %s with %v, want %d which it can read", c.name, c.origin, answer.Status, answer.Header, c.want)
+		}
+	}
+	for _, name := range []string{short, "nowhere", "gone"} {
+		if status, body := at(t, m, "OPTIONS", name, "/v1/events", ""); status != http.StatusNoContent {
+			t.Errorf("what a browser asks first, at %s: %d: %s", name, status, body)
+		}
+	}
+	if m.Hub(database) != nil {
+		t.Error("a page that is refused has started a hub")
+	}
+	if answer := ask(m.AdminAddr(), "nowhere", "app.example.com", ""); answer.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a page can read what operators are told: %v", answer.Header)
 	}
 }
 

@@ -13,6 +13,21 @@ func Refuse(rw http.ResponseWriter, f *Failure) {
 	f.write(rw)
 }
 
+// RefusePage is Refuse for clients that may be web pages, of whatever origin: see sameOrigin. What a browser asks before that is answered as ever, or the page would not learn more.
+func RefusePage(rw http.ResponseWriter, r *http.Request, f *Failure) {
+	if r.Method == http.MethodOptions {
+		servePreflight(rw, r)
+		return
+	}
+	h := rw.Header()
+	h.Add("Vary", "Origin")
+	if r.Header.Get("Origin") != "" {
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Access-Control-Expose-Headers", "Retry-After")
+	}
+	Refuse(rw, f)
+}
+
 // Check returns an error if New would return one for what is written in the configuration.
 func (c Config) Check() error {
 	_, err := parseOrigins(c.Origins)
@@ -36,8 +51,12 @@ func Admits(c Config, r *http.Request, log *slog.Logger) *Failure {
 	}
 	w := &Web{Config: c, log: log}
 	w.admission()
-	if !w.named(r) {
-		return refusedName(r)
+	var err error
+	if w.origins, err = parseOrigins(c.Origins); err != nil {
+		return w.explain("check the origin of a client", err)
+	}
+	if f := w.foreign(r); f != nil {
+		return f
 	}
 	if token(r) == "" && c.Policies.Set().Anyone() { // some channels are open to it
 		return nil
