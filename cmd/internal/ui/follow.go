@@ -112,13 +112,19 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 		}
 		f.added[url] = d
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin) // of all together, so that many that don't answer keep the others from being shown no longer than one does
+	defer cancel()
 	turns := make(chan struct{}, lookAtOnce)
 	var looks sync.WaitGroup
-	for _, d := range f.added {
+	for _, d := range f.added { // in another order each time: who is not asked now may be next time
 		if d.id != "" {
 			continue
 		}
-		turns <- struct{}{}
+		select {
+		case turns <- struct{}{}:
+		case <-ctx.Done():
+			continue
+		}
 		looks.Go(func() {
 			defer func() { <-turns }()
 			var id string

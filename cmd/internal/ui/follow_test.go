@@ -2,6 +2,8 @@ package ui
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,6 +17,32 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirui"
 )
+
+// TestManyThatDoNotAnswerKeepNobodyFromBeingShown: the first look at a long list takes no longer than one database may take to answer.
+func TestManyThatDoNotAnswerKeepNobodyFromBeingShown(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // whose connections nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	hub := pgtest.Database(t)
+	const many = 20 * lookAtOnce // one after the other, so many at once, they would take longer than Until waits
+	var urls []string
+	for i := range many {
+		urls = append(urls, fmt.Sprintf("postgres://ada@%s/app%d?sslmode=disable", silent.Addr(), i))
+	}
+	var log pgtest.Log
+	s := start(t, server.Config{Database: hub, Logger: log.Logger()}, Config{Open: weirui.Viewer, List: func() ([]string, error) { return urls, nil }})
+	pgtest.Until(t, "all are shown", func() bool {
+		_, text := ask(t, "GET", s.UIURL(), "Accept", "application/json")
+		var page struct{ Total int }
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return page.Total == many+1
+	})
+}
 
 // TestTheUIFollowsAList: databases come and go while it runs, one with two names is shown once, and one that can't be reached is shown as such.
 func TestTheUIFollowsAList(t *testing.T) {
