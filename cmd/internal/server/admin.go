@@ -16,11 +16,17 @@ import (
 const maxTokenFile = 64 << 10
 
 func (s *Server) adminConfig() web.AdminConfig {
-	c := web.AdminConfig{Others: pgClients{s.pg}, Users: everywhere{s.primary}}
-	if s.config.AdminTokenFile != "" {
-		c.Tokens = s.config.adminTokens
-	}
+	c := s.config.operators()
+	c.Others, c.Users = pgClients{s.pg}, everywhere{s.primary}
 	return c
+}
+
+// operators says who may end clients.
+func (c Config) operators() (a web.AdminConfig) {
+	if c.AdminTokenFile != "" {
+		a.Tokens = c.adminTokens
+	}
+	return a
 }
 
 // adminTokens reads the tokens of operators.

@@ -51,7 +51,7 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 	}
 	if m.adminListener != nil {
 		refuse := func(rw http.ResponseWriter, _ *http.Request, f *web.Failure) { web.Refuse(rw, f) }
-		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, restingHealth, refuse)
+		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, m.restingForOperators, refuse)
 		mux.Handle("GET /metrics", m.metrics())
 		m.admin = httpServer(cleanly(mux), nil, m.log)
 		m.admin.ReadTimeout, m.admin.WriteTimeout = 10*time.Second, 30*time.Second
@@ -123,6 +123,21 @@ func (m *Many) resting(d *member, rw http.ResponseWriter, r *http.Request) bool 
 		return true
 	}
 	return false
+}
+
+// restingForOperators answers whoever may not end clients while a hub does not run, and operators what needs none.
+func (m *Many) restingForOperators(d *member, rw http.ResponseWriter, r *http.Request) bool {
+	if restingHealth(d, rw, r) {
+		return true
+	}
+	f := m.config.operators().Admits(r)
+	if f == nil && !strings.HasPrefix(r.URL.Path, "/clients") && !strings.HasPrefix(r.URL.Path, "/users") {
+		f = web.Fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", "what operators may do is below /clients and /users/")
+	}
+	if f != nil {
+		web.Refuse(rw, f)
+	}
+	return f != nil
 }
 
 // restingHealth answers supervisors and scrapers, for which no hub need run.

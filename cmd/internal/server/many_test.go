@@ -433,6 +433,44 @@ func TestPagesCanReadWhyADatabaseIsRefused(t *testing.T) {
 	}
 }
 
+// TestWhoIsNoOperatorStartsNoHub: where operators have tokens, they alone make a hub start to ask it for its clients.
+func TestWhoIsNoOperatorStartsNoHub(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	short, _ := namesOf(t, database)
+	var l list
+	l.set(database)
+	tokens := filepath.Join(t.TempDir(), "operators")
+	if err := os.WriteFile(tokens, []byte("the token of an operator\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := startMany(t, &l, ManyConfig{Config: Config{ListenAdmin: "127.0.0.1:0", AdminTokenFile: tokens, Web: web.Config{Authorizer: authorizer(t)}}})
+	ask := func(path, token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://%s/databases/%s%s", m.AdminAddr(), short, path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode
+	}
+	for path, want := range map[string]int{"/clients": http.StatusUnauthorized, "/users/revoke": http.StatusUnauthorized, "/nothing": http.StatusNotFound, "/metrics": http.StatusOK, "/readyz": http.StatusOK} {
+		if got := ask(path, "another token of somebody"); got != want {
+			t.Errorf("%s: %d, want %d", path, got, want)
+		}
+	}
+	if m.Hub(database) != nil {
+		t.Error("who is no operator has started a hub")
+	}
+	if got := ask("/clients", "the token of an operator"); got != http.StatusOK {
+		t.Errorf("an operator: %d", got)
+	}
+}
+
 // TestDatabasesComeAndGo: one that is listed no more ends its clients, and no others; one that can't be reached is refused, and served when it can.
 func TestDatabasesComeAndGo(t *testing.T) {
 	t.Parallel()

@@ -81,23 +81,31 @@ func (w *Web) Admin(c AdminConfig) http.Handler {
 	})
 	mux.HandleFunc("POST /users/disconnect", w.serveUser(c, false))
 	mux.HandleFunc("POST /users/revoke", w.serveUser(c, true))
-	apart := &Web{Config: Config{Hosts: []string{}}}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/clients") || strings.HasPrefix(r.URL.Path, "/users") {
-			if !apart.named(r) || r.Header.Get("Origin") != "" {
-				w.metrics.refused("host")
-				refusedName(r).write(rw)
-				return
+		if f := c.Admits(r); f != nil {
+			if f.Code == "host" {
+				w.metrics.refused(f.Code)
 			}
-			if c.Tokens != nil {
-				if f := c.isOperator(r); f != nil {
-					f.write(rw)
-					return
-				}
-			}
+			f.write(rw)
+			return
 		}
 		mux.ServeHTTP(rw, r)
 	})
+}
+
+// Admits returns why a request may not be made by whoever makes it; nil: it may. Only AdminConfig.Tokens are used.
+func (c AdminConfig) Admits(r *http.Request) *Failure {
+	if !strings.HasPrefix(r.URL.Path, "/clients") && !strings.HasPrefix(r.URL.Path, "/users") {
+		return nil
+	}
+	apart := &Web{Config: Config{Hosts: []string{}}}
+	if !apart.named(r) || r.Header.Get("Origin") != "" {
+		return refusedName(r)
+	}
+	if c.Tokens != nil {
+		return c.isOperator(r)
+	}
+	return nil
 }
 
 type ended struct {
