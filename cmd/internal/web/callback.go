@@ -90,6 +90,9 @@ func (c *callback) Authorize(ctx context.Context, ask Ask) (Grant, error) {
 	if ask.Token == "" {
 		return Grant{}, noToken // a client without a token must not cause requests to the service
 	}
+	if ask.Several && len(ask.Databases) == 0 { // the service would not know which of them it allows
+		return Grant{}, Denied("this database has no name of its own now", "another one has got the same")
+	}
 	if len(ask.Filters) == 0 {
 		ask.Action = Connect
 	}

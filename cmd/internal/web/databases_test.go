@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -386,6 +387,30 @@ func TestAWebMayBeBelowAPath(t *testing.T) {
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		if answer, _ := r.get(path, nil); answer.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+}
+
+// TestACallbackIsNotAskedForADatabaseWithoutAName: of several, or it would allow what it does not know.
+func TestACallbackIsNotAskedForADatabaseWithoutAName(t *testing.T) {
+	t.Parallel()
+	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, `{"allow": true}`)
+	}))
+	t.Cleanup(service.Close)
+	a, err := NewCallback(CallbackConfig{URL: service.URL, Timeout: generous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		names   []string
+		several bool
+		refused bool
+	}{{[]string{"a.db1-5432"}, true, false}, {[]string{}, true, true}, {nil, false, false}} {
+		_, err := a.Authorize(t.Context(), Ask{Token: "t", Action: Connect, Databases: c.names, Several: c.several})
+		var refusal *Failure
+		if refused := errors.As(err, &refusal) && refusal.Status == http.StatusForbidden; refused != c.refused || !refused && err != nil {
+			t.Errorf("%q, one of several: %v: %v", c.names, c.several, err)
 		}
 	}
 }
