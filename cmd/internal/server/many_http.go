@@ -209,7 +209,7 @@ func (m *Many) pgServer(ctx context.Context, name string) (*pgwire.Server, error
 // metrics shows those of all hubs that run, with the label database.
 func (m *Many) metrics() http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		var all prometheus.Gatherers
+		var all []prometheus.Gatherer
 		own := prometheus.NewRegistry()
 		own.MustRegister(manyCollector{m})
 		all = append(all, own)
@@ -218,6 +218,6 @@ func (m *Many) metrics() http.Handler {
 				all = append(all, labelled{s.registry, d.Full})
 			}
 		}
-		promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(rw, r)
+		promhttp.HandlerFor(atOnce(all), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(rw, r)
 	})
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -39,6 +40,20 @@ func (c manyCollector) Collect(out chan<- prometheus.Metric) {
 	for desc, n := range map[*prometheus.Desc]int{databasesListed: len(all), databasesServed: served, databasesFailing: failing} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
 	}
+}
+
+// atOnce gathers from all at the same time: some databases are asked for the state of their queues, and several that do not answer must not take longer than one.
+func atOnce(all []prometheus.Gatherer) prometheus.Gatherers {
+	gathered := make(prometheus.Gatherers, len(all))
+	var gathers sync.WaitGroup
+	for i, g := range all {
+		gathers.Go(func() {
+			families, err := g.Gather()
+			gathered[i] = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, err })
+		})
+	}
+	gathers.Wait()
+	return gathered
 }
 
 // labelled are a hub's metrics with the name of its database.

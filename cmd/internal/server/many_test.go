@@ -21,6 +21,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/connstring"
@@ -468,6 +469,46 @@ func TestWhoIsNoOperatorStartsNoHub(t *testing.T) {
 	}
 	if got := ask("/clients", "the token of an operator"); got != http.StatusOK {
 		t.Errorf("an operator: %d", got)
+	}
+}
+
+// TestMetricsAreGatheredAtOnce: from all hubs, so that databases that don't answer delay a scrape no longer than one of them does.
+func TestMetricsAreGatheredAtOnce(t *testing.T) {
+	t.Parallel()
+	const hubs = 3
+	begun, all := make(chan struct{}, hubs), make(chan struct{})
+	go func() { // ends when all have begun, or the test does
+		for range hubs {
+			select {
+			case <-begun:
+			case <-t.Context().Done():
+				return
+			}
+		}
+		close(all)
+	}()
+	var some []prometheus.Gatherer
+	for i := range hubs {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "asked"}, func() float64 {
+			begun <- struct{}{}
+			select {
+			case <-all:
+				return 1
+			case <-time.After(patience):
+				return 0
+			}
+		}))
+		some = append(some, labelled{registry, fmt.Sprintf("app%d", i)})
+	}
+	families, err := atOnce(some).Gather()
+	if err != nil || len(families) != 1 || len(families[0].Metric) != hubs {
+		t.Fatalf("%v, %v", families, err)
+	}
+	for _, metric := range families[0].Metric {
+		if metric.GetGauge().GetValue() != 1 {
+			t.Errorf("%v was gathered after another one", metric)
+		}
 	}
 }
 
