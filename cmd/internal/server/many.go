@@ -194,7 +194,14 @@ func (m *Many) set(urls []string) {
 		}
 		now = append(now, one)
 	}
-	m.list.Store(newListing(now))
+	list := newListing(now)
+	known := m.list.Load().shared()
+	for name, databases := range list.shared() {
+		if known[name] == "" {
+			m.log.Warn("weir: a name stands for no database, because several have it: clients need their full names", "name", name, "databases", databases)
+		}
+	}
+	m.list.Store(list)
 	for _, gone := range before {
 		m.hubs.Go(gone.leave)
 	}

@@ -87,7 +87,9 @@ func (d *member) start() {
 	c.TLSCert, c.TLSKey, c.RequireTLS = "", "", false // the listeners have them, and keep what they have read while the files are replaced
 	c.Database, c.Logger, c.UI, c.many = d.url, d.many.log.With("database", d.Full), nil, d
 	s, err := Start(ctx, c)
-	if err != nil && d.many.life.Err() == nil && time.Since(d.said) >= sayEvery { // clients may ask all the time
+	if err == nil {
+		d.said = time.Time{}
+	} else if d.many.life.Err() == nil && time.Since(d.said) >= sayEvery { // clients may ask all the time
 		d.said = time.Now()
 		d.many.log.Error("weir: a hub can't start", "database", d.Full, "error", err)
 	}

@@ -26,6 +26,10 @@ func newListing(members []*member) *listing {
 	}
 	for _, d := range members {
 		names := []string{}
+		if d.err != nil {
+			d.names.Store(&names)
+			continue
+		}
 		for _, name := range []string{d.Full, d.Short} {
 			if one(l.named[name]) {
 				names = append(names, name)
@@ -54,18 +58,32 @@ func (m *Many) find(name string) (*member, error) {
 	switch {
 	case len(found) == 0:
 		return nil, &nameError{fmt.Sprintf("no database that is served here has the name %.63q", name), "the name is that of the database, such as app, or, if several have it, with the host and port, such as app.db1-5432"}
-	case one(found):
+	case one(found): // the one that runs, if there are several, as different users
+		if i := slices.IndexFunc(found, func(d *member) bool { return d.running() != nil }); i > 0 {
+			return found[i], nil
+		}
 		return found[0], nil
 	}
-	var names []string
-	for _, d := range found {
-		names = append(names, d.Full)
+	return nil, &nameError{fmt.Sprintf("several databases have the name %.63q", name), "use the full name, with the host and port, such as app.db1-5432"}
+}
+
+// shared returns the names that stand for no database because several have them, each with their full names. They are for the log alone: who has not logged in yet need not know hosts.
+func (l *listing) shared() map[string]string {
+	all := map[string]string{}
+	for name, found := range l.named {
+		if one(found) {
+			continue
+		}
+		var names []string
+		for _, d := range found {
+			names = append(names, d.Full)
+		}
+		slices.Sort(names)
+		names = slices.Compact(names)
+		all[name] = strings.Join(names[:min(len(names), namesShown)], ", ")
+		if more := len(names) - namesShown; more > 0 {
+			all[name] += fmt.Sprintf(" and %d more", more)
+		}
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	text := strings.Join(names[:min(len(names), namesShown)], ", ")
-	if more := len(names) - namesShown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return nil, &nameError{fmt.Sprintf("several databases have the name %.63q", name), "use one of their full names: " + text}
+	return all
 }

@@ -568,7 +568,8 @@ func TestAShortNameThatSeveralHave(t *testing.T) {
 	_, other := namesOf(t, again)
 	var l list
 	l.set(database)
-	m := startMany(t, &l, ManyConfig{Config: Config{Web: web.Config{Authorizer: authorizer(t)}}})
+	var log pgtest.Log
+	m := startMany(t, &l, ManyConfig{Config: Config{Logger: log.Logger(), Web: web.Config{Authorizer: authorizer(t)}}})
 	token := tokenFor(t, "ada", nil, nil, jwt.MapClaims{"weir": map[string]any{"publish": []string{"news"}, "databases": []string{short}}})
 	if status, body := at(t, m, "POST", short, "/v1/publish", token); status != http.StatusBadRequest {
 		t.Fatalf("while only one has the name: %d: %s", status, body)
@@ -576,8 +577,11 @@ func TestAShortNameThatSeveralHave(t *testing.T) {
 	l.set(database, again)
 	pgtest.Until(t, "both are listed", func() bool { return len(m.all()) == 2 })
 	status, body := at(t, m, "POST", short, "/v1/publish", token)
-	if status != http.StatusNotFound || !strings.Contains(body, full) || !strings.Contains(body, other) {
-		t.Errorf("when both have the name: %d: %s, want both full names", status, body)
+	if status != http.StatusNotFound || strings.Contains(body, full) || strings.Contains(body, other) {
+		t.Errorf("when both have the name: %d: %s, want no names of hosts", status, body)
+	}
+	if text := log.String(); log.Count("a name stands for no database") != 1 || !strings.Contains(text, full) || !strings.Contains(text, other) {
+		t.Errorf("the log: %s, want both full names, once", text)
 	}
 	for _, name := range []string{full, other} {
 		if status, body := at(t, m, "POST", name, "/v1/publish", token); status != http.StatusForbidden {

@@ -392,7 +392,7 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 			c.UI = ui
 		}
 		c.AdminApart = s.config.ListenAdmin != ""
-		if c.Databases == nil {
+		if s.config.many != nil || c.Databases == nil {
 			c.Databases, c.Several = s.names(), s.config.many != nil
 		}
 		if s.config.Jobs {
