@@ -193,6 +193,7 @@ func TestAPageIsDisconnectedAndDoesNotGetInWithARevokedToken(t *testing.T) {
 		says(t, ctx, "state", "closed")
 		says(t, ctx, "opened", "2")
 		for _, hub := range r.hubs { // a page that tries all the same
+			pgtest.Until(t, "the hub has heard of it", func() bool { return r.refuses(t, hub, old) })
 			r.open(t, ctx, class, hub, old, "news", 0)
 			says(t, ctx, "state", "closed")
 			says(t, ctx, "opened", "0")
@@ -200,6 +201,23 @@ func TestAPageIsDisconnectedAndDoesNotGetInWithARevokedToken(t *testing.T) {
 		r.open(t, ctx, class, r.hubs[0], r.token(t, user, time.Now().Add(5*time.Second)), "news", 0)
 		says(t, ctx, "state", "open")
 	}
+}
+
+// refuses reports whether a hub refuses a token.
+func (r *realtime) refuses(t *testing.T, hub, token string) bool {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context()) // or the answer would go on
+	defer leave()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, hub+"/v1/events?channel=news&access_token="+token, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode == http.StatusUnauthorized
 }
 
 // TestAPageIsToldOfLimits: that it publishes too fast, and when it may again; and that a channel is full.
