@@ -100,6 +100,7 @@ func (s *Server) watchUsers(ctx context.Context) {
 		s.log.Warn("weir: disconnected users are noticed late", "error", err)
 	}
 	wait := time.Duration(0) // once now: somebody may have rung before the subscription
+	var said time.Time       // when it was last logged that they can't be read; zero: they can
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -112,8 +113,15 @@ func (s *Server) watchUsers(ctx context.Context) {
 			return
 		}
 		wait = readUsersEvery
-		if err := s.readUsers(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("weir: users can't be disconnected now", "error", err)
+		switch err := s.readUsers(ctx); {
+		case ctx.Err() != nil:
+		case err == nil:
+			said = time.Time{}
+		default:
+			if time.Since(said) >= sayEvery {
+				s.log.Warn("weir: users can't be disconnected now: the hub tries until they can", "error", err)
+				said = time.Now()
+			}
 			wait = readUsersAgain
 		}
 		sleep.For(ctx, readUsersPause)

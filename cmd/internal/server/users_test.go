@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -165,6 +166,46 @@ func TestRevokedTokensAreRefusedEverywhere(t *testing.T) {
 	for _, sql := range []string{`SELECT weir.revoke('', '1 hour')`, `SELECT weir.revoke('ada', '0')`, `SELECT weir.revoke('ada', NULL)`, `SELECT weir.revoke('ada', '500 days')`, `SELECT weir.disconnect(NULL)`} {
 		if _, err := pool.Exec(t.Context(), sql); sqlstate(err) != "22023" {
 			t.Errorf("%s: %v", sql, err)
+		}
+	}
+}
+
+// TestThatUsersCantBeDisconnectedIsSaidOnce: however often the hub tries, until it can; the next time it is said again.
+func TestThatUsersCantBeDisconnectedIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	pool := pgtest.Pool(t, url)
+	var said pgtest.Log
+	s := start(t, Config{Database: url, Logger: said.Logger(), Web: web.Config{Authorizer: authorizer(t)}})
+	client := weir.NewClient(pool)
+	ada := tokenFor(t, "ada", []string{">"}, nil, nil)
+	var works, result string
+	if err := pool.QueryRow(t.Context(), `SELECT pg_get_functiondef(f), pg_get_function_result(f) FROM (SELECT 'weir.revocations()'::regprocedure) AS x (f)`).Scan(&works, &result); err != nil {
+		t.Fatal(err)
+	}
+	fails := `CREATE OR REPLACE FUNCTION weir.revocations() RETURNS ` + result + ` LANGUAGE plpgsql AS $$
+		BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION 'not now'; END $$`
+	for round := 1; round <= 2; round++ {
+		if _, err := pool.Exec(t.Context(), `DROP SEQUENCE IF EXISTS public.tries; CREATE SEQUENCE public.tries; `+fails); err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Eventually(t, func() error {
+			var tries int
+			if err := pool.QueryRow(t.Context(), `SELECT last_value FROM public.tries`).Scan(&tries); err != nil || tries >= 5 {
+				return err
+			}
+			return errors.Join(fmt.Errorf("it has tried %d times", tries), client.Disconnect(t.Context(), "ada")) // which makes it try at once
+		})
+		awaitLine(t, &said, "users can't be disconnected now", round)
+		there := open(t, s, ada)
+		if _, err := pool.Exec(t.Context(), works); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Disconnect(t.Context(), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		if code := there.end(); code != 1008 {
+			t.Errorf("ada's WebSocket ended with code %d", code)
 		}
 	}
 }
