@@ -65,6 +65,22 @@ async def test_what_the_hub_refuses_is_an_error(hub: str) -> None:
         weir.Weir("postgresql://localhost/x").subscribe("a")
 
 
+async def test_a_database_that_a_hub_does_not_have_is_an_error() -> None:
+    """At once: with the URL of a hub of several databases, a name may be misspelt."""
+    body = b'{"code": "unknown_database", "error": "no database that is served here has the name \\"ap\\""}'
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        hub = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/databases/ap"
+        with pytest.raises(weir.HubError) as e:
+            await asyncio.wait_for(weir.subscribe(hub, "a").__aenter__(), 60)
+    assert e.value.code == "unknown_database"
+
+
 async def test_a_subscription_begins_with_the_last_messages(hub: str, url: str, queue: str) -> None:
     app = weir.Weir(url, hub=hub)
     async with app, app.subscribe(f"{queue}.*") as before:

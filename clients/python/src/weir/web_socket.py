@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .app import Token
 
 # Refusals that no repetition mends.
-FINAL = ("bad_request", "denied", "unauthorized", "origin", "host", "not_found")
+FINAL = ("bad_request", "denied", "unauthorized", "origin", "host", "not_found", "unknown_database")
 
 
 def is_final(error: HubError, token: Token | None) -> bool:
