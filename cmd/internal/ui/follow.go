@@ -131,6 +131,7 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 			if id, d.err = identify(ctx, d.store); d.err == nil {
 				d.id = id
 			}
+			d.shown.Pool.Reset() // there may be more databases than their server has connections, and perhaps nobody looks at any
 		})
 	}
 	looks.Wait()

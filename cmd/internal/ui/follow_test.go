@@ -44,6 +44,26 @@ func TestManyThatDoNotAnswerKeepNobodyFromBeingShown(t *testing.T) {
 	})
 }
 
+// TestDatabasesThatNobodyLooksAtKeepNoConnections: there may be more of them than their server has connections.
+func TestDatabasesThatNobodyLooksAtKeepNoConnections(t *testing.T) {
+	t.Parallel()
+	hub, one := pgtest.Database(t), pgtest.Database(t)
+	var calls atomic.Int32
+	start(t, server.Config{Database: hub}, Config{Open: weirui.Viewer, ListEvery: 20 * time.Millisecond, List: func() ([]string, error) {
+		calls.Add(1)
+		return []string{one}, nil
+	}})
+	pgtest.Until(t, "the list is read again, so it was asked which database it is", func() bool { return calls.Load() > 1 })
+	pool := pgtest.Pool(t, one)
+	pgtest.Until(t, "its connections are closed", func() bool {
+		var n int
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir ui'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
+}
+
 // TestTheUIFollowsAList: databases come and go while it runs, one with two names is shown once, and one that can't be reached is shown as such.
 func TestTheUIFollowsAList(t *testing.T) {
 	t.Parallel()
