@@ -141,9 +141,13 @@ func (m *Many) restingForOperators(d *member, rw http.ResponseWriter, r *http.Re
 }
 
 // restingHealth answers supervisors and scrapers, for which no hub need run.
-func restingHealth(_ *member, rw http.ResponseWriter, r *http.Request) bool {
-	switch r.URL.Path {
+func restingHealth(d *member, rw http.ResponseWriter, r *http.Request) bool {
+	switch p := r.URL.Path; p {
 	case "/healthz", "/readyz":
+		if p == "/readyz" && d.fails() {
+			web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not ready: the hub could not start when a client last asked for it", "see the server's log"))
+			return true
+		}
 		status(rw, "resting")
 	case "/metrics":
 		rw.Header().Set("Content-Type", "text/plain; version=0.0.4")

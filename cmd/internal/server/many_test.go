@@ -532,6 +532,9 @@ func TestDatabasesComeAndGo(t *testing.T) {
 	if status, body := at(t, m, "GET", "gone", "/v1/events?channel=news", ""); status != http.StatusServiceUnavailable {
 		t.Errorf("one that can't be reached: %d: %s", status, body)
 	}
+	if status, body := at(t, m, "GET", "gone", "/readyz", ""); status != http.StatusServiceUnavailable {
+		t.Errorf("whether one that can't be reached is ready: %d: %s", status, body)
+	}
 	if status, body := at(t, m, "GET", "nowhere", "/v1/events?channel=news", ""); status != http.StatusNotFound {
 		t.Errorf("one that is not listed: %d: %s", status, body)
 	}
