@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"path"
@@ -33,8 +32,7 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 		}
 	}
 	if m.uiListener != nil {
-		m.ui = httpServer(ui, c, m.log)
-		m.ui.ReadTimeout, m.ui.WriteTimeout = 10*time.Second, time.Minute
+		m.ui = uiServer(ui, c, m.log)
 		ui = nil
 	}
 	if m.httpListener != nil {
@@ -53,8 +51,7 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 		refuse := func(rw http.ResponseWriter, _ *http.Request, f *web.Failure) { web.Refuse(rw, f) }
 		mux := m.mux(func(s *Server) http.Handler { return s.admin.Handler }, m.restingForOperators, refuse)
 		mux.Handle("GET /metrics", m.metrics())
-		m.admin = httpServer(cleanly(mux), nil, m.log)
-		m.admin.ReadTimeout, m.admin.WriteTimeout = 10*time.Second, 30*time.Second
+		m.admin = adminServer(cleanly(mux), m.log)
 	}
 	return nil
 }
@@ -93,14 +90,14 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 				}
 			}
 		}
-		status(rw, "live")
+		web.Healthy(rw, "live")
 	})
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
 		if m.stopping.Load() {
 			web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not ready: the server is stopping", ""))
 			return
 		}
-		status(rw, "ready") // a database that can't be reached is no reason to send the clients of others elsewhere
+		web.Healthy(rw, "ready") // a database that can't be reached is no reason to send the clients of others elsewhere
 	})
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", "there is nothing at this path", "this server serves several databases: put /databases/NAME before the path, as in /databases/app/v1/ws"))
@@ -148,7 +145,7 @@ func restingHealth(d *member, rw http.ResponseWriter, r *http.Request) bool {
 			web.Refuse(rw, web.Fail(http.StatusServiceUnavailable, "unavailable", "not ready: the hub could not start when a client last asked for it", "see the server's log"))
 			return true
 		}
-		status(rw, "resting")
+		web.Healthy(rw, "resting")
 	case "/metrics":
 		rw.Header().Set("Content-Type", "text/plain; version=0.0.4")
 	default:
@@ -169,12 +166,6 @@ func cleanly(mux *http.ServeMux) http.Handler {
 		}
 		mux.ServeHTTP(rw, r)
 	})
-}
-
-func status(rw http.ResponseWriter, is string) {
-	rw.Header().Set("Content-Type", "application/json")
-	rw.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(rw).Encode(map[string]string{"status": is})
 }
 
 // unserved says why a request for a database can't be served. Clients give up what does not exist, but not what is stopping.

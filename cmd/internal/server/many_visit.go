@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
 )
@@ -53,16 +51,7 @@ func (m *Many) visit(ctx context.Context) {
 func (d *member) visit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, visitWithin)
 	defer cancel()
-	config, err := pgxpool.ParseConfig(d.url)
-	if err != nil {
-		return err
-	}
-	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "weir hub"
-	}
-	config.AfterConnect = store.Settle
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := openPool(ctx, d.url, 1, "weir hub", nil)
 	if err != nil {
 		return err
 	}

@@ -301,6 +301,15 @@ func (s *Server) pool(ctx context.Context, url string, connections int, name str
 
 // poolWith returns a pool whose sessions begin with these settings.
 func (s *Server) poolWith(ctx context.Context, url string, connections int, name string, settings map[string]string) (*pgxpool.Pool, error) {
+	pool, err := openPool(ctx, url, connections, name, settings)
+	if err == nil {
+		s.pools = append(s.pools, pool)
+	}
+	return pool, err
+}
+
+// openPool returns a pool, which the caller closes.
+func openPool(ctx context.Context, url string, connections int, name string, settings map[string]string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, connstring.Invalid(err)
@@ -311,11 +320,7 @@ func (s *Server) poolWith(ctx context.Context, url string, connections int, name
 		config.ConnConfig.RuntimeParams["application_name"] = name
 	}
 	config.AfterConnect = store.Settle
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err == nil {
-		s.pools = append(s.pools, pool)
-	}
-	return pool, err
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // source returns the source of the hub's ticks.
@@ -414,13 +419,11 @@ func (s *Server) endpointsOf(ctx context.Context) error {
 		if s.web, err = web.New(c); err != nil {
 			return err
 		}
-		s.admin = httpServer(s.web.Admin(s.adminConfig()), nil, s.log)
-		s.admin.ReadTimeout, s.admin.WriteTimeout = 10*time.Second, 30*time.Second
+		s.admin = adminServer(s.web.Admin(s.adminConfig()), s.log)
 		s.http = httpServer(s.web, tlsConfig, s.log)
 	}
 	if s.uiListener != nil {
-		s.ui = httpServer(ui, tlsConfig, s.log)
-		s.ui.ReadTimeout, s.ui.WriteTimeout = 10*time.Second, time.Minute
+		s.ui = uiServer(ui, tlsConfig, s.log)
 	}
 	return nil
 }
@@ -436,6 +439,20 @@ func httpServer(h http.Handler, c *tls.Config, log *slog.Logger) *http.Server {
 	return server
 }
 
+// adminServer is an httpServer for operators.
+func adminServer(h http.Handler, log *slog.Logger) *http.Server {
+	server := httpServer(h, nil, log)
+	server.ReadTimeout, server.WriteTimeout = 10*time.Second, 30*time.Second
+	return server
+}
+
+// uiServer is an httpServer for the web UI alone.
+func uiServer(h http.Handler, c *tls.Config, log *slog.Logger) *http.Server {
+	server := httpServer(h, c, log)
+	server.ReadTimeout, server.WriteTimeout = 10*time.Second, time.Minute
+	return server
+}
+
 // serve starts the endpoints.
 func (s *Server) serve(inner context.Context) {
 	pgCtx, cancel := context.WithCancel(inner)
@@ -448,11 +465,7 @@ func (s *Server) serve(inner context.Context) {
 		})
 	}
 	if s.adminListener != nil {
-		s.httpServing.Go(func() {
-			if err := s.admin.Serve(s.adminListener); !errors.Is(err, http.ErrServerClosed) {
-				s.fail(fmt.Errorf("serve operators: %w", err))
-			}
-		})
+		s.serveHTTP(s.admin, s.adminListener, "serve operators")
 	}
 	if s.httpListener != nil {
 		s.serveHTTP(s.http, s.config.bounded(s.httpListener), "serve HTTP")

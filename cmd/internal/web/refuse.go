@@ -13,6 +13,12 @@ func Refuse(rw http.ResponseWriter, f *Failure) {
 	f.write(rw)
 }
 
+// Healthy answers a supervisor, as a Web does.
+func Healthy(rw http.ResponseWriter, status string) {
+	rw.Header().Set("Cache-Control", "no-store")
+	reply(rw, http.StatusOK, health{status})
+}
+
 // RefusePage is Refuse for clients that may be web pages, of whatever origin: see sameOrigin. What a browser asks before that is answered as ever, or the page would not learn more.
 func RefusePage(rw http.ResponseWriter, r *http.Request, f *Failure) {
 	if r.Method == http.MethodOptions {
