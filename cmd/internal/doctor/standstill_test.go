@@ -33,6 +33,16 @@ func standIn(t *testing.T, conn *pgx.Conn, url, statement, waits string) (pid ui
 	return pid
 }
 
+// withoutItsStandby has the server's commits wait for a standby that is not there, and leaves one session in such a commit.
+// Commits wait from when the checkpointer has read the setting, which shows nowhere else: so this session commits until it stands.
+func withoutItsStandby(t *testing.T, url string, admin *pgx.Conn) {
+	t.Helper()
+	execute(t, admin, "CREATE TABLE entry (n int)", "ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()")
+	until(t, admin, "SELECT current_setting('synchronous_standby_names') <> ''")
+	runSessions(t, url, 1, repeat("INSERT INTO entry VALUES ($1)"))
+	until(t, admin, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+}
+
 func TestCommitsThatHangForAStandbyAreCritical(t *testing.T) {
 	t.Parallel()
 	f := expect(t, examine(t, standbyGoneLoad(t), 2*examineFor), doctor.SyncReplicationStalled, doctor.Critical)
