@@ -14,7 +14,7 @@ import (
 const (
 	sumsAtOnce      = 32                     // databases that are read at a time for the page of all
 	sumSlow         = time.Second            // what takes longer does not count among them any more
-	sumsPerSecond   = 50                     // databases that are read in a second, at most
+	sumsPerSecond   = 20                     // databases that are read in a second, at most
 	sumsWithin      = 300 * time.Millisecond // for which the page waits: who has not answered is shown as it was
 	sumMinutes      = 5                      // over which failures are averaged
 	databasesOnPage = 200

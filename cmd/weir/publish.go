@@ -67,7 +67,7 @@ func wildcard(channel string) (word string, ok bool) {
 
 type listenCmd struct {
 	Channels []string `arg:"" help:"Channels, or patterns: orders.* (one word), orders.> (one or more words)."`
-	Hub      []string `placeholder:"URL" help:"Hub to connect to, such as http://127.0.0.1:8080. May be repeated. Default: read the database directly."`
+	Hub      []string `placeholder:"URL" help:"Hub to connect to, such as http://127.0.0.1:8080, or, at one for several databases, http://127.0.0.1:8080/databases/app. May be repeated. Default: read the database directly."`
 	Token    string   `env:"WEIR_TOKEN" placeholder:"TOKEN" help:"Token for the hub."`
 	After    string   `placeholder:"POSITION" help:"Resume after this position, as printed by --json. Default: only messages published from now on."`
 	Last     int      `placeholder:"N" help:"Begin with the last N messages of each channel, up to 1000, as far as the database still keeps them."`

@@ -183,13 +183,15 @@ func (m *Many) set(urls []string) {
 		before[one.url] = one
 	}
 	now := make([]*member, 0, len(urls))
+	came := 0
 	for i, url := range urls {
 		one := before[url]
 		delete(before, url)
 		if one == nil {
 			one = newMember(m, url)
+			came++
 			if one.err != nil {
-				m.log.Error("weir: a database of the list can't be used", "number", i+1, "error", one.err)
+				m.log.Error("weir: a database of the list can't be used", "place", i+1, "error", one.err)
 			}
 		}
 		now = append(now, one)
@@ -202,6 +204,9 @@ func (m *Many) set(urls []string) {
 		}
 	}
 	m.list.Store(list)
+	if came > 0 || len(before) > 0 {
+		m.log.Info("weir: the list of databases", "databases", len(now), "new", came, "gone", len(before))
+	}
 	for _, gone := range before {
 		m.hubs.Go(gone.leave)
 	}

@@ -100,7 +100,7 @@ func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.Respon
 		web.Healthy(rw, "ready") // a database that can't be reached is no reason to send the clients of others elsewhere
 	})
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
-		web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", "there is nothing at this path", "this server serves several databases: put /databases/NAME before the path, as in /databases/app/v1/ws"))
+		web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", "there is nothing at this path", "this server serves several databases: put /databases/ and the name of one before the path, such as /databases/app"))
 	})
 	return mux
 }

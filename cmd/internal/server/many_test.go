@@ -557,7 +557,7 @@ func TestDatabasesComeAndGo(t *testing.T) {
 	if n, err := first.WaitForNotification(ctx); err != nil || n.Payload != "still here" {
 		t.Errorf("the other one's: %v, %v", n, err)
 	}
-	if text := log.String(); strings.Contains(text, "secret") || log.Count("a database of the list can't be used") != 1 {
+	if text := log.String(); strings.Contains(text, "secret") || log.Count("a database of the list can't be used") != 1 || !strings.Contains(text, "databases=2 new=1 gone=2") {
 		t.Errorf("the log: %s", text)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
@@ -31,6 +32,7 @@ type follower struct {
 	log   *slog.Logger
 	fixed []weirui.Database // that are shown whatever the list says
 	added map[string]*followed
+	crowd crowds
 	many  *server.Many    // has the hubs of the list; nil: there are none
 	bad   map[string]bool // connection strings that can't be used, as far as that was said
 }
@@ -69,12 +71,15 @@ func (f *follower) run(ctx context.Context) {
 	}
 	for {
 		urls, err := f.list()
-		if err != nil {
+		switch {
+		case err != nil && f.many != nil: // which says so itself, and also what can't be used
+		case err != nil:
 			f.log.Error("weir: the list of databases for the web UI can't be read, and they stay as they were", "error", err)
-		} else {
+		default:
 			gone := f.refresh(ctx, urls)
 			f.show(urls, known)
 			for _, d := range gone {
+				f.crowd.leave(d.shown.Pool)
 				closing.Go(func() { d.shown.Pool.Close() }) // waits for requests that still use it
 			}
 		}
@@ -101,10 +106,12 @@ func (f *follower) refresh(ctx context.Context, urls []string) (gone []*followed
 		if f.added[url] != nil || f.bad[url] {
 			continue
 		}
-		d, err := open(ctx, url)
+		d, err := f.open(ctx, url)
 		if err != nil {
 			f.bad[url] = true
-			f.log.Error("weir: a database of the web UI's list can't be used", "number", i+1, "error", err)
+			if f.many == nil {
+				f.log.Error("weir: a database of the web UI's list can't be used", "place", i+1, "error", err)
+			}
 			continue
 		}
 		if f.many != nil {
@@ -160,7 +167,7 @@ func (f *follower) show(urls []string, known map[string]bool) {
 		case names[d.shown.Name] || d.id == "" && reached[d.shown.Name]:
 			if !d.twice {
 				d.twice = true
-				f.log.Warn("weir: a line of the web UI's list is left out: another one leads to the same place", "number", i+1, "database", d.shown.Name, "user", d.shown.Pool.Config().ConnConfig.User, "error", d.err)
+				f.log.Warn("weir: a database of the web UI's list is left out: another one leads to the same place", "place", i+1, "database", d.shown.Name, "user", d.shown.Pool.Config().ConnConfig.User, "error", d.err)
 			}
 			continue
 		}
@@ -173,10 +180,14 @@ func (f *follower) show(urls []string, known map[string]bool) {
 }
 
 // open opens a pool, which connects when it is first used.
-func open(ctx context.Context, url string) (*followed, error) {
+func (f *follower) open(ctx context.Context, url string) (*followed, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, connstring.Invalid(err)
+	}
+	names, err := connstring.Named(url)
+	if err != nil {
+		return nil, err
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	config.MaxConnIdleTime = time.Minute // there may be many
@@ -184,14 +195,16 @@ func open(ctx context.Context, url string) (*followed, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "weir ui"
 	}
 	config.AfterConnect = store.Settle
+	server := serverOf(config)
+	config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+		f.crowd.makeRoom(server)
+		return nil
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	names, err := connstring.Named(url)
-	if err != nil {
-		return nil, err
-	}
+	f.crowd.join(pool)
 	return &followed{shown: weirui.Database{Name: names.Full, Pool: pool}, store: store.New(pool, 0)}, nil
 }
 

@@ -1,16 +1,20 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/internal/connstring"
@@ -61,6 +65,52 @@ func TestDatabasesThatNobodyLooksAtKeepNoConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		return n == 0
+	})
+}
+
+// TestThePageOfAllLeavesAServerItsConnections: while somebody watches it, a server that has more databases than connections has room for others.
+func TestThePageOfAllLeavesAServerItsConnections(t *testing.T) {
+	t.Parallel()
+	const databases, most = 80, 70 // a read of each at a time, and those that are kept, are 48
+	its := pgtest.Installed(t, map[string]string{"max_connections": strconv.Itoa(most), "max_wal_size": "4GB"})
+	conn, err := pgx.Connect(t.Context(), its.URL("template1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var urls []string
+	for i := range databases {
+		name := fmt.Sprintf("app%d", i)
+		if _, err := conn.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE postgres"); err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, its.URL(name))
+	}
+	s := start(t, server.Config{Database: pgtest.Database(t)}, Config{Open: weirui.Viewer, List: func() ([]string, error) { return urls, nil }})
+	read := map[string]time.Time{}
+	pgtest.Until(t, "each database is read a second time", func() bool {
+		_, text := ask(t, "GET", s.UIURL(), "Accept", "application/json")
+		var page struct {
+			Databases []struct {
+				Name, Problem string
+				At            time.Time
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		again := 0
+		for _, d := range page.Databases {
+			if d.Problem != "" {
+				t.Errorf("%s can't be read: %s", d.Name, d.Problem)
+			}
+			if read[d.Name].IsZero() {
+				read[d.Name] = d.At
+			} else if d.At.After(read[d.Name]) {
+				again++
+			}
+		}
+		return t.Failed() || again > databases
 	})
 }
 
@@ -119,7 +169,7 @@ func TestTheUIFollowsAList(t *testing.T) {
 	if answer, text := ask(t, "GET", s.UIURL()+"db/"+own.Short+"/queues"); answer.StatusCode != http.StatusOK {
 		t.Errorf("the hub's own: %s: %s", answer.Status, text)
 	}
-	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "another one leads to the same place") != 1 || !strings.Contains(text, "number=1 ") || !strings.Contains(text, "user=nobody") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
+	if text := log.String(); strings.Contains(text, "secret") || strings.Count(text, "another one leads to the same place") != 1 || !strings.Contains(text, "place=1 ") || !strings.Contains(text, "user=nobody") || strings.Count(text, "a database of the web UI's list can't be used") != 1 {
 		t.Errorf("the log: %s", text)
 	}
 }
