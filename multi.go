@@ -53,6 +53,7 @@ type MultiWorker struct {
 	config  MultiWorkerConfig
 	slots   map[string]*share.Slots
 	groups  *gathering
+	looks   chan struct{} // holds an element for each database that is asked which it is
 	limiter chan struct{} // holds an element for each worker that starts
 
 	mu      sync.Mutex
@@ -60,8 +61,12 @@ type MultiWorker struct {
 	worked  map[string]*workedDatabase // by the database's id
 }
 
-// maxStarting is how many databases' workers start at once.
-const maxStarting = 16
+// How many databases are asked at once which they are, and how many workers start at once, each with three connections: there may be as many databases as their servers
+// have connections.
+const (
+	maxLooking  = 16
+	maxStarting = 8
+)
 
 // NewMultiWorker returns a worker for many databases. Call Run to start it.
 func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
@@ -84,7 +89,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 		return nil, err
 	}
 	cfg.WorkerConfig = checked
-	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, groups: newGathering(cfg.Queues), limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
+	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, groups: newGathering(cfg.Queues), looks: make(chan struct{}, maxLooking), limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
 	for name, n := range cfg.Queues {
 		m.slots[name] = share.New(n)
 	}

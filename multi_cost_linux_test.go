@@ -3,7 +3,6 @@ package weir_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,19 +20,7 @@ func TestAHundredIdleDatabasesCostLittle(t *testing.T) {
 	const databases, measured = 100, 24 * time.Second
 	server := pgtest.Server(t, map[string]string{"max_connections": "500"})
 	admin := pgtest.Pool(t, server.URL("postgres"))
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec("CREATE DATABASE first")
-	migrate(t, server.URL("first"))
-	list := []string{server.URL("first")}
-	for n := 1; n < databases; n++ {
-		exec(fmt.Sprintf("CREATE DATABASE d%d TEMPLATE first", n))
-		list = append(list, server.URL(fmt.Sprintf("d%d", n)))
-	}
+	list := databasesAt(t, server, databases)
 	settle := cpu(t, server.PID())
 	time.Sleep(measured / 6)
 	alone := cpu(t, server.PID()) - settle // what the server takes for so many databases without a worker, such as for autovacuum

@@ -19,7 +19,7 @@ import (
 
 const (
 	idleAfter    = 30 * time.Second      // without a job, the worker ends
-	idleAtOnce   = time.Second           // the same for one that only looks whether there is a job
+	idleAtOnce   = time.Second / 4       // the same for one that only looks whether there is a job
 	pollsOfAll   = 20 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
 	pollAtLeast  = 2 * time.Second
@@ -27,6 +27,7 @@ const (
 	lookAnyway   = 20 * time.Minute // as a safety net; it doubles each time that nothing was missed: a look costs as much as a hundred polls
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
+	looksFor     = time.Second      // a database counts among those that are asked which they are
 	startsFor    = 5 * time.Second  // a worker counts among those that start, unless it has started before
 	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second      // after a failure; it doubles
@@ -195,17 +196,24 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 
 // stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.
 func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duration) (stirs func(context.Context, *store.Store) (bool, error), err error) {
-	select {
-	case d.m.limiter <- struct{}{}:
-	case <-ctx.Done():
+	started, ok := turn(ctx, d.m.limiter, startsFor) // one that can't be reached starts for as long as it takes
+	if !ok {
 		return nil, nil
 	}
-	started := sync.OnceFunc(func() { <-d.m.limiter })
 	defer started()
-	defer time.AfterFunc(startsFor, started).Stop() // one that can't be reached starts for as long as it takes
 	d.is(DatabaseWorking, nil)
 	config := w.config
-	config.Hooks.Started = started
+	if idle == idleAtOnce { // it has three connections until it has found nothing, and there may be many such databases: a job shows that it is worth it
+		claimed := config.Hooks.Claimed
+		config.Hooks.Claimed = func(jobs int, took time.Duration) {
+			started()
+			if claimed != nil {
+				claimed(jobs, took)
+			}
+		}
+	} else {
+		config.Hooks.Started = started
+	}
 	config.Idle, config.Again = idle, d.again
 	d.again = true
 	config.Room = make(map[string]worker.Room, len(d.m.slots))
@@ -223,6 +231,18 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duratio
 		return inner.Stirs, nil
 	}
 	return nil, explain(err, "weir_work")
+}
+
+// turn waits for a place among a few, until ctx ends. It is left after some time in any case: who is slow keeps nobody else waiting for longer.
+func turn(ctx context.Context, places chan struct{}, most time.Duration) (leave func(), ok bool) {
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false
+	}
+	once := sync.OnceFunc(func() { <-places })
+	late := time.AfterFunc(most, once)
+	return func() { late.Stop(); once() }, true
 }
 
 // pollEvery is the pause between two polls for one idle database.

@@ -16,6 +16,12 @@ var errStandby = errors.New("weir: the server is a standby: jobs are worked at i
 
 // identify finds out which database it is, and takes it if nobody else has, or somebody who can't reach it any more: after a failover, another name may lead there.
 func (d *workedDatabase) identify(ctx context.Context, client *Client, yield func()) error {
+	leave, ok := turn(ctx, d.m.looks, looksFor)
+	if !ok {
+		return ctx.Err()
+	}
+	defer leave()
+	defer client.Pool().Reset() // there may be more databases than their server has connections, and handlers may not want any
 	ctx, cancel := context.WithTimeout(ctx, databaseCall)
 	defer cancel()
 	cluster, err := client.store.DatabaseID(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,43 @@ func (e *estate) states() (all []weir.DatabaseState) {
 func (e *estate) until(n int, want weir.DatabaseState) {
 	e.Helper()
 	pgtest.Until(e.T, fmt.Sprintf("database %d is %s", n, want), func() bool { return e.states()[n] == want })
+}
+
+// databasesAt returns so many new databases of one server.
+func databasesAt(t *testing.T, server *embedded.Server, n int) (urls []string) {
+	t.Helper()
+	admin := pgtest.Pool(t, server.URL("postgres"))
+	for i := range n {
+		sql := fmt.Sprintf("CREATE DATABASE d%d TEMPLATE d0", i)
+		if i == 0 {
+			sql = "CREATE DATABASE d0"
+		}
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, server.URL(fmt.Sprintf("d%d", i)))
+		if i == 0 {
+			migrate(t, urls[0])
+		}
+	}
+	return urls
+}
+
+// TestManyDatabasesOfOneServerStartWithoutItsConnections: it need not have more than one for each, and some for those that start at the time.
+func TestManyDatabasesOfOneServerStartWithoutItsConnections(t *testing.T) {
+	t.Parallel()
+	const databases = 60
+	server := pgtest.Server(t, map[string]string{"max_connections": strconv.Itoa(databases + 30), "max_wal_size": "4GB"})
+	e := newEstate(t, 0, func(context.Context, *weir.Job[number]) error { return nil }, func(cfg *weir.MultiWorkerConfig) { cfg.RefreshEvery = 0 })
+	e.urls = databasesAt(t, server, databases)
+	e.list(e.urls...)
+	e.run()
+	for n := range e.urls {
+		e.until(n, weir.DatabaseIdle)
+	}
+	if text := e.log.String(); strings.Contains(text, "53300") || strings.Contains(text, "too many clients") {
+		t.Errorf("the server's connections did not suffice: %s", text)
+	}
 }
 
 // TestManyDatabasesShareTheirConcurrency: all jobs of all databases run, no more of them at once than the queue allows, and each with the client of its database.
