@@ -176,7 +176,8 @@ func (m *Many) follow(ctx context.Context) {
 	}
 }
 
-// set adds what is new in the list, and ends the hubs of what is no longer there. There is one call at a time.
+// set adds what is new in the list, and ends the hubs of what is no longer there: of what is missing for the second time, because a file may be read while it is written. There is one
+// call at a time.
 func (m *Many) set(urls []string) {
 	before := map[string]*member{}
 	for _, one := range m.all() {
@@ -194,7 +195,15 @@ func (m *Many) set(urls []string) {
 				m.log.Error("weir: a database of the list can't be used", "place", i+1, "error", one.err)
 			}
 		}
+		one.missing = false
 		now = append(now, one)
+	}
+	for _, one := range m.all() {
+		if before[one.url] != nil && !one.missing {
+			one.missing = true
+			delete(before, one.url)
+			now = append(now, one)
+		}
 	}
 	list := newListing(now)
 	known := m.list.Load().shared()

@@ -24,6 +24,8 @@ type member struct {
 	err   error                    // why it has no names, and can't be served
 	names atomic.Pointer[[]string] // by which it can be reached now, the full one first
 
+	missing bool // from the list as last read; Many.set uses it
+
 	mu       sync.Mutex
 	server   *Server       // nil: its hub does not run
 	changing chan struct{} // closed when the hub has started or ended; nil: it does neither

@@ -19,9 +19,16 @@ type listing struct {
 func newListing(members []*member) *listing {
 	l := &listing{members: members, named: map[string][]*member{}}
 	for _, d := range members {
-		if d.err == nil {
+		if d.err == nil && !d.missing {
 			l.named[d.Full] = append(l.named[d.Full], d)
 			l.named[d.Short] = append(l.named[d.Short], d)
+		}
+	}
+	for _, d := range members { // a database that has moved, say: its line is another one now, and the name leads there
+		for _, name := range []string{d.Full, d.Short} {
+			if taken := l.named[name]; d.err == nil && d.missing && (taken == nil || taken[0].Place == d.Place) {
+				l.named[name] = append(taken, d)
+			}
 		}
 	}
 	for _, d := range members {
@@ -31,7 +38,7 @@ func newListing(members []*member) *listing {
 			continue
 		}
 		for _, name := range []string{d.Full, d.Short} {
-			if one(l.named[name]) {
+			if all := l.named[name]; one(all) && slices.Contains(all, d) {
 				names = append(names, name)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -557,7 +558,7 @@ func TestDatabasesComeAndGo(t *testing.T) {
 	if n, err := first.WaitForNotification(ctx); err != nil || n.Payload != "still here" {
 		t.Errorf("the other one's: %v, %v", n, err)
 	}
-	if text := log.String(); strings.Contains(text, "secret") || log.Count("a database of the list can't be used") != 1 || !strings.Contains(text, "databases=2 new=1 gone=2") {
+	if text := log.String(); strings.Contains(text, "secret") || log.Count("a database of the list can't be used") != 1 || !strings.Contains(text, "databases=4 new=1 gone=0") {
 		t.Errorf("the log: %s", text)
 	}
 }
@@ -629,4 +630,40 @@ func TestNamesThatBecomeOneStandForNone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestWhatIsMissingOnceIsServedOn: a list may be read while it is written. A name whose database is another one now leads there at once.
+func TestWhatIsMissingOnceIsServedOn(t *testing.T) {
+	t.Parallel()
+	m := &Many{log: slog.New(slog.DiscardHandler)}
+	m.list.Store(newListing(nil))
+	found := func(name string) string {
+		d, err := m.find(name)
+		if err != nil {
+			return ""
+		}
+		return d.url
+	}
+	const stays, goes, moved = "host=a dbname=stays", "host=a dbname=app", "host=b dbname=app"
+	m.set([]string{stays, goes})
+	before, err := m.find("app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set([]string{stays})
+	m.set([]string{stays, goes})
+	m.set([]string{stays})
+	if after, err := m.find("app"); after != before {
+		t.Errorf("missing once, twice: %v, %v, want the database as it was", after, err)
+	}
+	m.set([]string{stays})
+	if got := found("app"); got != "" || found("stays") != stays {
+		t.Errorf("missing twice in a row, it is still found: %q", got)
+	}
+	m.set([]string{goes})
+	m.set([]string{moved})
+	if got, old := found("app"), found("app.a-5432"); got != moved || old != goes {
+		t.Errorf("the name of a database that has moved leads to %q, and the full one to %q", got, old)
+	}
+	m.hubs.Wait()
 }
