@@ -135,8 +135,10 @@ func (h *holder) worked() {
 
 // run runs stints until ctx ends, each while this process holds the relay. It waits out what waiting can fix.
 func (h *holder) run(ctx context.Context, stint func(context.Context) error) error {
+	said := false // that it stands by
 	for ctx.Err() == nil {
 		held, err := h.try(ctx, stint)
+		said = said && !held
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, errReached):
@@ -148,6 +150,10 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 			h.log.Warn("weir: another process has gone further than this one knows: the relay begins anew", "error", err)
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
 		case err == nil && !held:
+			if !said {
+				h.log.Info("weir: the relay stands by: another process has it")
+				said = true
+			}
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
 		case store.IsRefused(err) && !errors.As(err, new(*elsewhere)):
 			return fmt.Errorf("weirrelay: relay %s: %w", h.name, store.Explain(err, "weir_hub"))

@@ -1,6 +1,7 @@
 package weirrelay
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -54,5 +55,28 @@ func TestAnotherProcessTakesOverFromOneThatStandsStill(t *testing.T) {
 	still.alive.Store(&clock.Moment{})
 	if err := still.sure(still.ctx); err == nil {
 		t.Error("the process that stood still may send")
+	}
+}
+
+// TestAProcessThatStandsBySaysSo: once, and not again until it has had the relay.
+func TestAProcessThatStandsBySaysSo(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	other, err := take(t.Context(), pool, "r", idleFor)
+	if err != nil || other == nil {
+		t.Fatalf("%v, %v", other, err)
+	}
+	var log pgtest.Log
+	asked := make(chan struct{})
+	h := newHolder("r", pool, log.Logger(), func(Progress) {})
+	done := make(chan error, 1)
+	go func() { // ends when it has had the relay
+		done <- h.run(t.Context(), func(context.Context) error { close(asked); return errReached })
+	}()
+	pgtest.Until(t, "it says that it stands by", func() bool { return log.Count("the relay stands by: another process has it") == 1 })
+	other.end()
+	pgtest.Receive(t, asked, "it has the relay")
+	if err := pgtest.Receive(t, done, "it ends"); err != nil || log.Count("stands by") != 1 {
+		t.Errorf("%v, %s", err, log.String())
 	}
 }

@@ -188,9 +188,9 @@ func (f *from) enqueue(ctx context.Context, arrived []Arrival, position string) 
 			}
 			continue
 		}
-		letter := weir.NewJob{Args: f.letter(&arrived[i], position, err), Options: &weir.Options{Queue: f.Name + "-dead-letters"}}
+		letter := weir.NewJob{Args: f.letter(&arrived[i], err), Options: &weir.Options{Queue: f.Name + "-dead-letters"}}
 		if again := f.try(ctx, letter); store.IsBadData(again) {
-			letter.Args = f.letter(&arrived[i], position, err).bare(len(arrived[i].Payload))
+			letter.Args = f.letter(&arrived[i], err).bare(len(arrived[i].Payload))
 		} else if again != nil {
 			return 0, again
 		}
@@ -273,8 +273,9 @@ func (f *from) job(a *Arrival) weir.NewJob {
 	return weir.NewJob{Args: args, Options: &weir.Options{Queue: f.queue.with(&v), Key: f.key.with(&v)}}
 }
 
-func (f *from) letter(a *Arrival, position string, why error) DeadLetter {
-	l := DeadLetter{Relay: f.Name, Position: weir.Position(position), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
+// letter names the message by its own id: the position is that of the batch.
+func (f *from) letter(a *Arrival, why error) DeadLetter {
+	l := DeadLetter{Relay: f.Name, Position: weir.Position(a.ID), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
 	l.keep(a.Payload, bytes.IndexByte(a.Payload, 0) >= 0)
 	return l
 }

@@ -56,6 +56,7 @@ const (
 	codeHeaders  jetstream.ErrorCode = 10097 // of a message whose headers exceed the server's
 	maxHeaders                       = 65535 // which is this
 	codeRollup   jetstream.ErrorCode = 10111 // of a message that replaces others, in a way that there is not, or that the stream does not allow
+	codeOther    jetstream.ErrorCode = 10060 // of a message whose subject is one of another stream
 )
 
 // codesOfHeaders are errors about a header of a message that no stream takes: what the stream does not allow is none of them.
@@ -303,6 +304,8 @@ func (t *Target) explain(i int, r *weirrelay.Record, err error) error {
 		return &weirrelay.Refused{Index: i, Err: fmt.Errorf("its headers: %w", err)}
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("no stream takes the subject %q: add it to the subjects of the stream, or change the route: %w", r.Subject, err)
+	case api != nil && api.ErrorCode == codeOther:
+		return fmt.Errorf("the subject %q is one of another stream than %s: name that one, or change the route: %w", r.Subject, t.Stream, err)
 	}
 	if api == nil { // it is not the stream's answer
 		t.unsure = true

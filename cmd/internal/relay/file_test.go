@@ -106,7 +106,7 @@ func TestAFileThatIsWrongIsRefused(t *testing.T) {
 	const nats = "\n[relay.a.nats]\nurl = \"nats://127.0.0.1\"\nstream = \"S\"\n"
 	for text, want := range map[string]string{
 		"":                           "it has 0 relays: write 1 to 100, each under [relay.NAME]",
-		"[relay.a]\nrout = 1" + nats: "unknown settings: relay.a.rout",
+		"[relay.a]\nrout = 1" + nats: "unknown settings: relay.a.rout (line 2)",
 		"[relay.a]" + nats:           "it has no routes: name channels",
 		"[relay.a]\nroute = [{ channels = \"c\" }]":                                                                                  "it has 0 targets and 0 sources",
 		"[relay.a]\nroute = [{ channels = \"c\" }]\n[relay.a.redis]\nurl = \"redis://x\"" + nats:                                     "it has 2 targets and 0 sources",

@@ -439,3 +439,18 @@ func TestWhatAStreamOfNATSMayAllowLaterWaits(t *testing.T) {
 		})
 	}
 }
+
+// TestASubjectOfAnotherStreamIsSaid: with both names, since the subject is either wrong or the stream is.
+func TestASubjectOfAnotherStreamIsSaid(t *testing.T) {
+	t.Parallel()
+	nc, js := dial(t, jetStream(t).ClientURL())
+	for _, config := range []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"shop.>"}}, {Name: "OTHERS", Subjects: []string{"other.>"}}} {
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := begun(t, nc).Send(t.Context(), []weirrelay.Record{{ID: "r/1.1.1", Position: "1.1.1", Channel: "orders", Subject: "other.orders", Payload: []byte("a")}})
+	if err == nil || !strings.Contains(err.Error(), `the subject "other.orders" is one of another stream than ORDERS: name that one, or change the route`) {
+		t.Error(err)
+	}
+}

@@ -125,11 +125,16 @@ func TestEachMessageOfASourceBecomesOneJob(t *testing.T) {
 			if page, err = client.Jobs(t.Context(), weir.JobsParams{Queue: "in-dead-letters"}); err != nil {
 				t.Fatal(err)
 			}
+			places := make(map[weir.Position]bool)
 			for i, j := range page.Jobs { // as text, for people
 				var letter weirrelay.DeadLetter
 				if err := json.Unmarshal(j.Args, &letter); err != nil || !strings.HasPrefix(letter.Payload, `{"kind": `) || letter.Bytes != nil {
 					t.Errorf("dead letter %d: %s, %v", i, j.Args, err)
 				}
+				places[letter.Position] = true
+			}
+			if len(places) != len(page.Jobs) {
+				t.Errorf("%d dead letters name %d places in the stream: %v", len(page.Jobs), len(places), places)
 			}
 		})
 	}
