@@ -70,7 +70,7 @@ func (c *settingsListCmd) Run(ctx context.Context, s *streams, db *database) err
 }
 
 type settingsSetCmd struct {
-	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, message_retention_bytes or message_bytes; for a queue, backoff, backoff_limit, backoff_form (exponential, linear or fixed) or ageing (how long a job waits before it may start ahead of the next higher priority; 0: off)."`
+	Name  string `arg:"" help:"completed_retention, failed_retention, retention_bytes, message_retention, relay_retention, message_retention_bytes or message_bytes; for a queue, backoff, backoff_limit, backoff_form (exponential, linear or fixed) or ageing (how long a job waits before it may start ahead of the next higher priority; 0: off)."`
 	Value string `arg:"" help:"Value: an interval such as '3 days', a size such as '4 GB', or a form."`
 	Queue string `short:"q" help:"Queue whose setting to change."`
 }

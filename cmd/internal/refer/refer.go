@@ -39,7 +39,7 @@ func Hidden(from string) string {
 	return "one"
 }
 
-// TOML decodes a file. Its errors name unknown settings, and the line and column of what can't be read.
+// TOML decodes a file. Its errors name unknown settings, with their lines, and the line and column of what can't be read.
 func TOML(path string, into any) error {
 	text, err := read(path)
 	if err != nil {
@@ -52,7 +52,8 @@ func TOML(path string, into any) error {
 	case errors.As(err, &unknown):
 		names := make([]string, len(unknown.Errors))
 		for i, e := range unknown.Errors {
-			names[i] = strings.Join(e.Key(), ".")
+			line, _ := e.Position()
+			names[i] = fmt.Sprintf("%s (line %d)", strings.Join(e.Key(), "."), line)
 		}
 		return fmt.Errorf("unknown settings: %s", strings.Join(names, ", "))
 	case errors.As(err, &wrong):
