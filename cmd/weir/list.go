@@ -22,10 +22,12 @@ const maxList = 16 << 20 // bytes of a list of databases
 // errEnough ends a walk through a list, which is no failure.
 var errEnough = errors.New("enough for now")
 
-// errStop is wrapped by a failure that ends a walk through a list.
-var errStop = errors.New("stopped there")
+// lastFailure is one that ends a walk through a list.
+type lastFailure struct{ error }
 
-// eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, unless that is errStop, and
+func (f lastFailure) Unwrap() error { return f.error }
+
+// eachOfList does something with each database of a list, one after the other, and says which. After a failure it goes on with the next, unless that is a lastFailure, and
 // returns an error at the end.
 func eachOfList(ctx context.Context, s *streams, path string, do func(*database) error) error {
 	urls, err := readList(s.in, path)
@@ -50,7 +52,7 @@ func eachOfList(ctx context.Context, s *streams, path string, do func(*database)
 			failed++
 			fmt.Fprintf(s.err, "weir: database %d of %d, %s: %s\n", i+1, len(urls), name, hints.line(err))
 		}
-		if errors.Is(err, errStop) {
+		if errors.As(err, new(lastFailure)) {
 			return fmt.Errorf("stopped at database %d of %d, %s, which failed: mend what is in the way, and run it again: those that are done stay so", i+1, len(urls), name)
 		}
 	}

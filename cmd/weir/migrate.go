@@ -83,7 +83,7 @@ func (c *migrateUpCmd) step(ctx context.Context, s *streams) error {
 			err = migrateUp(ctx, s, db)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", err, errStop)
+			return lastFailure{err}
 		}
 		return nil
 	})
