@@ -72,15 +72,35 @@ func listenThere(t testing.TB, m *Many, database, channel string) *pgx.Conn {
 	t.Helper()
 	u := roleURL(t, database, "IN ROLE weir_subscribe, weir_publish")
 	u.Host = m.PGAddr().String()
-	conn, err := connect(t, u, true)
+	conn, err := listenAs(t, u, channel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), `LISTEN `+pgx.Identifier{channel}.Sanitize()); err != nil {
-		t.Fatal(err)
-	}
 	return conn
+}
+
+// listenAs does so as a role that is there.
+func listenAs(t testing.TB, u *url.URL, channel string) (*pgx.Conn, error) {
+	t.Helper()
+	conn, err := connect(t, u, true)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(t.Context(), `LISTEN `+pgx.Identifier{channel}.Sanitize())
+	return conn, err
+}
+
+// stays opens something at a hub which may rest so soon that a client that is slow to log in has to come again.
+func stays[T any](t testing.TB, m *Many, database string, open func() (T, error)) (opened T) {
+	t.Helper()
+	pgtest.Eventually(t, func() (err error) {
+		if opened, err = open(); err == nil && m.Hub(database) == nil {
+			err = errors.New("no hub runs, though there is a client")
+		}
+		return err
+	})
+	return opened
 }
 
 // at answers a request to a database of many.
@@ -207,10 +227,12 @@ func TestAHubRunsWhileItHasClients(t *testing.T) {
 	if n := connections(); n != 0 || m.Hub(database) != nil {
 		t.Errorf("%d connections before the first client", n)
 	}
+	u := roleURL(t, database, "IN ROLE weir_subscribe, weir_publish")
+	u.Host = m.PGAddr().String()
 	for range 2 {
-		listener := listenThere(t, m, database, "news")
-		if connections() == 0 || m.Hub(database) == nil {
-			t.Error("no hub runs, though there is a client")
+		listener := stays(t, m, database, func() (*pgx.Conn, error) { return listenAs(t, u, "news") })
+		if connections() == 0 {
+			t.Error("a hub runs without connections")
 		}
 		for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) { // five times as long as a hub without clients runs
 			if m.Hub(database) == nil {
@@ -252,14 +274,14 @@ func TestAHubRunsForStreamsAndNotForStrangers(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
+		if answer.StatusCode != http.StatusOK {
+			return nil, errors.Join(errors.New(answer.Status), answer.Body.Close())
+		}
 		return func() { _ = answer.Body.Close() }, nil
 	}
 	for what, open := range map[string]func(context.Context) (func(), error){"a WebSocket": socket("/v1/ws"), "events": events, "a worker's session": socket("/v1/work/ws")} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		leave, err := open(ctx)
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		leave := stays(t, m, database, func() (func(), error) { return open(ctx) })
 		for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) { // five times as long as a hub without clients runs
 			if m.Hub(database) == nil {
 				t.Fatalf("the hub has ended, though there is %s", what)
