@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -115,7 +116,9 @@ func TestARoleWithoutRightsSaysSoAndUsesWhatEverybodySees(t *testing.T) {
 
 	// Without sessions of others there is nothing that it can't see.
 	until(t, admin, "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'")
+	asker := connect(t, nobody)
 	admin.Close(t.Context())
+	until(t, asker, fmt.Sprintf("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d)", admin.PgConn().PID())) // which ends a moment later
 	if r := examine(t, nobody, time.Second); r.Incomplete {
 		t.Errorf("it sees all there is, and does not say so:\n%s", describe(r))
 	}
