@@ -93,7 +93,9 @@ func runningSnapshot(t *testing.T, s *servers) {
 	c := connect(t, as(t, s.primary, "app", "postgres"))
 	end := c.runs("SELECT pg_sleep(600)")
 	name := fmt.Sprintf("pid %d", c.pid())
-	s.watch(t, s.guard(t, hasty(), true), func(r *Findings) bool { return r.outcome("primary", name, Cancel, outcomeMoved) })
+	p := hasty()
+	p.Default.Patience = Duration{time.Minute} // or it is terminated if the cancel takes long to show
+	s.watch(t, s.guard(t, p, true), func(r *Findings) bool { return r.outcome("primary", name, Cancel, outcomeMoved) })
 	var refused *pgconn.PgError
 	if err := pgtest.Receive(t, end, "the statement has ended"); !errors.As(err, &refused) || refused.Code != "57014" { // query_canceled
 		t.Errorf("the statement ended with %v", err)
