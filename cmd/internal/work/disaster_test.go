@@ -77,9 +77,15 @@ func TestAHubThatWasSuspendedGoesOn(t *testing.T) {
 	if err := hub.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	after, _ := s.one(m{"queues": m{"mail": 1}, "wait": 60})
+	w, _ := s.dial(m{"queues": m{"mail": 1}}) // a session, which keeps what it has, however long the rest takes
+	after := w.next().Jobs[0]
 	if after.ID != id || after.Token == before.Token {
 		t.Errorf("the other hub gives %+v", after)
+	}
+	w.send(m{"type": "slots", "queues": m{"mail": 0}}) // the next job is for the first session
+	w.send(m{"type": "ping"})
+	if f := w.next(); f.Type != "pong" {
+		t.Errorf("%+v", f)
 	}
 	if err := hub.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
