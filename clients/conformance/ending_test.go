@@ -277,13 +277,25 @@ var ending = []script{
 		d.none("job")
 	}},
 	{promise: "a worker that is killed before its commit leaves the job to another", needs: []string{"complete", "lease"}, run: func(s *stage) {
-		s.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$`)
+		// The statement before the commit waits for a lock that the judge has.
+		s.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$`)
 		s.exec(`CREATE TRIGGER wait AFTER INSERT ON effect FOR EACH ROW EXECUTE FUNCTION wait()`)
+		tx, err := s.pool.Begin(s.Context())
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer tx.Rollback(s.Context())
+		if _, err := tx.Exec(s.Context(), `SELECT pg_advisory_xact_lock(4711)`); err != nil {
+			s.Fatal(err)
+		}
 		id := s.enqueue()
 		first, second := s.worker(object{"lease": lease}), s.start()
 		first.finish(first.job(id), "complete", object{"sql": effect(id), "then": "commit"})
-		s.runs("INSERT INTO effect")
+		s.waits(4711)
 		first.kill()
+		if err := tx.Rollback(s.Context()); err != nil {
+			s.Fatal(err)
+		}
 		second.work(object{"lease": lease})
 		e := second.job(id)
 		if e.Job.Attempt != 2 {

@@ -16,8 +16,8 @@ var failing = []script{
 		d.answerAll(func(event) object { return object{"how": "return"} })
 		d.work(object{"queues": object{"q": 8}})
 		for round := range rounds {
-			s.exec(`SELECT weir.enqueue('q', 'alpha', '{}', max_attempts => 1) FROM generate_series(1, $1)`, each)
 			some := value[int](s, `SELECT count(*) FROM weir.batch`)
+			s.exec(`SELECT weir.enqueue('q', 'alpha', '{}', max_attempts => 1) FROM generate_series(1, $1)`, each)
 			pgtest.Until(s, "the worker claims jobs", func() bool { return value[int](s, `SELECT count(*) FROM weir.batch`) > some })
 			if round%2 == 0 {
 				s.endSessions()
@@ -113,13 +113,13 @@ var failing = []script{
 	}},
 	{promise: "a pool that is exhausted does not stop the worker", needs: []string{"transactions", "lease"}, run: func(s *stage) {
 		d := s.start("WEIR_POOL=2")
-		d.work(object{"lease": 1})
+		d.work(object{"lease": lease})
 		var txs []int
 		for range 2 {
 			txs = append(txs, d.do("begin", nil).Tx)
 		}
 		long := d.job(s.enqueue("max_attempts => 1"))
-		for begin := time.Now(); time.Since(begin) < 2*time.Second; {
+		for begin := time.Now(); time.Since(begin) < 2*lease*time.Second; {
 			id := s.enqueue()
 			d.finish(d.job(id), "return", nil)
 			s.until(id, "completed")

@@ -16,14 +16,6 @@ func (s *stage) waits(lock int) {
 	})
 }
 
-// runs waits until a driver runs a statement that begins like this.
-func (s *stage) runs(statement string) {
-	s.Helper()
-	pgtest.Until(s, "the driver runs "+statement, func() bool {
-		return value[bool](s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'judge' AND state = 'active' AND query LIKE $1 || '%')`, statement)
-	})
-}
-
 var reporting = []script{
 	{promise: "progress can be seen while a job runs", pooled: true, run: func(s *stage) {
 		id := s.enqueue()
