@@ -168,8 +168,8 @@ func TestPageShowsEveryMessageOnceAcrossDropsAndHubs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := startHub(t, database, "127.0.0.1:0", config)
-	address := first.HTTPAddr().String()
+	address := pgtest.Address(t)
+	first := startHub(t, database, address, config)
 	below := hubtest.Below(t, address, "/databases/app")
 	at := func(position string) string {
 		return origin.URL + "/?" + url.Values{"hub": {below}, "token": {token}, "position": {position}}.Encode()

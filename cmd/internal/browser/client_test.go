@@ -38,8 +38,8 @@ func TestTheClientInTypeScriptSubscribesInABrowser(t *testing.T) {
 			}
 			page, asked := pageOfClient(t, modules, secret)
 			config := web.Config{Authorizer: authorizer, Origins: []string{page}}
-			hub := startHub(t, database, "127.0.0.1:0", config)
-			address := hub.HTTPAddr().String()
+			address := pgtest.Address(t)
+			hub := startHub(t, database, address, config)
 			at := func(address, after string) string {
 				return page + "/?" + url.Values{"hub": {"http://" + address}}.Encode() + after + how
 			}

@@ -26,7 +26,7 @@ var driverPayloads = []string{`it's "quoted" \ and $1`, "Grüße, 世界 🎉\ns
 func TestDriverPgx(t *testing.T) {
 	t.Parallel()
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
-	e := startAt(t, config, steady(t))
+	e := startAt(t, config, pgtest.Address(t))
 	for range 2 {
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 			pool := pgtest.Pool(t, e.url("someone", "secret", "sslmode=disable&default_query_exec_mode="+mode))
@@ -85,7 +85,7 @@ func rollBackAndCommit(t *testing.T, ping func(context.Context) error, inTx func
 func TestDriverLibPQ(t *testing.T) {
 	t.Parallel()
 	config := pgwire.Config{Auth: usersFile(t, "someone secret\n")}
-	e := startAt(t, config, steady(t))
+	e := startAt(t, config, pgtest.Address(t))
 	url := e.url("someone", "secret", "sslmode=disable")
 	listener := pq.NewListener(url, 10*time.Millisecond, 50*time.Millisecond, nil)
 	defer listener.Close()
@@ -137,7 +137,7 @@ func TestDriverPsql(t *testing.T) {
 	psql := drivertest.Tool(t, "psql")
 	tls, root := certificate(t)
 	config := pgwire.Config{Auth: usersFile(t, `"app" "secret"`), TLS: tls}
-	e := startAt(t, config, steady(t))
+	e := startAt(t, config, pgtest.Address(t))
 	for _, options := range []string{
 		"sslmode=disable", "sslmode=verify-full channel_binding=require sslrootcert=" + root,
 		"target_session_attrs=read-write", "target_session_attrs=primary",

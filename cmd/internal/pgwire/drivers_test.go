@@ -104,7 +104,7 @@ func startProcess(t *testing.T) *process {
 			t.Error(err)
 		}
 	})
-	p.start(steady(t))
+	p.start(pgtest.Address(t))
 	t.Cleanup(p.stop)
 	return p
 }
@@ -165,7 +165,7 @@ func drive(t *testing.T, cmd *exec.Cmd) {
 			lines <- scanner.Text()
 		}
 	}()
-	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	kill := time.AfterFunc(5*patience, func() { _ = cmd.Process.Kill() }) // of which each line has one
 	t.Cleanup(func() {
 		kill.Stop()
 		_ = cmd.Process.Kill()

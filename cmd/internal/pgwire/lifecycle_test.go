@@ -263,7 +263,7 @@ func TestAfterUnlistenNothingComes(t *testing.T) {
 
 func TestAClientMayReconnectToTheNextHub(t *testing.T) {
 	t.Parallel()
-	address := steady(t)
+	address := pgtest.Address(t)
 	e := startAt(t, pgwire.Config{}, address)
 	for range 3 {
 		conn := e.connect()

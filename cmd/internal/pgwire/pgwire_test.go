@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -99,21 +98,6 @@ func startAt(t testing.TB, config pgwire.Config, address string) *endpoint {
 	e := startOn(t, config, source, address)
 	e.source = source
 	return e
-}
-
-// steady returns an address for a hub that is restarted there. Its port lies below those of outgoing connections, one of which might
-// take it in the meantime.
-func steady(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(10_000))
-		if l, err := net.Listen("tcp", address); err == nil {
-			l.Close()
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func startOn(t testing.TB, config pgwire.Config, source hub.Source, address string) *endpoint {

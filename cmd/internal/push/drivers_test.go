@@ -51,17 +51,6 @@ func TestTheGuidesEndpointInPythonWorks(t *testing.T) {
 	tryExample(t, exec.Command(python, file))
 }
 
-// freeAddress returns an address at which nobody listens.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -72,7 +61,7 @@ func write(t testing.TB, path, text string) {
 // tryExample runs an endpoint of the guide, and pushes jobs to it.
 func tryExample(t *testing.T, endpoint *exec.Cmd) {
 	t.Helper()
-	address := freeAddress(t)
+	address := pgtest.Address(t)
 	_, port, _ := net.SplitHostPort(address)
 	secret := newSecret()
 	var output pgtest.Log

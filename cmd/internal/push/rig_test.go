@@ -137,7 +137,7 @@ func newRig(t testing.TB, file string) *rig {
 	r := &rig{t: t, database: pgtest.Database(t), file: filepath.Join(t.TempDir(), "push.toml"), listen: "127.0.0.1:0"}
 	r.pool = pgtest.Pool(t, r.database)
 	if strings.Contains(file, "HUB") {
-		r.listen = freeAddress(t)
+		r.listen = pgtest.Address(t)
 		file = strings.ReplaceAll(file, "HUB", r.listen)
 	}
 	r.write(file)

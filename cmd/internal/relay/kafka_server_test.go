@@ -224,13 +224,9 @@ func (s *kafkaServer) certify(t testing.TB) {
 	}
 }
 
+// freePort returns the port of an address for a broker, which tests may kill and start again.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_, port, _ := net.SplitHostPort(pgtest.Address(t))
 	return port
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -36,13 +35,7 @@ type redisServer struct {
 func startRedis(t *testing.T, options ...string) *redisServer {
 	t.Helper()
 	installed(t, "redis-server", "redis")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
-	s := &redisServer{t: t, dir: t.TempDir(), port: port, options: options}
+	s := &redisServer{t: t, dir: t.TempDir(), port: freePort(t), options: options}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
