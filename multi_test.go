@@ -382,7 +382,7 @@ func TestADatabaseThatDiesWhileItIsWorkedIsUnreachable(t *testing.T) {
 
 // TestManyDatabasesWakeTogether: whose worker has started does not keep others from starting, of which there are more than start at once.
 func TestManyDatabasesWakeTogether(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "it compares how long workers take to start with how long they would keep each other waiting")
 	ran, end := make(chan time.Time, 100), make(chan struct{})
 	const databases = 17
 	e := newEstate(t, databases, func(context.Context, *weir.Job[number]) error {
