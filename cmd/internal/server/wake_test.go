@@ -83,10 +83,11 @@ func TestWorkerWaitsAtTheHub(t *testing.T) {
 		all += enqueue()
 	}
 	t.Logf("woken and run after %v on average", all/50)
-	before := counted.n.Load()
+	before, began := counted.n.Load(), time.Now()
 	<-time.After(2 * time.Second) // count the statements of an idle worker
-	if n := counted.n.Load() - before; n > 6 {
-		t.Errorf("an idle worker at a hub looked %d times in 2 s", n)
+	n := counted.n.Load() - before
+	if took := time.Since(began); n > 3*int64(took/time.Second) { // which is longer on a machine that stands still for a while
+		t.Errorf("an idle worker at a hub looked %d times in %s", n, took)
 	}
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
