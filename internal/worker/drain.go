@@ -58,7 +58,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		die()
 		keeper.Wait()
 		d.completer.abandon()
-		d.leave()
+		d.leave(time.Now().Add(d.StopTimeout + stopGrace))
 		d.lease.stop()
 	}()
 	for promoted := maxPromoted; promoted == maxPromoted; {

@@ -178,8 +178,7 @@ func (s *session) fetch(ctx context.Context) error {
 
 // claim makes one claim, and passes its tasks to the runners. more: it has not visited all lanes with jobs.
 func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, more bool, withheld []store.Withheld, err error) {
-	// When the worker stops, wait for a claim in progress, so that its jobs can be released.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
+	ctx, cancel := outlasting(ctx, s.patience) // so that the jobs of a claim in progress can be released
 	defer cancel()
 	defer func() {
 		if err == nil {

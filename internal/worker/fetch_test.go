@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-pg/weir/internal/outage"
@@ -164,4 +165,61 @@ func TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues(t *testing.T) {
 			_ = before.Rollback(t.Context())
 		})
 	}
+}
+
+// TestASilentServerHoldsUpNoStop: a worker that stops waits for what it has claimed, but not for as long as a claim may take. What was claimed all the same is logged again.
+func TestASilentServerHoldsUpNoStop(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st := store.New(pool, 0)
+	w := New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Store: st})
+	id, err := st.StartWorker(t.Context(), "claims", w.queues, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(w, id, time.Now())
+	defer s.lease.stop()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158552, $1)`, id); err != nil { // the worker's claims
+		t.Fatal(err)
+	}
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
+	s.patience = time.Hour
+	claimed := make(chan error, 1)
+	go func() {
+		_, _, _, err := s.claim(stopping, []int32{1}, &hint{session: s, left: map[string]bool{}})
+		claimed <- err
+	}()
+	if err := pgtest.Receive(t, claimed, "the claim is given up"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a claim of a worker that stops: %v", err)
+	}
+}
+
+// TestCallsOutlastTheStopALittle: no call that a worker makes before it stops is given up at once, and none goes on for long.
+func TestCallsOutlastTheStopALittle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stopping, stop := context.WithCancel(t.Context())
+		defer stop()
+		short, cancel := outlasting(stopping, time.Second)
+		defer cancel()
+		long, cancel := outlasting(stopping, time.Hour)
+		defer cancel()
+		began := time.Now()
+		<-short.Done()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("without a stop, a call may take %v", took)
+		}
+		stop()
+		began = time.Now()
+		<-long.Done()
+		if took := time.Since(began); took != stopGrace {
+			t.Errorf("after the stop, a call may take %v", took)
+		}
+	})
 }

@@ -48,7 +48,7 @@ func (r *reconciler) compare(ctx context.Context) error {
 	}
 	connections := r.Store.Pool().Stat().NewConnsCount()
 	calm := !r.doubtful && !r.shaken.Load() && connections == r.connections
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
+	ctx, cancel := outlasting(ctx, claimTimeout)
 	defer cancel()
 	r.shaken.Store(false)
 	began := time.Now()

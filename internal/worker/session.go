@@ -153,8 +153,9 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	if left {
 		s.logLeft()
 	}
-	// If the connection fails during the last flush, it is retried for the same time again, and a little longer.
-	s.completer.drain(s.StopTimeout + stopGrace)
+	// If the connection fails during the last calls, they are retried for the same time again, and a little longer.
+	over := time.Now().Add(s.StopTimeout + stopGrace)
+	s.completer.drain(time.Until(over))
 	die()
 	helpers.Wait()
 	s.completer.abandon()
@@ -164,7 +165,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		return true, err
 	default:
 	}
-	s.leave()
+	s.leave(over)
 	if left {
 		err = errors.Join(err, fmt.Errorf("weir: jobs did not stop within %s after their context ended: they were given to other workers while still running here", stopGrace))
 	}
@@ -173,6 +174,17 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 
 // stopGrace is how long handlers may take to return after their context was cancelled.
 const stopGrace = 5 * time.Second
+
+// outlasting returns the context of a call that takes no longer than limit. When the worker stops, its answer is waited for, but no longer than stopGrace: a server that is silent must
+// not hold up the stop, and what the call has claimed all the same is logged again, by leave or by the rescuer.
+func outlasting(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	forget := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	return lasting, func() {
+		forget()
+		cancel()
+	}
+}
 
 // stopJobs ends the contexts of all jobs, including those that start later.
 func (s *session) stopJobs(cause error) {
@@ -247,9 +259,9 @@ func (s *session) release(q *queue, waiting []*Task) {
 	}
 }
 
-// leave fences the session's own id and logs its remaining jobs again, so that they need not wait for its lease to run out.
-func (s *session) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.StopTimeout+stopGrace)
+// leave fences the session's own id and logs its remaining jobs again, so that they need not wait for its lease to run out, unless that takes too long.
+func (s *session) leave(over time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), over)
 	defer cancel()
 	wait := s.backoff()
 	for fenced, more := false, true; more; {
