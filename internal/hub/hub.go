@@ -89,6 +89,7 @@ const (
 	publishAtMost = 500                   // drafts logged in one transaction
 	publishBytes  = 4 << 20               // of drafts logged in one transaction
 	defaultRing   = 32 << 20
+	lastAnswer    = 500 * time.Millisecond // for the last drafts to be logged, before subscribers are told that the hub closes
 
 	// No step of these loops takes longer: its database call times out first.
 	tickStuck    = readTimeout + callTimeout
@@ -137,8 +138,17 @@ func (h *Hub) Run(ctx context.Context) {
 		wait = min(wait*2, retryAtMost)
 	}
 	h.ticking.Rest()
-	others.Wait()
+	done := make(chan struct{})
+	go func() { // ends when the others have
+		others.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(lastAnswer): // a database that is silent must not keep subscribers from being told
+	}
 	h.close()
+	<-done
 	h.flows.Wait()
 }
 

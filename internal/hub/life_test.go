@@ -188,3 +188,37 @@ func TestBadDraftHurtsNobodyElse(t *testing.T) {
 		}
 	}
 }
+
+// TestSubscribersAreToldOfTheEndThoughAMessageIsNotLogged: a database that does not answer a publisher must not keep subscribers from connecting elsewhere.
+func TestSubscribersAreToldOfTheEndThoughAMessageIsNotLogged(t *testing.T) {
+	t.Parallel()
+	pool, hold := pgtest.Pool(t, pgtest.Database(t)), make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	h, end := run(t, Config{Source: held{Source: NewLog(store.New(pool, 0), nil), publish: hold}})
+	s, _ := join(t, h, "a")
+	published := make(chan error, 1)
+	go func() { published <- h.Publish(t.Context(), Draft{Channel: "a"}) }()
+	hold <- struct{}{} // the first is logged, and the second is not
+	if err := pgtest.Receive(t, published, "the first message is logged"); err != nil {
+		t.Fatal(err)
+	}
+	go func() { published <- h.Publish(t.Context(), Draft{Channel: "a"}) }()
+	until(t, "it is being logged", func() bool { return h.publishing.Stuck("publish", 1) != nil })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end()
+	}()
+	until(t, "the subscriber is told", func() bool { return errors.Is(s.Err(), ErrClosed) })
+	if err := pgtest.Receive(t, published, "the publisher is told"); !errors.Is(err, ErrClosed) {
+		t.Errorf("the publisher is told %v, want ErrClosed", err)
+	}
+	select {
+	case <-ended:
+		t.Error("the hub has ended, while it uses its database")
+	default:
+	}
+	release()
+	pgtest.Receive(t, ended, "the hub ends")
+}
