@@ -248,11 +248,12 @@ func (m *Many) stopNow(ctx context.Context) error {
 			_ = server.Close()
 		}
 	}
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil // hubs may outlast ctx
 	m.hubs.Wait()
 	m.serving.Wait()
 	m.beside.Wait()
 	m.close()
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if late {
 		return nil // the hubs have said so
 	}
 	return err

@@ -60,25 +60,31 @@ func (m *Many) handlers(ctx context.Context, c *tls.Config) error {
 func (m *Many) mux(of func(*Server) http.Handler, rest func(*member, http.ResponseWriter, *http.Request) bool, refuse func(http.ResponseWriter, *http.Request, *web.Failure)) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/databases/{name}/", func(rw http.ResponseWriter, r *http.Request) {
-		d, err := m.find(r.PathValue("name"))
-		if err != nil {
-			refuse(rw, r, m.unserved(err))
-			return
-		}
-		http.StripPrefix("/databases/"+r.PathValue("name"), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			s, leave := d.enter()
-			for s == nil {
-				if rest(d, rw, r) {
-					return
-				}
-				if _, err := d.hub(r.Context()); err != nil {
+		name := r.PathValue("name")
+		http.StripPrefix("/databases/"+name, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			for {
+				d, err := m.find(name)
+				if err != nil {
 					refuse(rw, r, m.unserved(err))
 					return
 				}
-				s, leave = d.enter()
+				if s, leave := d.enter(); s != nil {
+					defer leave()
+					of(s).ServeHTTP(rw, r)
+					return
+				}
+				if rest(d, rw, r) {
+					return
+				}
+				_, err = d.hub(r.Context())
+				if errors.Is(err, errUnlisted) && !m.stopping.Load() {
+					continue // the list may have the name again, such as with another password
+				}
+				if err != nil {
+					refuse(rw, r, m.unserved(err))
+					return
+				}
 			}
-			defer leave()
-			of(s).ServeHTTP(rw, r)
 		})).ServeHTTP(rw, r)
 	})
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) {
@@ -157,12 +163,12 @@ func restingHealth(d *member, rw http.ResponseWriter, r *http.Request) bool {
 // cleanly refuses a path that ServeMux would send the client away from: an id that is empty would become another request.
 func cleanly(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody { // net/http reads it to its end, also if no handler does; a hub sets its own deadline
+			_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(startWithin))
+		}
 		if p := r.URL.EscapedPath(); strings.HasPrefix(p, "/databases/") && path.Clean(p) != strings.TrimSuffix(p, "/") {
 			web.Refuse(rw, web.Fail(http.StatusNotFound, "not_found", r.Method+" "+r.URL.Path+" does not exist", "its path has an empty part"))
 			return
-		}
-		if r.Body != nil && r.Body != http.NoBody { // net/http reads it to its end, also if no handler does; a hub sets its own deadline
-			_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(startWithin))
 		}
 		mux.ServeHTTP(rw, r)
 	})
@@ -174,10 +180,8 @@ func (m *Many) unserved(err error) *web.Failure {
 	switch {
 	case errors.As(err, &unknown):
 		return web.Fail(http.StatusNotFound, "unknown_database", unknown.text, unknown.hint)
-	case errors.Is(err, errUnlisted) && m.stopping.Load(): // which ends hubs as if they were listed no more
+	case errors.Is(err, errUnlisted): // the server is stopping, which ends hubs as if they were listed no more
 		return web.Fail(http.StatusServiceUnavailable, "draining", "this server is stopping", "connect again: another server takes over")
-	case errors.Is(err, errUnlisted):
-		return web.Fail(http.StatusNotFound, "unknown_database", "this database is not served here any more", "")
 	}
 	return web.Fail(http.StatusServiceUnavailable, "unavailable", "the database can't be served now", "try again; if this persists, see the server's log")
 }

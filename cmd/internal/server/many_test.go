@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -337,6 +338,38 @@ func TestClientsLeaveWhateverElseEnds(t *testing.T) {
 	if err := m.Stop(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAStopThatTakesLongIsNoFailure: what had to be cut off when the drain was over was no failure then, and is none because something else takes longer than the stop may.
+func TestAStopThatTakesLongIsNoFailure(t *testing.T) {
+	t.Parallel()
+	var l list
+	l.set("postgres://ada@127.0.0.1:1/app")
+	stopping, cancel := context.WithTimeout(t.Context(), 2*time.Second) // two hundred times as long as the drain
+	defer cancel()
+	asked := make(chan struct{})
+	ui := &UI{
+		Many: func(context.Context, *Many) (http.Handler, error) {
+			return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				close(asked)
+				<-r.Context().Done() // the page is cut off
+			}), nil
+		},
+		Run: func(context.Context) { <-stopping.Done() },
+	}
+	m := startMany(t, &l, ManyConfig{Config: Config{UI: ui, Drain: 10 * time.Millisecond, Web: web.Config{Anonymous: true}}})
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if answer, err := http.Get(fmt.Sprintf("http://%s/ui/", m.HTTPAddr())); err == nil {
+			_ = answer.Body.Close()
+		}
+	}()
+	pgtest.Receive(t, asked, "the page is asked for")
+	if err := m.Stop(stopping); err != nil {
+		t.Error(err)
+	}
+	pgtest.Receive(t, left, "the page is cut off")
 }
 
 // TestNobodyGivesUpADatabaseOfAServerThatStops: a request that comes when the hubs have ended already is to be sent again, which one for a database that is not served is not.
@@ -688,4 +721,79 @@ func TestWhatIsMissingOnceIsServedOn(t *testing.T) {
 		t.Errorf("the name of a database that has moved leads to %q, and the full one to %q", got, old)
 	}
 	m.hubs.Wait()
+}
+
+// asking is an Authorizer that lets everybody in: the first as soon as that may go on.
+type asking struct{ asked, goOn chan struct{} }
+
+func (a asking) Authorize(ctx context.Context, ask web.Ask) (web.Grant, error) {
+	select {
+	case a.asked <- struct{}{}:
+		select {
+		case <-a.goOn:
+		case <-ctx.Done():
+		}
+	default: // nobody looks any more
+	}
+	return web.Grant{Allow: ask.Filters}, nil
+}
+
+// TestALineThatIsReplacedIsNoDatabaseLess: a request that comes while a database gets another line, such as one with a new password, is served by that. Clients give up what does not exist.
+func TestALineThatIsReplacedIsNoDatabaseLess(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	short, _ := namesOf(t, database)
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("connect_timeout", "17")
+	u.RawQuery = query.Encode()
+	var l list
+	l.set(database)
+	a := asking{make(chan struct{}, 1), make(chan struct{})}
+	m := startMany(t, &l, ManyConfig{Config: Config{Web: web.Config{Authorizer: a}}})
+	before := m.all()[0]
+	answers := make(chan string, 1)
+	go func() {
+		status, body := at(t, m, "GET", short, "/v1/presence?channel=news", "a token")
+		answers <- fmt.Sprint(status, body)
+	}()
+	pgtest.Receive(t, a.asked, "the client is let in")
+	l.set(u.String())
+	pgtest.Until(t, "the old line is gone", func() bool {
+		_, err := before.hub(t.Context())
+		return errors.Is(err, errUnlisted)
+	})
+	close(a.goOn)
+	if answer := pgtest.Receive(t, answers, "the client is answered"); strings.Contains(answer, "unknown_database") {
+		t.Errorf("the client is told %s", answer)
+	}
+	if m.Hub(u.String()) == nil {
+		t.Error("the new line's hub has not started")
+	}
+}
+
+// deadlines is a ResponseWriter that remembers whether what is read has a deadline.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set bool
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error {
+	d.set = true
+	return nil
+}
+
+// TestNoBodyIsAwaitedForEver: net/http reads a body to its end before the next request, whatever is wrong with the path.
+func TestNoBodyIsAwaitedForEver(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/databases/app/v1/publish", "/databases/app//publish", "/nothing"} {
+		rw := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		cleanly(http.NewServeMux()).ServeHTTP(rw, httptest.NewRequest("POST", path, strings.NewReader("{}")))
+		if rw.Code != http.StatusNotFound || !rw.set {
+			t.Errorf("%s: %d, and the body has a deadline: %t", path, rw.Code, rw.set)
+		}
+	}
 }

@@ -595,6 +595,7 @@ func (s *Server) stopNow(ctx context.Context) error {
 		err = errors.Join(err, s.ui.Shutdown(bounded))
 		_ = s.ui.Close()
 	}
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil // what is waited for from here on may outlast ctx
 	s.httpServing.Wait()
 	s.inner.Wait()
 	s.close()
@@ -604,7 +605,7 @@ func (s *Server) stopNow(ctx context.Context) error {
 	for _, pool := range s.pools {
 		pool.Close()
 	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if late {
 		s.log.Warn("weir: clients did not disconnect in time, and were disconnected", "after", drain)
 		return nil
 	}
