@@ -19,7 +19,7 @@ import (
 
 // TestASessionAtAnotherHubKeepsWhatItHolds: a session that names attempts of another hub when it opens keeps them for as long as it is connected.
 func TestASessionAtAnotherHubKeepsWhatItHolds(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	other := s.at(s.hub(func(c *server.Config) { shortLease(c); c.Name = "other" }))
 	id := s.enqueue("mail", "welcome", "{}")
@@ -227,7 +227,7 @@ func TestAnAnswerHasNoMoreThanWasAskedFor(t *testing.T) {
 
 // TestASlowDatabaseDoesNotCutSessions: a client that reports faster than the database records is not read for a while, and keeps its session and what it has.
 func TestASlowDatabaseDoesNotCutSessions(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	k, _ := s.dial(m{"queues": m{"mail": 2}})
 	ended, kept := s.enqueue("mail", "welcome", "{}"), s.enqueue("mail", "welcome", "{}")
@@ -282,7 +282,7 @@ func TestASlowDatabaseDoesNotCutSessions(t *testing.T) {
 
 // TestAClientThatSendsIsAlive: also if it answers no ping of the hub, whose answer may be behind what the hub is too slow to read.
 func TestAClientThatSendsIsAlive(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	ctx, cancel := context.WithTimeout(t.Context(), generous)
 	defer cancel()

@@ -57,7 +57,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 
 // TestASilentWorkersJobsRunAgain: an attempt that is not renewed for its lease ends as failed, and its late end is refused; one that is renewed, by takes or by an open connection, goes on.
 func TestASilentWorkersJobsRunAgain(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	silent, held := s.enqueue("mail", "silent", "{}"), int64(0)
 	lost, _ := s.one(m{"queues": m{"mail": 1}, "name": "sleeper"})
@@ -159,7 +159,7 @@ func TestKindsWithoutAHandlerAreLeftToOthers(t *testing.T) {
 // TestAnyHubRecords: a worker's calls may reach another hub than the one that gave it its jobs: its ends are recorded once, cancellations reach it, and naming its attempts there renews
 // them; the slot is free again at once.
 func TestAnyHubRecords(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	other := s.at(s.hub(func(c *server.Config) { shortLease(c); c.Name = "other" }))
 	id := s.enqueue("mail", "welcome", "{}")
