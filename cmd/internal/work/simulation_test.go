@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	seedFlag    = flag.String("seed", "1,2,6023111191465013558", "seeds of the worlds; random: a new one")
+	seedFlag    = flag.String("seed", "1,2,6023111191465013558,13583650859940822855", "seeds of the worlds; random: a new one")
 	longFlag    = flag.Duration("long", 0, "how long worlds are simulated, after those of the given seeds with those that follow the last; 0: only these")
 	hubsFlag    = flag.Int("hubs", 20, "how many hubs are simulated; and a hundred times as many workers")
 	minutesFlag = flag.Float64("minutes", 2, "for how long by their own clocks, while everything fails; and then until all is done")
