@@ -335,7 +335,9 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 				continue
 			}
 		}
-		changed, control, err := w.poll(context.WithoutCancel(ctx), polls, pause)
+		patient, cancel := outlasting(ctx, claimTimeout)
+		changed, control, err := w.poll(patient, polls, pause)
+		cancel()
 		if err != nil || ctx.Err() != nil {
 			return false, err
 		}

@@ -167,36 +167,50 @@ func TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues(t *testing.T) {
 	}
 }
 
-// TestASilentServerHoldsUpNoStop: a worker that stops waits for what it has claimed, but not for as long as a claim may take. What was claimed all the same is logged again.
+// TestASilentServerHoldsUpNoStop: a worker that stops waits for answers, but not for as long as its calls may take. What was claimed all the same is logged again.
 func TestASilentServerHoldsUpNoStop(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)
-	w := New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Store: st})
-	id, err := st.StartWorker(t.Context(), "claims", w.queues, time.Minute)
+	w := New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Poll: PollEvery, Store: st})
+	id, err := st.StartWorker(t.Context(), "stops", w.queues, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(w, id, time.Now())
-	defer s.lease.stop()
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158552, $1)`, id); err != nil { // the worker's claims
-		t.Fatal(err)
+	for range pool.Config().MaxConns { // nobody answers from now on
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
 	}
 	stopping, stop := context.WithCancel(t.Context())
 	stop()
-	s.patience = time.Hour
-	claimed := make(chan error, 1)
-	go func() {
-		_, _, _, err := s.claim(stopping, []int32{1}, &hint{session: s, left: map[string]bool{}})
-		claimed <- err
-	}()
-	if err := pgtest.Receive(t, claimed, "the claim is given up"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a claim of a worker that stops: %v", err)
+	ended := map[string]chan error{}
+	for what, call := range map[string]func(*session) error{
+		"a claim": func(s *session) error {
+			s.patience = time.Hour
+			_, _, _, err := s.claim(stopping, []int32{1}, &hint{session: s, left: map[string]bool{}})
+			return err
+		},
+		"a poll": func(s *session) error {
+			_, err := s.rest(stopping, &watch{store: st}, false, time.Now(), time.Time{})
+			return err
+		},
+		"a comparison": func(s *session) error {
+			r := &reconciler{session: s, doubtful: true}
+			return r.compare(stopping)
+		},
+	} {
+		s := newSession(w, id, time.Now())
+		defer s.lease.stop()
+		ended[what] = make(chan error, 1)
+		go func() { ended[what] <- call(s) }()
+	}
+	for what, err := range ended {
+		if err := pgtest.Receive(t, err, what+" is given up"); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -54,7 +54,9 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 			return true
 		case <-timer.C:
 		}
-		changed, control, err := w.poll(context.WithoutCancel(ctx), 1, h.Poll)
+		patient, cancel := outlasting(ctx, claimTimeout)
+		changed, control, err := w.poll(patient, 1, h.Poll)
+		cancel()
 		if err != nil {
 			return false // session.rest handles it
 		}
