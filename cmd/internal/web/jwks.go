@@ -142,7 +142,8 @@ func loopbackName(host string) bool {
 func (s *keySet) find(method, id string) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refresh(s.every, s.wait)
+	s.refresh(s.every, s.wait || s.old()) // nobody may have asked for long
+	s.drop()
 	found := s.matching(method, id)
 	if len(found) == 0 && !s.wait {
 		s.refresh(s.soon, true)
@@ -171,11 +172,24 @@ func (s *keySet) changes() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refresh(s.every, false)
+	if s.tried.After(s.good) { // otherwise nobody has asked for long, and they are being read
+		s.drop()
+	}
 	return s.revision
 }
 
-// refresh reads the keys if the last read is older than age, and drops keys past their hold time. The caller holds mu, which is released
-// while waiting.
+// old reports whether the keys were read too long ago to be used. The caller holds mu, as of drop.
+func (s *keySet) old() bool { return time.Since(s.good) > s.hold }
+
+// drop drops keys that are too old.
+func (s *keySet) drop() {
+	if len(s.keys) > 0 && s.old() {
+		s.log.Error("weir: the keys for tokens have not been readable for too long: all tokens are refused", "from", s.from, "for", s.hold)
+		s.set(nil, nil)
+	}
+}
+
+// refresh reads the keys if the last read is older than age. The caller holds mu, which is released while waiting.
 func (s *keySet) refresh(age time.Duration, wait bool) {
 	if time.Since(s.tried) >= age || s.loading != nil {
 		loading := s.load()
@@ -184,10 +198,6 @@ func (s *keySet) refresh(age time.Duration, wait bool) {
 			<-loading
 			s.mu.Lock()
 		}
-	}
-	if len(s.keys) > 0 && time.Since(s.good) > s.hold {
-		s.log.Error("weir: the keys for tokens have not been readable for too long: all tokens are refused", "from", s.from, "for", s.hold)
-		s.set(nil, nil)
 	}
 }
 
