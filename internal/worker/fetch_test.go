@@ -172,8 +172,7 @@ func TestASilentServerHoldsUpNoStop(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)
-	w := New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Poll: PollEvery, Store: st})
-	id, err := st.StartWorker(t.Context(), "stops", w.queues, time.Minute)
+	id, err := st.StartWorker(t.Context(), "stops", []string{"q"}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +201,11 @@ func TestASilentServerHoldsUpNoStop(t *testing.T) {
 			return r.compare(stopping)
 		},
 	} {
-		s := newSession(w, id, time.Now())
+		s := newSession(New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Poll: PollEvery, Store: st}), id, time.Now())
 		defer s.lease.stop()
-		ended[what] = make(chan error, 1)
-		go func() { ended[what] <- call(s) }()
+		done := make(chan error, 1)
+		ended[what] = done
+		go func() { done <- call(s) }()
 	}
 	for what, err := range ended {
 		if err := pgtest.Receive(t, err, what+" is given up"); !errors.Is(err, context.Canceled) {
