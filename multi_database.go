@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-pg/weir/internal/share"
 	"github.com/weir-pg/weir/internal/sleep"
 	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/turn"
 	"github.com/weir-pg/weir/internal/worker"
 )
 
@@ -196,7 +196,7 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 
 // stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.
 func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duration) (stirs func(context.Context, *store.Store) (bool, error), err error) {
-	started, ok := turn(ctx, d.m.limiter, startsFor) // one that can't be reached starts for as long as it takes
+	started, ok := turn.Take(ctx, d.m.limiter, startsFor) // one that can't be reached starts for as long as it takes
 	if !ok {
 		return nil, nil
 	}
@@ -231,18 +231,6 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duratio
 		return inner.Stirs, nil
 	}
 	return nil, explain(err, "weir_work")
-}
-
-// turn waits for a place among a few, until ctx ends. It is left after some time in any case: who is slow keeps nobody else waiting for longer.
-func turn(ctx context.Context, places chan struct{}, most time.Duration) (leave func(), ok bool) {
-	select {
-	case places <- struct{}{}:
-	case <-ctx.Done():
-		return nil, false
-	}
-	once := sync.OnceFunc(func() { <-places })
-	late := time.AfterFunc(most, once)
-	return func() { late.Stop(); once() }, true
 }
 
 // pollEvery is the pause between two polls for one idle database.

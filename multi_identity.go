@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/store"
+	"github.com/weir-pg/weir/internal/turn"
 )
 
 // A copy of a cluster, such as one that was restored from a base backup to become a shard of its own, has the same ids as the original. So two names lead to one
@@ -16,7 +17,7 @@ var errStandby = errors.New("weir: the server is a standby: jobs are worked at i
 
 // identify finds out which database it is, and takes it if nobody else has, or somebody who can't reach it any more: after a failover, another name may lead there.
 func (d *workedDatabase) identify(ctx context.Context, client *Client, yield func()) error {
-	leave, ok := turn(ctx, d.m.looks, looksFor)
+	leave, ok := turn.Take(ctx, d.m.looks, looksFor)
 	if !ok {
 		return ctx.Err()
 	}

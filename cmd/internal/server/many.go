@@ -58,12 +58,13 @@ type Many struct {
 	stop      sync.Once
 	stopErr   error
 
-	list atomic.Pointer[listing]
+	starts chan struct{} // holds an element for each hub that starts
+	list   atomic.Pointer[listing]
 }
 
 // StartMany listens and serves until Stop. The list must be readable at the start; databases need not be reachable.
 func StartMany(ctx context.Context, c ManyConfig) (_ *Many, err error) {
-	m := &Many{config: c, log: c.Logger, failed: make(chan error, 4)}
+	m := &Many{config: c, log: c.Logger, failed: make(chan error, 4), starts: make(chan struct{}, startAtOnce)}
 	m.list.Store(newListing(nil))
 	if m.log == nil {
 		m.log = slog.Default()

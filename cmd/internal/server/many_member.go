@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/weir-pg/weir/internal/connstring"
+	"github.com/weir-pg/weir/internal/turn"
 )
 
 const (
 	startWithin = 10 * time.Second // for a hub to start
+	startAtOnce = 8                // hubs that start at a time
+	startsFor   = time.Second      // a hub counts among these
 	startAgain  = time.Second      // after it could not
 	unproven    = time.Minute      // after which a hub rests if nobody has logged in
 )
@@ -83,6 +86,10 @@ func (d *member) hub(ctx context.Context) (*Server, error) {
 
 // start starts the hub. The caller has set changing.
 func (d *member) start() {
+	leave, ok := turn.Take(d.many.life, d.many.starts, startsFor) // the clients of all may come at the same time, and hubs that start together all take long
+	if ok {
+		defer leave()
+	}
 	ctx, cancel := context.WithTimeout(d.many.life, startWithin)
 	defer cancel()
 	c := d.many.config.Config

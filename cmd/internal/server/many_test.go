@@ -797,3 +797,27 @@ func TestNoBodyIsAwaitedForEver(t *testing.T) {
 		}
 	}
 }
+
+// TestHubsStartAFewAtATime: a process whose clients all come at once, as after its restart, does not start all hubs at once, none of which would be ready in time.
+func TestHubsStartAFewAtATime(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	var l list
+	l.set(database)
+	m := startMany(t, &l, ManyConfig{Config: Config{Web: web.Config{Anonymous: true}}})
+	for range startAtOnce {
+		m.starts <- struct{}{}
+	}
+	d := m.all()[0]
+	short, cancel := context.WithTimeout(t.Context(), time.Second/2)
+	defer cancel()
+	if _, err := d.hub(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while others start: %v", err)
+	}
+	<-m.starts
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := d.hub(ctx); err != nil {
+		t.Errorf("when another has started: %v", err)
+	}
+}
