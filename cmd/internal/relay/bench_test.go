@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/server"
+	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
@@ -78,6 +82,19 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 // transaction to a subscriber of the stream: go test ./cmd/internal/relay -run '^$' -bench MessagesThrough -benchtime 200000x.
 func BenchmarkMessagesThroughJetStream(b *testing.B) {
 	url, nc, _ := durable(b)
+	messagesThroughJetStream(b, url, nc)
+}
+
+// BenchmarkMessagesThroughJetStreamBesideAHub does the same while a hub delivers them to a subscriber of its own.
+func BenchmarkMessagesThroughJetStreamBesideAHub(b *testing.B) {
+	url, nc, _ := durable(b)
+	delivered := besideAHub(b, url)
+	messagesThroughJetStream(b, url, nc)
+	b.ReportMetric(float64(delivered())/float64(max(b.N, 1)), "delivered/message")
+}
+
+func messagesThroughJetStream(b *testing.B, url string, nc *nats.Conn) {
+	b.Helper()
 	messagesThrough(b, url, target(b, nc), func(arrived func(payload []byte)) {
 		sub, err := nc.Subscribe("s.>", func(m *nats.Msg) { arrived(m.Data) })
 		if err != nil {
@@ -87,6 +104,37 @@ func BenchmarkMessagesThroughJetStream(b *testing.B) {
 			b.Fatal(err)
 		}
 	})
+}
+
+// besideAHub runs a hub with a subscriber, and returns what says how many messages that got.
+func besideAHub(b *testing.B, url string) (delivered func() int64) {
+	b.Helper()
+	hub, err := server.Start(b.Context(), server.Config{Name: b.Name(), Database: url, ListenHTTP: "127.0.0.1:0", Web: web.Config{Anonymous: true}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sub, err := weir.Subscribe(b.Context(), weir.SubscribeConfig{Hubs: []string{"http://" + hub.HTTPAddr().String()}, Channels: []string{"c"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var n atomic.Int64
+	done := make(chan struct{})
+	go func() { // ends with the subscription
+		defer close(done)
+		for event, err := range sub.All(context.Background()) {
+			if err == nil && event.Message != nil {
+				n.Add(1)
+			}
+		}
+	}()
+	b.Cleanup(func() {
+		sub.Close()
+		<-done
+		if err := hub.Stop(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	return n.Load
 }
 
 // BenchmarkMessagesThroughKafka does the same to a consumer that reads what is committed: go test ./cmd/internal/relay -run '^$' -bench MessagesThroughKafka -benchtime 200000x.
