@@ -24,9 +24,15 @@ func newListing(members []*member) *listing {
 			l.named[d.Short] = append(l.named[d.Short], d)
 		}
 	}
-	for _, d := range members { // a database that has moved, say: its line is another one now, and the name leads there
+	for _, d := range members {
+		if d.err != nil || !d.missing {
+			continue
+		}
+		had := *d.names.Load()
 		for _, name := range []string{d.Full, d.Short} {
-			if taken := l.named[name]; d.err == nil && d.missing && (taken == nil || taken[0].Place == d.Place) {
+			taken := l.named[name]
+			// Its name leads to another database if it has moved there, say, so that its line is another one now. A name that stood for none of several does so until they are gone.
+			if taken == nil || taken[0].Place == d.Place || !slices.Contains(had, name) {
 				l.named[name] = append(taken, d)
 			}
 		}

@@ -723,6 +723,31 @@ func TestWhatIsMissingOnceIsServedOn(t *testing.T) {
 	m.hubs.Wait()
 }
 
+// TestANameOfSeveralStandsForNoneWhileTheyAreMissing: a list that is read while it is written lacks one of the databases with a name, or all, and a token for one of them is none for another.
+func TestANameOfSeveralStandsForNoneWhileTheyAreMissing(t *testing.T) {
+	t.Parallel()
+	const stays, one, other = "host=c dbname=stays", "host=a dbname=app", "host=b dbname=app"
+	for what, left := range map[string][]string{"one is missing": {stays, one}, "all are missing": {stays}} {
+		m := &Many{log: slog.New(slog.DiscardHandler)}
+		m.list.Store(newListing(nil))
+		m.set([]string{stays, one, other})
+		m.set(left)
+		if d, err := m.find("app"); err == nil {
+			t.Errorf("%s: the name leads to %s", what, d.Full)
+		}
+		for _, d := range m.all() {
+			if names := *d.names.Load(); d.Short == "app" && !slices.Equal(names, []string{d.Full}) {
+				t.Errorf("%s: a token for any of %q is one for %s", what, names, d.Full)
+			}
+		}
+		m.set(left)
+		if d, err := m.find("app"); len(left) == 2 && (err != nil || d.url != one) {
+			t.Errorf("%s for good: %v, want the one that is left", what, err)
+		}
+		m.hubs.Wait()
+	}
+}
+
 // asking is an Authorizer that lets everybody in: the first as soon as that may go on.
 type asking struct{ asked, goOn chan struct{} }
 
