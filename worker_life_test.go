@@ -77,6 +77,35 @@ func TestStopInterruptsWhatOutlastsTheDeadline(t *testing.T) {
 	r.await(id, weir.StateCompleted)
 }
 
+// TestATransactionThatStaysOpenKeepsNoWorkerAlive: a worker that stops does not wait for ever until it is known whether a handler's transaction completes its job, and whatever else it had
+// need not wait for its lease to run out.
+func TestATransactionThatStaysOpenKeepsNoWorkerAlive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	open := make(chan pgx.Tx, 1)
+	stop := r.work(func(ctx context.Context, job *weir.Job[number]) error {
+		tx, err := r.pool.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		if err := job.CompleteTx(ctx, tx); err != nil {
+			return errors.Join(err, tx.Rollback(t.Context()))
+		}
+		open <- tx
+		return nil
+	}, func(c *weir.WorkerConfig) { c.StopTimeout, c.Lease = 50*time.Millisecond, 5*time.Minute })
+	r.enqueue(1, nil)
+	tx := receive(t, open, "the job is completed, unless the transaction is rolled back")
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it ends the transaction, which is all
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	workers, err := r.client.Workers(t.Context())
+	if err != nil || len(workers) != 1 || workers[0].State != "ended" {
+		t.Errorf("the workers are %+v (%v)", workers, err)
+	}
+}
+
 // TestJobsOfASilentWorkerAreRescued: the jobs of a worker without heartbeats run again on another.
 func TestJobsOfASilentWorkerAreRescued(t *testing.T) {
 	t.Parallel()

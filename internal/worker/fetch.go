@@ -102,7 +102,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if err != nil {
 			reconciler.doubt()
 			if ctx.Err() != nil {
-				// The claim may have been made on the server; leave fences this id and logs those jobs again.
+				// The claim may have been made on the server; leave releases its jobs.
 				break
 			}
 			if s.endedBy(err) {

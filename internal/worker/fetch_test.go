@@ -197,8 +197,8 @@ func TestASilentServerHoldsUpNoStop(t *testing.T) {
 			return err
 		},
 		"a comparison": func(s *session) error {
-			r := &reconciler{session: s, doubtful: true}
-			return r.compare(stopping)
+			s.doubtful = true
+			return (&reconciler{session: s}).compare(stopping)
 		},
 	} {
 		s := newSession(New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Poll: PollEvery, Store: st}), id, time.Now())
@@ -236,4 +236,40 @@ func TestCallsOutlastTheStopALittle(t *testing.T) {
 			t.Errorf("after the stop, a call may take %v", took)
 		}
 	})
+}
+
+// TestAClaimWithoutAnAnswerUsesUpNoAttempt: nobody has begun the jobs of a claim that a worker gave up when it stopped, not even those that have a single attempt.
+func TestAClaimWithoutAnAnswerUsesUpNoAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+	var ids [2]int32
+	for i := range ids {
+		id, err := st.StartWorker(ctx, "claims", []string{"q"}, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = id
+	}
+	if _, err := pool.Exec(ctx, `SELECT weir.enqueue('q', 'k', max_attempts => 1)`); err != nil {
+		t.Fatal(err)
+	}
+	claims := func(id int32) (attempts []int32) {
+		_, _, err := st.Claim(ctx, id, []string{"q"}, []int32{1}, nil, nil, func(c store.Claim) { attempts = append(attempts, c.Attempt) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return attempts
+	}
+	if got := claims(ids[0]); len(got) != 1 {
+		t.Fatalf("the claim got %v", got)
+	}
+	s := newSession(New(Config{Queues: map[string]int{"q": 1}, Lease: time.Minute, Store: st, Log: log}), ids[0], time.Now())
+	defer s.lease.stop()
+	(&reconciler{session: s}).doubt() // the answer has not arrived
+	s.leave(time.Now().Add(time.Minute))
+	if got := claims(ids[1]); len(got) != 1 || got[0] != 1 {
+		t.Errorf("another worker has the attempts %v, want the first", got)
+	}
 }

@@ -14,8 +14,7 @@ type reconciler struct {
 	compared    time.Time     // time of the last comparison
 	took        time.Duration // duration of the last comparison
 	claims      int           // claims that returned jobs since the last comparison
-	doubtful    bool
-	calm        bool // the last comparison had no cause for doubt, and found no differences
+	calm        bool          // the last comparison had no cause for doubt, and found no differences
 }
 
 // doubt records that a claim without an answer may have been made.
@@ -52,23 +51,29 @@ func (r *reconciler) compare(ctx context.Context) error {
 	defer cancel()
 	r.shaken.Store(false)
 	began := time.Now()
-	total, after := 0, int64(0)
-	for {
-		// Call held again for each step: results recorded since then need no lookup.
-		released, next, err := r.Store.Reconcile(ctx, r.id, r.held(), after)
-		if err != nil {
-			r.doubtful = true
-			return err
-		}
-		if total += released; next == nil {
-			break
-		}
-		after = *next
-	}
-	if total > 0 {
-		r.Log.Warn("weir: released jobs that only the database considered claimed by this worker: the answer to a claim was lost, or the server lost results", "worker", r.id, "jobs", total)
+	total, err := r.releaseUnknown(ctx)
+	if err != nil {
+		r.doubtful = true
+		return err
 	}
 	r.connections, r.compared, r.doubtful, r.calm = connections, time.Now(), false, calm && total == 0
 	r.took, r.claims = time.Since(began), 0
 	return nil
+}
+
+// releaseUnknown releases the attempts that only the database considers held by this session, and returns how many. No claim may be in progress, except one without an answer, which it
+// waits for.
+func (s *session) releaseUnknown(ctx context.Context) (total int, err error) {
+	for next := new(int64); next != nil; {
+		// Call held again for each step: results recorded since then need no lookup.
+		released := 0
+		if released, next, err = s.Store.Reconcile(ctx, s.id, s.held(), *next); err != nil {
+			return total, err
+		}
+		total += released
+	}
+	if total > 0 {
+		s.Log.Warn("weir: released jobs that only the database considered claimed by this worker: the answer to a claim was lost, or the server lost results", "worker", s.id, "jobs", total)
+	}
+	return total, nil
 }

@@ -47,6 +47,7 @@ type session struct {
 	patience  time.Duration // for the next claim; the fetcher's
 	owes      bool          // this worker has freed slots, and has not looked since whether there are jobs for them; the fetcher's
 	missed    int           // how often it has tried in vain to have its turn, because others were before it, less one for each try that was not
+	doubtful  bool          // a claim without an answer may have been made; the fetcher's, and leave's after it
 	released  chan struct{} // signals the fetcher that ends were recorded since its last claim began; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed
 	sharing   atomic.Int32  // number of workers that share a queue with this one, by the last heartbeat
@@ -165,6 +166,9 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 		return true, err
 	default:
 	}
+	if least := time.Now().Add(stopGrace); over.Before(least) {
+		over = least // a job that a handler's open transaction may still complete has used up the time, say: the others need not wait for the lease
+	}
 	s.leave(over)
 	if left {
 		err = errors.Join(err, fmt.Errorf("weir: jobs did not stop within %s after their context ended: they were given to other workers while still running here", stopGrace))
@@ -176,7 +180,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 const stopGrace = 5 * time.Second
 
 // outlasting returns the context of a call that takes no longer than limit. When the worker stops, its answer is waited for, but no longer than stopGrace: a server that is silent must
-// not hold up the stop, and what the call has claimed all the same is logged again, by leave or by the rescuer.
+// not hold up the stop, and what the call has claimed all the same is released by leave, or logged again by the rescuer.
 func outlasting(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	forget := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
@@ -259,14 +263,19 @@ func (s *session) release(q *queue, waiting []*Task) {
 	}
 }
 
-// leave fences the session's own id and logs its remaining jobs again, so that they need not wait for its lease to run out, unless that takes too long.
+// leave fences the session's own id and logs its remaining jobs again, so that they need not wait for its lease to run out, unless that takes too long. Before that, it releases what a claim
+// without an answer has claimed: those jobs have not begun, and an attempt that is logged again because its worker is lost is used up.
 func (s *session) leave(over time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), over)
 	defer cancel()
 	wait := s.backoff()
 	for fenced, more := false, true; more; {
 		var err error
-		if !fenced {
+		if s.doubtful {
+			_, err = s.releaseUnknown(ctx)
+			s.doubtful = err != nil && !store.IsRefused(err)
+		}
+		if !s.doubtful && !fenced {
 			fenced, err = s.Store.Fence(ctx, s.id, "stopped")
 		}
 		if fenced && err == nil {
