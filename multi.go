@@ -54,14 +54,15 @@ type MultiWorker struct {
 	slots   map[string]*share.Slots
 	groups  *gathering
 	looks   chan struct{} // holds an element for each database that is asked which it is
-	limiter chan struct{} // holds an element for each worker that starts
+	tries   chan struct{} // holds an element for each worker that looks whether there are jobs
+	limiter chan struct{} // holds an element for each worker that starts because there may be some: it does not wait for those that look, of which there are many at the start
 
 	mu      sync.Mutex
 	members map[string]*workedDatabase // by the string that names it
 	worked  map[string]*workedDatabase // by the database's id
 }
 
-// How many databases are asked at once which they are, and how many workers start at once, each with three connections: there may be as many databases as their servers
+// How many databases are asked at once which they are, and how many workers look for jobs at once, or start, each with three connections: there may be as many databases as their servers
 // have connections.
 const (
 	maxLooking  = 16
@@ -89,7 +90,7 @@ func NewMultiWorker(cfg MultiWorkerConfig) (*MultiWorker, error) {
 		return nil, err
 	}
 	cfg.WorkerConfig = checked
-	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, groups: newGathering(cfg.Queues), looks: make(chan struct{}, maxLooking), limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
+	m := &MultiWorker{config: cfg, slots: map[string]*share.Slots{}, groups: newGathering(cfg.Queues), looks: make(chan struct{}, maxLooking), tries: make(chan struct{}, maxStarting), limiter: make(chan struct{}, maxStarting), members: map[string]*workedDatabase{}, worked: map[string]*workedDatabase{}}
 	for name, n := range cfg.Queues {
 		m.slots[name] = share.New(n)
 	}

@@ -28,7 +28,7 @@ const (
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
 	looksFor     = time.Second      // a database counts among those that are asked which they are
-	startsFor    = 5 * time.Second  // a worker counts among those that start, unless it has started before
+	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has started, or found something, before
 	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second      // after a failure; it doubles
 	tryAtLeast   = time.Minute
@@ -196,21 +196,19 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 
 // stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.
 func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duration) (stirs func(context.Context, *store.Store) (bool, error), err error) {
-	started, ok := turn.Take(ctx, d.m.limiter, startsFor) // one that can't be reached starts for as long as it takes
+	places := d.m.limiter
+	if idle == idleAtOnce {
+		places = d.m.tries
+	}
+	started, ok := turn.Take(ctx, places, startsFor) // one that can't be reached starts for as long as it takes
 	if !ok {
 		return nil, nil
 	}
 	defer started()
 	d.is(DatabaseWorking, nil)
 	config := w.config
-	if idle == idleAtOnce { // it has three connections until it has found nothing, and there may be many such databases: a job shows that it is worth it
-		claimed := config.Hooks.Claimed
-		config.Hooks.Claimed = func(jobs int, took time.Duration) {
-			started()
-			if claimed != nil {
-				claimed(jobs, took)
-			}
-		}
+	if idle == idleAtOnce { // it has three connections until it has found nothing, and there may be many such databases
+		config.Hooks.Stays = started
 	} else {
 		config.Hooks.Started = started
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/embedded"
@@ -402,6 +403,50 @@ func TestManyDatabasesWakeTogether(t *testing.T) {
 	}
 	if took := last.Sub(first); took > 4*time.Second { // one that has not started keeps its place for 5 seconds
 		t.Errorf("the last started %s after the first", took)
+	}
+}
+
+// TestAJobDoesNotWaitForDatabasesThatAreLookedAt: of which there are many at the start, and more whenever databases are listed.
+func TestAJobDoesNotWaitForDatabasesThatAreLookedAt(t *testing.T) {
+	pgtest.Alone(t, "it compares how long a job takes to start with how long databases would keep it waiting")
+	const crawling = 40 // whose workers connect so slowly that all of them look for jobs for 25 seconds, 8 at a time
+	server := pgtest.Server(t, map[string]string{"max_connections": strconv.Itoa(2*crawling + 30), "max_wal_size": "4GB"})
+	urls := databasesAt(t, server, 1+crawling)
+	ran := make(chan time.Time, 1)
+	e := newEstate(t, 0, func(context.Context, *weir.Job[number]) error {
+		ran <- time.Now()
+		return nil
+	}, func(cfg *weir.MultiWorkerConfig) {
+		cfg.Open = func(ctx context.Context, database string) (*weir.Client, error) {
+			config, err := pgxpool.ParseConfig(database)
+			if err != nil {
+				return nil, err
+			}
+			config.MaxConns = 2
+			config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+				if database != urls[0] && c.RuntimeParams["application_name"] == "weir worker" {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			pool, err := pgxpool.NewWithConfig(ctx, config)
+			if err != nil {
+				return nil, err
+			}
+			return weir.NewClient(pool), nil
+		}
+	})
+	e.urls, e.clients = urls, []*weir.Client{weir.NewClient(pgtest.Pool(t, urls[0]))}
+	e.list(urls[0])
+	e.run()
+	e.until(0, weir.DatabaseIdle)
+	e.list(urls...)
+	pgtest.Until(t, "others are looked at", func() bool { return slices.Contains(e.states()[1:], weir.DatabaseWorking) })
+	began := time.Now()
+	e.enqueue(0, 1)
+	if took := pgtest.Receive(t, ran, "the job runs").Sub(began); took > 10*time.Second {
+		t.Errorf("the job started after %s", took)
 	}
 }
 

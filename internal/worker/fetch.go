@@ -25,6 +25,9 @@ const (
 	slowly   = 50 * time.Millisecond
 )
 
+// staysAfter is how long a worker may find no room, or jobs that limits withhold, until it is known that it is not idle. Other workers' claims take room for moments.
+const staysAfter = time.Second
+
 // lookAtLeast is how often each worker of a large fleet claims from a queue whose limits withheld all jobs from its last claim.
 const lookAtLeast = 10 * time.Second
 
@@ -56,6 +59,7 @@ func (s *session) fetch(ctx context.Context) error {
 	wait := s.backoff()
 	busy := time.Now() // when the last job was claimed
 	idle := busy       // when there was last something to do, or to wait for
+	first := busy      // when it began
 	moved := true      // something may have been logged since the previous claim
 	reconciler := &reconciler{session: s}
 	defer s.Health.claims.Rest()
@@ -124,6 +128,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 {
 			busy = time.Now()
 			idle = busy
+			s.stays()
 			if !s.awaitsTurn() {
 				s.owes, s.missed = false, max(s.missed-1, 0)
 			}
@@ -150,19 +155,24 @@ func (s *session) fetch(ctx context.Context) error {
 		case !s.awaitsTurn():
 			s.owes, s.missed = false, max(s.missed-1, 0)
 		}
-		if s.Idle > 0 {
-			if full || len(withheld) > 0 || !s.nextLook().IsZero() || s.unrecorded() > 0 {
-				idle = time.Now()
+		var quiet time.Time // when the worker will have been idle for long enough
+		switch {
+		case s.Idle == 0:
+		case full || len(withheld) > 0 || !s.nextLook().IsZero() || s.unrecorded() > 0:
+			if idle = time.Now(); idle.Sub(first) > staysAfter {
+				s.stays()
 			}
-			if time.Since(idle) > s.Idle && watch.known.Snapshot != nil {
-				s.rested = watch.known
-				return ErrIdle
-			}
+		case watch.known.Snapshot == nil: // it has not polled yet
+		case time.Since(idle) > s.Idle:
+			s.rested = watch.known
+			return ErrIdle
+		default:
+			quiet = idle.Add(s.Idle)
 		}
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
-		if moved, err = s.rest(ctx, watch, full, busy, earlier(s.due(withheld), s.nextLook())); err != nil && ctx.Err() == nil {
+		if moved, err = s.rest(ctx, watch, full, busy, earlier(earlier(s.due(withheld), s.nextLook()), quiet)); err != nil && ctx.Err() == nil {
 			moved = true
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: poll for work: %w", err)
@@ -174,6 +184,13 @@ func (s *session) fetch(ctx context.Context) error {
 		s.Outage.Worked("polls for work")
 	}
 	return nil
+}
+
+// stays tells that the worker will not be idle soon.
+func (s *session) stays() {
+	if s.Hooks.Stays != nil {
+		s.Hooks.Stays()
+	}
 }
 
 // claim makes one claim, and passes its tasks to the runners. more: it has not visited all lanes with jobs.
@@ -236,6 +253,9 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool {
 	check := time.NewTicker(s.Lease / 4)
 	defer check.Stop()
+	if s.Hooks.Stays != nil {
+		defer time.AfterFunc(staysAfter, s.Hooks.Stays).Stop()
+	}
 	var late <-chan time.Time // some slots are free, and short jobs did not make more of them: those that run may be long
 	for ctx.Err() == nil {
 		if s.hasRoom() || reconciler.due() {
@@ -306,7 +326,7 @@ func (s *session) due(withheld []store.Withheld) (at time.Time) {
 const watchFor = 200 * time.Millisecond
 
 // rest waits until something indicates work, and reports whether it did; or until a full queue has room, or it is time to claim anyway.
-// since is when this worker last had a job, due when a rate may allow some, if it is not zero.
+// since is when this worker last had a job, due when a rate may allow some or it has been idle for long enough, if it is not zero.
 func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time.Time) (changed bool, err error) {
 	polled := time.Now()
 	anyway := min(max(claimAnyway, polled.Sub(since)/8), claimAtLeast)

@@ -62,3 +62,62 @@ func TestAWorkerIsNotIdleBeforeItHasLookedEverywhere(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// closed is room that others have, and never leave.
+type closed struct{ taken }
+
+func (r *closed) Free() int { return 0 }
+
+// TestAWorkerThatWaitsForRoomSaysThatItStays: it can't know whether there are jobs, so nobody need wait until it has looked.
+func TestAWorkerThatWaitsForRoomSaysThatItStays(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+	said := make(chan struct{}, 1)
+	w := New(Config{
+		Name: "rooms", Queues: map[string]int{"full": 1}, Room: map[string]Room{"full": &closed{}}, Idle: time.Millisecond,
+		Handler: func(context.Context, *Task, *Result) {}, Lease: time.Minute, StopTimeout: time.Second, Poll: time.Millisecond, Store: st, Keep: st, Log: log, Outage: outage.New(log),
+		Hooks: Hooks{Stays: func() {
+			select {
+			case said <- struct{}{}:
+			default:
+			}
+		}},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	pgtest.Receive(t, said, "the worker says that it stays")
+	stop()
+	if err := pgtest.Receive(t, ended, "the worker stops"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAWorkerIsIdleAsSoonAsItMay: it does not poll for as long as one that goes on.
+func TestAWorkerIsIdleAsSoonAsItMay(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+	const idle = 50 * time.Millisecond
+	best := time.Hour
+	for end := time.Now().Add(time.Minute); best > claimAnyway/2 && time.Now().Before(end); { // the machine may be busy
+		w := New(Config{
+			Name: "idle", Queues: map[string]int{"q": 1}, Idle: idle, Handler: func(context.Context, *Task, *Result) {}, Lease: time.Minute, StopTimeout: time.Second, Poll: time.Millisecond,
+			Store: st, Keep: st, Log: log, Outage: outage.New(log),
+		})
+		var began time.Time
+		w.Hooks.Started = func() { began = time.Now() }
+		if err := w.Run(t.Context()); !errors.Is(err, ErrIdle) {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		if took < idle {
+			t.Fatalf("it was idle after %v", took)
+		}
+		best = min(best, took)
+	}
+	if best > claimAnyway/2 {
+		t.Errorf("to be idle for %v, it took %v", idle, best)
+	}
+}

@@ -82,6 +82,7 @@ type Handler func(ctx context.Context, t *Task, r *Result)
 // Hooks are called while the worker works; nil hooks are skipped. They must be quick, safe for concurrent use, and must not panic.
 type Hooks struct {
 	Started  func() // the worker has its id, or another one after it was fenced
+	Stays    func() // it has something to do or, for some time, to wait for: it will not be idle soon; called again and again
 	Claimed  func(jobs int, took time.Duration)
 	Recorded func(jobs int, took time.Duration)
 }
