@@ -69,7 +69,7 @@ func (d *workedDatabase) live(ctx context.Context) {
 		began := time.Now()
 		log, err := d.work(ctx, d.m.config.Logger)
 		if ctx.Err() != nil {
-			if err != nil {
+			if err != nil && !errors.Is(err, context.Canceled) { // it may not even have begun, as when many wait until they are asked which they are
 				log.Error("weir: the worker of a database did not stop as it should", "error", err)
 			}
 			return

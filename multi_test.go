@@ -509,6 +509,29 @@ func TestAnOpenWithoutAClientIsAnError(t *testing.T) {
 	e.until(1, weir.DatabaseUnreachable)
 }
 
+// TestAStopWhileDatabasesBeginIsNoFailure: of which there may be thousands.
+func TestAStopWhileDatabasesBeginIsNoFailure(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{}, 1)
+	e := newEstate(t, 0, func(context.Context, *weir.Job[number]) error { return nil }, func(cfg *weir.MultiWorkerConfig) {
+		cfg.Open = func(ctx context.Context, _ string) (*weir.Client, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	e.list("one")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- e.multi.Run(ctx) }()
+	pgtest.Receive(t, begun, "the database is opened")
+	stop()
+	if err := pgtest.Receive(t, ended, "the worker stops"); err != nil || strings.Contains(e.log.String(), "level=ERROR") {
+		t.Errorf("%v, and the log says: %s", err, e.log)
+	}
+}
+
 // TestACopyOfAClusterIsAnotherDatabase: a standby is not worked; once it is promoted and runs beside its former primary, both are.
 func TestACopyOfAClusterIsAnotherDatabase(t *testing.T) {
 	t.Parallel()
