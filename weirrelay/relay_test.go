@@ -276,6 +276,7 @@ type given struct {
 	mu   sync.Mutex
 	all  []string
 	more chan struct{}
+	id   string // of each
 	at   int
 }
 
@@ -300,7 +301,7 @@ func (g *given) Next(ctx context.Context, _ int) (arrived []weirrelay.Arrival, p
 	for {
 		g.mu.Lock()
 		for _, payload := range g.all[g.at:] {
-			arrived = append(arrived, weirrelay.Arrival{Subject: "s", ID: "id", Payload: []byte(payload)})
+			arrived = append(arrived, weirrelay.Arrival{Subject: "s", ID: g.id, Payload: []byte(payload)})
 		}
 		g.at = len(g.all)
 		g.mu.Unlock()
@@ -313,6 +314,28 @@ func (g *given) Next(ctx context.Context, _ int) (arrived []weirrelay.Arrival, p
 			return nil, "", ctx.Err()
 		}
 	}
+}
+
+// TestADeadLetterHasAnIDThatADatabaseCanHave: or a relay would try for ever to keep a message of a source whose ids are any bytes.
+func TestADeadLetterHasAnIDThatADatabaseCanHave(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	source := &given{more: make(chan struct{}, 1), id: "\x00\xff"}
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() { // ends with ctx
+		ended <- weirrelay.RunFrom(ctx, weirrelay.FromConfig{Name: "in", Pool: pool, Source: source, Queue: "q", Kind: "k", Logger: slog.New(slog.DiscardHandler)})
+	}()
+	defer func() {
+		stop()
+		if err := pgtest.Receive(t, ended, "the relay ends"); err != nil {
+			t.Error(err)
+		}
+	}()
+	source.add(`{"s": "\u0000"}`)
+	pgtest.Until(t, "the message is kept", func() bool {
+		return value[string](t, pool, `SELECT coalesce(max(args ->> 'position'), '') FROM weir.job WHERE kind = 'relay.dead_letter'`) == "??"
+	})
 }
 
 // TestADatabaseThatDoesNotAnswerIsSaid: to a relay that begins, nor to one that makes jobs. Both go on, once, when it answers again.

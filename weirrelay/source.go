@@ -275,7 +275,7 @@ func (f *from) job(a *Arrival) weir.NewJob {
 
 // letter names the message by its own id: the position is that of the batch.
 func (f *from) letter(a *Arrival, why error) DeadLetter {
-	l := DeadLetter{Relay: f.Name, Position: weir.Position(a.ID), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
+	l := DeadLetter{Relay: f.Name, Position: weir.Position(legible(a.ID, maxSubject)), Subject: legible(a.Subject, maxSubject), Error: legible(why.Error(), maxError)}
 	l.keep(a.Payload, bytes.IndexByte(a.Payload, 0) >= 0)
 	return l
 }
