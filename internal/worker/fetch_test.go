@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/weir-pg/weir/internal/outage"
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
@@ -211,6 +214,44 @@ func TestASilentServerHoldsUpNoStop(t *testing.T) {
 		if err := pgtest.Receive(t, err, what+" is given up"); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// mute is a hub that never has anything to tell.
+type mute struct{}
+
+func (mute) Wait(ctx context.Context, _ []string, _ string) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// TestASilentServerHoldsUpAStopOnce: a worker that waits at a hub gives up a poll, and begins no other.
+func TestASilentServerHoldsUpAStopOnce(t *testing.T) {
+	t.Parallel()
+	config := pgtest.Pool(t, pgtest.Database(t)).Config()
+	polls := make(chan struct{}, 1)
+	config.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+		polls <- struct{}{}
+		<-ctx.Done() // nobody answers
+		return false, ctx.Err()
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s := newSession(New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Idle: time.Millisecond, Hub: mute{}, Store: store.New(pool, 0)}), 1, time.Now())
+	defer s.lease.stop()
+	h := &hubWait{session: s}
+	defer h.stop()
+	stopping, stop := context.WithCancel(t.Context())
+	defer stop()
+	over := make(chan bool, 1)
+	go func() { over <- h.rest(stopping, &watch{store: s.Store}) }()
+	pgtest.Receive(t, polls, "the worker polls")
+	stop()
+	if !pgtest.Receive(t, over, "the poll is given up") {
+		t.Error("another poll begins")
 	}
 }
 

@@ -58,7 +58,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 		changed, control, err := w.poll(patient, 1, h.Poll)
 		cancel()
 		if err != nil {
-			return false // session.rest handles it
+			return ctx.Err() != nil // session.rest handles it, unless the worker stops, which has waited for the answer: rest would begin that anew
 		}
 		h.Outage.Worked("polls for work")
 		if control {
