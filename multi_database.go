@@ -27,7 +27,7 @@ const (
 	lookAnyway   = 20 * time.Minute // as a safety net; it doubles each time that nothing was missed: a look costs as much as a hundred polls
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
-	looksFor     = time.Second      // a database counts among those that are asked which they are
+	looksFor     = time.Second / 4  // a database counts among those that are asked which they are: of a server that is silent, there may be a thousand
 	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has started, or found something, before
 	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second      // after a failure; it doubles

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -447,6 +448,31 @@ func TestAJobDoesNotWaitForDatabasesThatAreLookedAt(t *testing.T) {
 	e.enqueue(0, 1)
 	if took := pgtest.Receive(t, ran, "the job runs").Sub(began); took > 10*time.Second {
 		t.Errorf("the job started after %s", took)
+	}
+}
+
+// TestSilentDatabasesKeepNoneFromBeingWorked: all databases of a server that is silent are asked again and again which they are, and others must not wait for that.
+func TestSilentDatabasesKeepNoneFromBeingWorked(t *testing.T) {
+	pgtest.Alone(t, "it compares how long a database takes to be worked with how long others would keep it waiting")
+	const silent = 480                                // which would keep their places for half a minute, were those kept for a second
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	e := newEstate(t, 1, func(context.Context, *weir.Job[number]) error { return nil }, nil)
+	var urls []string
+	for i := range silent {
+		urls = append(urls, fmt.Sprintf("postgres://nobody@%s/d%d?sslmode=disable", listener.Addr(), i))
+	}
+	e.list(urls...)
+	e.run()
+	pgtest.Until(t, "they are listed", func() bool { return len(e.multi.Databases()) == silent })
+	began := time.Now()
+	e.list(append(urls, e.urls...)...)
+	e.until(0, weir.DatabaseIdle)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the database is worked after %s", took)
 	}
 }
 

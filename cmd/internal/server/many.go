@@ -59,12 +59,13 @@ type Many struct {
 	stopErr   error
 
 	starts chan struct{} // holds an element for each hub that starts
+	tries  chan struct{} // the same for hubs that could not before: those of a server that is silent must not keep others waiting, again and again
 	list   atomic.Pointer[listing]
 }
 
 // StartMany listens and serves until Stop. The list must be readable at the start; databases need not be reachable.
 func StartMany(ctx context.Context, c ManyConfig) (_ *Many, err error) {
-	m := &Many{config: c, log: c.Logger, failed: make(chan error, 4), starts: make(chan struct{}, startAtOnce)}
+	m := &Many{config: c, log: c.Logger, failed: make(chan error, 4), starts: make(chan struct{}, startAtOnce), tries: make(chan struct{}, startAtOnce)}
 	m.list.Store(newListing(nil))
 	if m.log == nil {
 		m.log = slog.Default()

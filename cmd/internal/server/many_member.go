@@ -86,7 +86,11 @@ func (d *member) hub(ctx context.Context) (*Server, error) {
 
 // start starts the hub. The caller has set changing.
 func (d *member) start() {
-	leave, ok := turn.Take(d.many.life, d.many.starts, startsFor) // the clients of all may come at the same time, and hubs that start together all take long
+	places := d.many.starts
+	if d.failed != nil { // only start changes it
+		places = d.many.tries
+	}
+	leave, ok := turn.Take(d.many.life, places, startsFor) // the clients of all may come at the same time, and hubs that start together all take long
 	if ok {
 		defer leave()
 	}

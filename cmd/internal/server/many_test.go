@@ -846,3 +846,31 @@ func TestHubsStartAFewAtATime(t *testing.T) {
 		t.Errorf("when another has started: %v", err)
 	}
 }
+
+// TestHubsThatCouldNotStartKeepNoOtherWaiting: nor do they wait for others. Their clients come again and again, and all of them may be those of one server that is silent.
+func TestHubsThatCouldNotStartKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	var l list
+	l.set("postgres://nobody@127.0.0.1:1/app", database)
+	m := startMany(t, &l, ManyConfig{Config: Config{Web: web.Config{Anonymous: true}}})
+	broken, sound := m.all()[0], m.all()[1]
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := broken.hub(ctx); err == nil {
+		t.Fatal("a hub without a server has started")
+	}
+	for range startAtOnce {
+		m.tries <- struct{}{} // others that could not start before, and hang
+	}
+	pgtest.Until(t, "the hub without a server is to start again", func() bool {
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		_, err := broken.hub(short)
+		return errors.Is(err, context.DeadlineExceeded)
+	})
+	if _, err := sound.hub(ctx); err != nil {
+		t.Errorf("the other one: %v", err)
+	}
+	pgtest.Until(t, "no hub starts", func() bool { return len(m.starts) == 0 })
+}
