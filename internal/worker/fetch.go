@@ -172,7 +172,10 @@ func (s *session) fetch(ctx context.Context) error {
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
 		}
-		if moved, err = s.rest(ctx, watch, full, busy, earlier(earlier(s.due(withheld), s.nextLook()), quiet)); err != nil && ctx.Err() == nil {
+		if moved, err = s.rest(ctx, watch, full, busy, earlier(earlier(s.due(withheld), s.nextLook()), quiet)); err != nil {
+			if ctx.Err() != nil {
+				break
+			}
 			moved = true
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: poll for work: %w", err)

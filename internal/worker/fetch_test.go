@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +253,62 @@ func TestASilentServerHoldsUpAStopOnce(t *testing.T) {
 	stop()
 	if !pgtest.Receive(t, over, "the poll is given up") {
 		t.Error("another poll begins")
+	}
+}
+
+// gone is a hub that can't be reached.
+type gone struct{ asked func() }
+
+func (g gone) Wait(context.Context, []string, string) (string, error) {
+	g.asked()
+	return "", errors.New("it is gone")
+}
+
+// TestAPollThatIsGivenUpHasNotWorked: a worker that stops while its server is silent does not say that it answers again.
+func TestAPollThatIsGivenUpHasNotWorked(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	id, err := store.New(pgtest.Pool(t, url), 0).StartWorker(t.Context(), "stops", []string{"q"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var silent atomic.Bool
+	polls := make(chan struct{}, 1)
+	config.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+		if !silent.Load() {
+			return true, nil
+		}
+		polls <- struct{}{}
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	out := outage.New(log)
+	out.Failed("polls for work", errors.New("the one before"))
+	s := newSession(New(Config{
+		Queues: map[string]int{"q": 1}, Lease: time.Hour, Poll: time.Millisecond, Hub: gone{func() { silent.Store(true) }}, Store: store.New(pool, 0), Log: log, Outage: out,
+	}), id, time.Now())
+	defer s.lease.stop()
+	stopping, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.fetch(stopping) }()
+	pgtest.Receive(t, polls, "the worker polls")
+	stop()
+	if err := pgtest.Receive(t, ended, "the poll is given up"); err != nil {
+		t.Error(err)
+	}
+	if len(out.Troubles()) != 1 {
+		t.Error("polls are said to work")
 	}
 }
 
