@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	idleAfter    = 30 * time.Second      // without a job, the worker ends
-	idleAtOnce   = time.Second / 4       // the same for one that only looks whether there is a job
+	idleAfter    = 30 * time.Second      // after its last job, the worker ends
+	looksIdle    = time.Second / 4       // the same for one that has looked for a job, and found none
 	pollsOfAll   = 20 * time.Millisecond // between two polls for idle databases
 	pollsOfOne   = 50 * time.Millisecond // for one of them, at least
 	pollAtLeast  = 2 * time.Second
@@ -28,7 +28,7 @@ const (
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
 	looksFor     = time.Second / 4  // a database counts among those that are asked which they are: of a server that is silent, there may be a thousand
-	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has started, or found something, before
+	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has found something, or nothing, before
 	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second      // after a failure; it doubles
 	tryAtLeast   = time.Minute
@@ -126,19 +126,21 @@ func (d *workedDatabase) workAt(ctx context.Context, client *Client, log *slog.L
 	d.m.mu.Lock()
 	d.worker = w
 	d.m.mu.Unlock()
-	idle, anyway := idleAtOnce, lookAnyway
+	places, anyway := d.m.tries, lookAnyway
+	var known store.Probe
 	for ctx.Err() == nil {
-		stirs, err := d.stint(ctx, w, idle)
+		idle, err := d.stint(ctx, w, known, places)
 		if err != nil || ctx.Err() != nil {
 			return cmp.Or(err, yielded(ctx))
 		}
 		d.is(DatabaseIdle, nil)
-		changed, err := d.rest(ctx, w, stirs, anyway)
+		changed, err := d.rest(ctx, w, idle, anyway)
 		if err != nil {
 			return err
 		}
-		if idle, anyway = idleAfter, lookAnyway; !changed {
-			idle, anyway = idleAtOnce, min(2*anyway, lookRarely)
+		known = idle.Rested()
+		if places, anyway = d.m.limiter, lookAnyway; !changed {
+			places, anyway = d.m.tries, min(2*anyway, lookRarely)
 		}
 	}
 	return yielded(ctx)
@@ -194,25 +196,18 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 	}
 }
 
-// stint runs the worker until it has been idle for some time, or ctx ends; stirs tells whether there may be something to do since.
-func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duration) (stirs func(context.Context, *store.Store) (bool, error), err error) {
-	places := d.m.limiter
-	if idle == idleAtOnce {
-		places = d.m.tries
-	}
-	started, ok := turn.Take(ctx, places, startsFor) // one that can't be reached starts for as long as it takes
+// stint runs the worker until it has been idle for some time, or ctx ends. It waits for one of a few places: the worker has three connections until it has found nothing, and there may be
+// many such databases.
+func (d *workedDatabase) stint(ctx context.Context, w *Worker, known store.Probe, places chan struct{}) (idle *worker.Worker, err error) {
+	leave, ok := turn.Take(ctx, places, startsFor) // one that can't be reached starts for as long as it takes
 	if !ok {
 		return nil, nil
 	}
-	defer started()
+	defer leave()
 	d.is(DatabaseWorking, nil)
 	config := w.config
-	if idle == idleAtOnce { // it has three connections until it has found nothing, and there may be many such databases
-		config.Hooks.Stays = started
-	} else {
-		config.Hooks.Started = started
-	}
-	config.Idle, config.Again = idle, d.again
+	config.Hooks.Stays = leave
+	config.Idle, config.Look, config.Known, config.Again = idleAfter, looksIdle, known, d.again
 	d.again = true
 	config.Room = make(map[string]worker.Room, len(d.m.slots))
 	var inner *worker.Worker
@@ -226,7 +221,7 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, idle time.Duratio
 		room.(*share.Member).Leave()
 	}
 	if errors.Is(err, worker.ErrIdle) {
-		return inner.Stirs, nil
+		return inner, nil
 	}
 	return nil, explain(err, "weir_work")
 }

@@ -17,7 +17,7 @@ import (
 
 // rest looks after a database in which nothing happens: it does the chores, with one connection, and returns when there may be something to do, which changed
 // reports; or after about as long as anyway in any case.
-func (d *workedDatabase) rest(ctx context.Context, w *Worker, stirs func(context.Context, *store.Store) (bool, error), anyway time.Duration) (changed bool, err error) {
+func (d *workedDatabase) rest(ctx context.Context, w *Worker, idle *worker.Worker, anyway time.Duration) (changed bool, err error) {
 	w.pool.Reset() // what handlers have used: they are done
 	one, err := store.OpenOne(w.pool)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *workedDatabase) rest(ctx context.Context, w *Worker, stirs func(context
 		if !ring.wait(ctx, d.m.pollEvery()) {
 			return false, nil
 		}
-		changed, err := stirs(ctx, one)
+		changed, err := idle.Stirs(ctx, one)
 		switch {
 		case ctx.Err() != nil:
 			return false, nil

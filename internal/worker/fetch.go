@@ -52,7 +52,7 @@ const (
 // fetch claims until ctx ends.
 func (s *session) fetch(ctx context.Context) error {
 	limits := make([]int32, len(s.queues))
-	watch := &watch{store: s.Store}
+	watch := &watch{store: s.Store, known: s.Known}
 	hint := &hint{session: s, left: map[string]bool{}}
 	hub := &hubWait{session: s}
 	defer hub.stop()
@@ -128,6 +128,7 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 {
 			busy = time.Now()
 			idle = busy
+			s.worked = true
 			s.stays()
 			if !s.awaitsTurn() {
 				s.owes, s.missed = false, max(s.missed-1, 0)
@@ -163,11 +164,11 @@ func (s *session) fetch(ctx context.Context) error {
 				s.stays()
 			}
 		case watch.known.Snapshot == nil: // it has not polled yet
-		case time.Since(idle) > s.Idle:
+		case time.Since(idle) > s.idleAfter():
 			s.rested = watch.known
 			return ErrIdle
 		default:
-			quiet = idle.Add(s.Idle)
+			quiet = idle.Add(s.idleAfter())
 		}
 		if len(withheld) == 0 && s.nextLook().IsZero() && hub.rest(ctx, watch) { // a hub tells of new jobs, not of limits that have room again
 			continue
@@ -187,6 +188,14 @@ func (s *session) fetch(ctx context.Context) error {
 		s.Outage.Worked("polls for work")
 	}
 	return nil
+}
+
+// idleAfter is how long the worker must have had nothing to do to be idle.
+func (s *session) idleAfter() time.Duration {
+	if s.Look > 0 && !s.worked {
+		return s.Look
+	}
+	return s.Idle
 }
 
 // stays tells that the worker will not be idle soon.

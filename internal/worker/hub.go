@@ -78,7 +78,7 @@ func (h *hubWait) pause() time.Duration {
 		}
 	}
 	if h.Idle > 0 {
-		return min(h.slow(hubIdle), h.Idle)
+		return min(h.slow(hubIdle), h.idleAfter())
 	}
 	return h.slow(hubIdle)
 }

@@ -121,3 +121,60 @@ func TestAWorkerIsIdleAsSoonAsItMay(t *testing.T) {
 		t.Errorf("to be idle for %v, it took %v", idle, best)
 	}
 }
+
+// TestOthersTransactionsWakeAnIdleWorkerOnce: those that were in progress when it began may have logged jobs. One that comes after it need not wait for those that began later, if no
+// job was logged meanwhile: on a busy server, there are always some, of other databases, too.
+func TestOthersTransactionsWakeAnIdleWorkerOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+	begin := func() (end func()) { // a transaction that writes
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	idle := func(known store.Probe) *Worker {
+		w := New(Config{
+			Name: "idle", Queues: map[string]int{"q": 1}, Idle: time.Hour, Look: time.Millisecond, Known: known, Handler: func(context.Context, *Task, *Result) {}, Lease: time.Minute,
+			StopTimeout: time.Second, Poll: time.Millisecond, Store: st, Keep: st, Log: log, Outage: outage.New(log),
+		})
+		if err := w.Run(t.Context()); !errors.Is(err, ErrIdle) {
+			t.Fatal(err)
+		}
+		return w
+	}
+	stirs := func(w *Worker) bool {
+		stirs, err := w.Stirs(t.Context(), st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stirs
+	}
+	first := begin()
+	w := idle(store.Probe{})
+	first()
+	second := begin()
+	if !stirs(w) {
+		t.Error("a transaction has ended that may have logged a job, and nobody was told")
+	}
+	w = idle(w.Rested())
+	second()
+	if stirs(w) {
+		t.Error("a transaction that began after the last job was logged wakes the worker")
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue('q', 'k', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	if !stirs(w) {
+		t.Error("a job wakes nobody")
+	}
+}

@@ -47,6 +47,7 @@ type session struct {
 	patience  time.Duration // for the next claim; the fetcher's
 	owes      bool          // this worker has freed slots, and has not looked since whether there are jobs for them; the fetcher's
 	missed    int           // how often it has tried in vain to have its turn, because others were before it, less one for each try that was not
+	worked    bool          // it has claimed a job; the fetcher's
 	doubtful  bool          // a claim without an answer may have been made; the fetcher's, and leave's after it
 	released  chan struct{} // signals the fetcher that ends were recorded since its last claim began; never closed
 	heard     chan struct{} // signals the keeper that weir.control has moved; never closed

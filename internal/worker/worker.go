@@ -123,7 +123,7 @@ type Room interface {
 	Dropped(jobs int)
 }
 
-// Config configures a Worker. All fields are required except Slots, Room, Again, Idle, Linger, Timeout, Hooks, Maintainer, Hub and Health.
+// Config configures a Worker. All fields are required except Slots, Room, Again, Idle, Look, Known, Linger, Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
@@ -133,6 +133,8 @@ type Config struct {
 	Room        map[string]Room        // by queue: slots that are shared with other workers; nil: they are not. A worker has Slots or Room
 	Again       bool                   // it was warned before of what is bad in the server's settings and in the names of queues
 	Idle        time.Duration          // after so long without a job, Run returns ErrIdle; 0: never
+	Look        time.Duration          // the same while it has had none yet; 0: as Idle
+	Known       store.Probe            // what an idle worker has Rested at: transactions that were in progress before that need not be waited for again, many of which are of other databases
 	Linger      bool                   // after Run's context has ended, running jobs may continue for as long as they take
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
@@ -226,10 +228,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 }
 
+// Rested returns the state up to which claims have followed, once the worker was idle: that of Config.Known for the next one, whose claims follow what Stirs has seen.
+func (w *Worker) Rested() store.Probe { return w.rested }
+
 // Stirs reports whether there may be something to do again for a worker that was idle. It is called after Run, with a store that may have a single connection.
 func (w *Worker) Stirs(ctx context.Context, s *store.Store) (bool, error) {
 	watch := watch{store: s, known: w.rested}
 	changed, _, err := watch.poll(ctx, 1, 0)
+	w.rested = watch.known
 	return changed, err
 }
 
