@@ -28,7 +28,7 @@ const (
 	lookRarely   = 80 * time.Minute
 	pollAtHub    = 10 * time.Second // as a safety net, for a database that waits at its hub
 	looksFor     = time.Second / 4  // a database counts among those that are asked which they are: of a server that is silent, there may be a thousand
-	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has found something, or nothing, before
+	startsFor    = 5 * time.Second  // a worker counts among those that start or look for jobs, unless it has started, or found something, or nothing, before
 	closesFor    = 5 * time.Second  // a pool may take to close, before it is left to the handlers that keep its connections
 	tryAgain     = time.Second      // after a failure; it doubles
 	tryAtLeast   = time.Minute
@@ -126,21 +126,21 @@ func (d *workedDatabase) workAt(ctx context.Context, client *Client, log *slog.L
 	d.m.mu.Lock()
 	d.worker = w
 	d.m.mu.Unlock()
-	places, anyway := d.m.tries, lookAnyway
 	var known store.Probe
+	moved, anyway := false, lookAnyway
 	for ctx.Err() == nil {
-		idle, err := d.stint(ctx, w, known, places)
+		idle, err := d.stint(ctx, w, known, moved)
 		if err != nil || ctx.Err() != nil {
 			return cmp.Or(err, yielded(ctx))
 		}
 		d.is(DatabaseIdle, nil)
-		changed, err := d.rest(ctx, w, idle, anyway)
+		stir, err := d.rest(ctx, w, idle, anyway)
 		if err != nil {
 			return err
 		}
-		known = idle.Rested()
-		if places, anyway = d.m.limiter, lookAnyway; !changed {
-			places, anyway = d.m.tries, min(2*anyway, lookRarely)
+		known, moved = idle.Rested(), stir == worker.Moved
+		if anyway = min(2*anyway, lookRarely); stir != worker.Still {
+			anyway = lookAnyway
 		}
 	}
 	return yielded(ctx)
@@ -196,9 +196,13 @@ func (d *workedDatabase) close(pool *pgxpool.Pool, log *slog.Logger) {
 	}
 }
 
-// stint runs the worker until it has been idle for some time, or ctx ends. It waits for one of a few places: the worker has three connections until it has found nothing, and there may be
-// many such databases.
-func (d *workedDatabase) stint(ctx context.Context, w *Worker, known store.Probe, places chan struct{}) (idle *worker.Worker, err error) {
+// stint runs the worker until it has been idle for some time, or ctx ends. If something has moved in the database since it was known, the worker stays for a while, and does the chores. Else
+// it looks whether there is a job. There may be many such databases, so it waits for one of a few places: it has three connections until it has found nothing.
+func (d *workedDatabase) stint(ctx context.Context, w *Worker, known store.Probe, moved bool) (idle *worker.Worker, err error) {
+	places := d.m.tries
+	if moved {
+		places = d.m.limiter
+	}
 	leave, ok := turn.Take(ctx, places, startsFor) // one that can't be reached starts for as long as it takes
 	if !ok {
 		return nil, nil
@@ -206,8 +210,13 @@ func (d *workedDatabase) stint(ctx context.Context, w *Worker, known store.Probe
 	defer leave()
 	d.is(DatabaseWorking, nil)
 	config := w.config
-	config.Hooks.Stays = leave
-	config.Idle, config.Look, config.Known, config.Again = idleAfter, looksIdle, known, d.again
+	if moved {
+		config.Hooks.Started = leave
+	} else {
+		config.Hooks.Stays = leave
+		config.Look, config.Known = looksIdle, known
+	}
+	config.Idle, config.Again = idleAfter, d.again
 	d.again = true
 	config.Room = make(map[string]worker.Room, len(d.m.slots))
 	var inner *worker.Worker

@@ -15,13 +15,12 @@ import (
 	"github.com/weir-pg/weir/internal/worker"
 )
 
-// rest looks after a database in which nothing happens: it does the chores, with one connection, and returns when there may be something to do, which changed
-// reports; or after about as long as anyway in any case.
-func (d *workedDatabase) rest(ctx context.Context, w *Worker, idle *worker.Worker, anyway time.Duration) (changed bool, err error) {
+// rest looks after a database in which nothing happens: it does the chores, with one connection, and returns when something stirs; or after about as long as anyway in any case.
+func (d *workedDatabase) rest(ctx context.Context, w *Worker, idle *worker.Worker, anyway time.Duration) (stir worker.Stir, err error) {
 	w.pool.Reset() // what handlers have used: they are done
 	one, err := store.OpenOne(w.pool)
 	if err != nil {
-		return false, err
+		return worker.Still, err
 	}
 	defer one.Pool().Close()
 	log := w.config.Log
@@ -30,6 +29,7 @@ func (d *workedDatabase) rest(ctx context.Context, w *Worker, idle *worker.Worke
 		chores := maintain.New(one, log, out)
 		chores.Rescued = w.rescued
 		chores.Rarely(idleTimes)
+		chores.Begun() // perhaps, meanwhile
 		step, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() {
@@ -46,25 +46,25 @@ func (d *workedDatabase) rest(ctx context.Context, w *Worker, idle *worker.Worke
 	until := time.Now().Add(anyway/2 + rand.N(anyway))
 	for time.Now().Before(until) {
 		if !ring.wait(ctx, d.m.pollEvery()) {
-			return false, nil
+			return worker.Still, nil
 		}
-		changed, err := idle.Stirs(ctx, one)
+		stir, err := idle.Stirs(ctx, one)
 		switch {
 		case ctx.Err() != nil:
-			return false, nil
+			return worker.Still, nil
 		case store.IsRefused(err):
-			return false, explain(err, "weir_work")
+			return worker.Still, explain(err, "weir_work")
 		case err != nil:
 			out.Failed("polls for work", err)
 			d.is(DatabaseUnreachable, err)
-		case changed:
-			return true, nil
+		case stir != worker.Still:
+			return stir, nil
 		default:
 			out.Worked("polls for work")
 			d.is(DatabaseIdle, nil)
 		}
 	}
-	return false, nil
+	return worker.Still, nil
 }
 
 // bell rings when a hub tells of work in an idle database. Whoever looks after the database owns it.

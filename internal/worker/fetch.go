@@ -53,6 +53,9 @@ const (
 func (s *session) fetch(ctx context.Context) error {
 	limits := make([]int32, len(s.queues))
 	watch := &watch{store: s.Store, known: s.Known}
+	if s.Known.Snapshot != nil {
+		s.mayHaveBegun() // by a transaction that has ended, of which no poll tells again
+	}
 	hint := &hint{session: s, left: map[string]bool{}}
 	hub := &hubWait{session: s}
 	defer hub.stop()

@@ -152,29 +152,29 @@ func TestOthersTransactionsWakeAnIdleWorkerOnce(t *testing.T) {
 		}
 		return w
 	}
-	stirs := func(w *Worker) bool {
-		stirs, err := w.Stirs(t.Context(), st)
+	stirs := func(w *Worker) Stir {
+		stir, err := w.Stirs(t.Context(), st)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return stirs
+		return stir
 	}
 	first := begin()
 	w := idle(store.Probe{})
 	first()
 	second := begin()
-	if !stirs(w) {
+	if stirs(w) != Ended {
 		t.Error("a transaction has ended that may have logged a job, and nobody was told")
 	}
 	w = idle(w.Rested())
 	second()
-	if stirs(w) {
+	if stirs(w) != Still {
 		t.Error("a transaction that began after the last job was logged wakes the worker")
 	}
 	if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue('q', 'k', '{}')`); err != nil {
 		t.Fatal(err)
 	}
-	if !stirs(w) {
+	if stirs(w) != Moved {
 		t.Error("a job wakes nobody")
 	}
 }

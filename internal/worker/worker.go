@@ -228,15 +228,32 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 }
 
-// Rested returns the state up to which claims have followed, once the worker was idle: that of Config.Known for the next one, whose claims follow what Stirs has seen.
+// Rested returns the state up to which claims have followed, once the worker was idle; and after Ended, those of the next worker, whose Config.Known it is.
 func (w *Worker) Rested() store.Probe { return w.rested }
 
-// Stirs reports whether there may be something to do again for a worker that was idle. It is called after Run, with a store that may have a single connection.
-func (w *Worker) Stirs(ctx context.Context, s *store.Store) (bool, error) {
-	watch := watch{store: s, known: w.rested}
+// Stir is what has happened in the database of an idle worker.
+type Stir int
+
+// Stirs, by what a worker does about them.
+const (
+	Still Stir = iota // nothing: none is needed
+	Ended             // a transaction that was in progress when the last job was logged, and may have logged others: another look finds them
+	Moved             // something was logged, or will be when its transaction commits: the worker begins anew
+)
+
+// Stirs returns what has happened since the worker was idle. It is called after Run, with a store that may have a single connection.
+func (w *Worker) Stirs(ctx context.Context, s *store.Store) (Stir, error) {
+	before := w.rested
+	watch := watch{store: s, known: before}
 	changed, _, err := watch.poll(ctx, 1, 0)
 	w.rested = watch.known
-	return changed, err
+	switch {
+	case err != nil || !changed:
+		return Still, err
+	case w.rested.Jobs == before.Jobs && w.rested.Control == before.Control:
+		return Ended, nil
+	}
+	return Moved, nil
 }
 
 // More tells the worker that Slots or Room has grown.
