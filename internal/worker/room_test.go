@@ -126,7 +126,7 @@ func TestAWorkerIsIdleAsSoonAsItMay(t *testing.T) {
 // job was logged meanwhile: on a busy server, there are always some, of other databases, too.
 func TestOthersTransactionsWakeAnIdleWorkerOnce(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Database(t))
+	pool := pgtest.Pool(t, pgtest.Installed(t, nil).URL("postgres")) // a server without others
 	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
 	begin := func() (end func()) { // a transaction that writes
 		tx, err := pool.Begin(t.Context())
