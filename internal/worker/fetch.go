@@ -370,9 +370,7 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 				continue
 			}
 		}
-		patient, cancel := outlasting(ctx, claimTimeout)
-		changed, control, err := w.poll(patient, polls, pause)
-		cancel()
+		changed, control, err := w.pollOn(ctx, polls, pause)
 		if err != nil || ctx.Err() != nil {
 			return false, err
 		}

@@ -54,9 +54,7 @@ func (h *hubWait) rest(ctx context.Context, w *watch) bool {
 			return true
 		case <-timer.C:
 		}
-		patient, cancel := outlasting(ctx, claimTimeout)
-		changed, control, err := w.poll(patient, 1, h.Poll)
-		cancel()
+		changed, control, err := w.pollOn(ctx, 1, h.Poll)
 		if err != nil {
 			return ctx.Err() != nil // session.rest handles it, unless the worker stops, which has waited for the answer: rest would begin that anew
 		}

@@ -35,3 +35,10 @@ func (w *watch) poll(ctx context.Context, polls int, pause time.Duration) (chang
 	}
 	return changed, control, nil
 }
+
+// pollOn is poll for a worker that may stop meanwhile, which waits for the answer as for those of its other calls.
+func (w *watch) pollOn(ctx context.Context, polls int, pause time.Duration) (changed, control bool, err error) {
+	ctx, cancel := outlasting(ctx, claimTimeout)
+	defer cancel()
+	return w.poll(ctx, polls, pause)
+}
