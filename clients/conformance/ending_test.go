@@ -247,25 +247,15 @@ var ending = []script{
 	}},
 	{promise: "a commit whose answer is lost counts once", needs: []string{"complete"}, run: func(s *stage) {
 		// The commit waits for a lock that the judge has.
-		s.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$`)
+		release := s.holds(4711)
 		s.exec(`CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()`)
-		tx, err := s.pool.Begin(s.Context())
-		if err != nil {
-			s.Fatal(err)
-		}
-		defer tx.Rollback(s.Context())
-		if _, err := tx.Exec(s.Context(), `SELECT pg_advisory_xact_lock(4711)`); err != nil {
-			s.Fatal(err)
-		}
 		id := s.enqueue()
 		d := s.worker(nil)
 		d.finish(d.job(id), "complete", object{"sql": effect(id), "then": "commit"})
 		s.waits(4711)
 		s.line.Hold() // otherwise a driver that sees its connection end may still cancel the commit
 		s.line.Cut()
-		if err := tx.Rollback(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		release()
 		pgtest.Until(s, "the commit", func() bool { return s.effects(id) > 0 })
 		s.line.LetGo()
 		if i := s.until(id, "completed"); i.Attempt != 1 || s.effects(id) != 1 {
@@ -278,24 +268,14 @@ var ending = []script{
 	}},
 	{promise: "a worker that is killed before its commit leaves the job to another", needs: []string{"complete", "lease"}, run: func(s *stage) {
 		// The statement before the commit waits for a lock that the judge has.
-		s.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$`)
+		release := s.holds(4711)
 		s.exec(`CREATE TRIGGER wait AFTER INSERT ON effect FOR EACH ROW EXECUTE FUNCTION wait()`)
-		tx, err := s.pool.Begin(s.Context())
-		if err != nil {
-			s.Fatal(err)
-		}
-		defer tx.Rollback(s.Context())
-		if _, err := tx.Exec(s.Context(), `SELECT pg_advisory_xact_lock(4711)`); err != nil {
-			s.Fatal(err)
-		}
 		id := s.enqueue()
 		first, second := s.worker(object{"lease": lease}), s.start()
 		first.finish(first.job(id), "complete", object{"sql": effect(id), "then": "commit"})
 		s.waits(4711)
 		first.kill()
-		if err := tx.Rollback(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		release()
 		second.work(object{"lease": lease})
 		e := second.job(id)
 		if e.Job.Attempt != 2 {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -14,6 +15,26 @@ func (s *stage) waits(lock int) {
 	pgtest.Until(s, "the driver waits for the lock", func() bool {
 		return value[bool](s, `SELECT EXISTS (SELECT FROM pg_locks l WHERE NOT l.granted AND l.locktype = 'advisory' AND l.objid = $1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, lock)
 	})
+}
+
+// holds has the judge hold an advisory lock of this number until it is released, for which the trigger function wait() waits.
+func (s *stage) holds(lock int) (release func()) {
+	s.Helper()
+	s.exec(fmt.Sprintf(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(%d); RETURN NULL; END $$`, lock))
+	tx, err := s.pool.Begin(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // if the script fails before
+	if _, err := tx.Exec(s.Context(), `SELECT pg_advisory_xact_lock($1)`, lock); err != nil {
+		s.Fatal(err)
+	}
+	return func() {
+		s.Helper()
+		if err := tx.Rollback(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
 }
 
 var reporting = []script{
