@@ -1,9 +1,7 @@
 package weir_test
 
 import (
-	"bytes"
 	"context"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -57,7 +55,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return all[min(int(float64(len(all))*q), len(all)-1)]
 }
 
-// TestASickDatabaseDoesNotSlowTheOthers: one of four databases is on a server of its own, which stands still, is killed, or whose claims wait for a lock. It compares how long jobs
+// TestASickDatabaseDoesNotSlowTheOthers: one of four databases is on a server of its own, which runs for a tenth of the time, stands still, is killed, or whose claims wait for a lock. It compares how long jobs
 // of the others wait for their start, in one run, while it is well and while it is sick, by turns.
 func TestASickDatabaseDoesNotSlowTheOthers(t *testing.T) {
 	pgtest.Alone(t, "it compares how long jobs wait")
@@ -131,10 +129,32 @@ func TestASickDatabaseDoesNotSlowTheOthers(t *testing.T) {
 		before := sicks.Load()
 		pgtest.Until(t, "jobs of the sick database run", func() bool { return sicks.Load() > before+20 })
 	}
+	var crawl chan struct{}
+	var crawls sync.WaitGroup
 	for _, c := range []struct {
 		how        string
 		fall, heal func() error
 	}{
+		{"crawls", func() error {
+			crawl = make(chan struct{})
+			crawls.Go(func() { // until heal
+				for {
+					_ = sendAll(sick, syscall.SIGSTOP)
+					select {
+					case <-time.After(90 * time.Millisecond):
+					case <-crawl:
+						return
+					}
+					_ = sendAll(sick, syscall.SIGCONT)
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+			return nil
+		}, func() error {
+			close(crawl)
+			crawls.Wait()
+			return sendAll(sick, syscall.SIGCONT)
+		}},
 		{"stands still", func() error { return sendAll(sick, syscall.SIGSTOP) }, func() error { return sendAll(sick, syscall.SIGCONT) }},
 		{"is dead", sick.Kill, func() error { return sick.Restart(context.Background()) }},
 		{"waits for a lock", nil, nil},
@@ -182,12 +202,7 @@ func sendAll(s *embedded.Server, what syscall.Signal) error {
 		return err
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from the third of proc(5) on: state, parent
-		if pid := filepath.Base(filepath.Dir(file)); pid == postmaster || string(fields[1]) == postmaster {
+		if pid := filepath.Base(filepath.Dir(file)); pid == postmaster || parent(file) == postmaster {
 			n, _ := strconv.Atoi(pid)
 			_ = syscall.Kill(n, what) // it may have ended
 		}

@@ -122,17 +122,26 @@ func TestListenersWeighsSubscribers(t *testing.T) {
 	}
 }
 
-// TestHubsDeliverEverythingAloneAndJoined: hubs measures each number of hubs in both ways, and all subscribers get everything.
+// TestHubsDeliverEverythingAloneAndJoined: hubs measures each number of hubs in each way, on a private server also with a standby, and all subscribers get everything.
 func TestHubsDeliverEverythingAloneAndJoined(t *testing.T) {
 	t.Parallel()
-	r, _ := report(t, pgtest.Database(t), "hubs", "--hubs", "1,2", "--subscribers", "3", "--rate", "50", "--seconds", "0.4")
-	if len(r.Hub.Ways) != 3 {
+	r, _ := report(t, "", "hubs", "--hubs", "1,2", "--subscribers", "3", "--rate", "50", "--seconds", "0.4")
+	want := []struct {
+		name string
+		hubs int64
+	}{
+		{"1 hub, each reads for itself", 1},
+		{"1 hub, each reads from a standby", 1},
+		{"2 hubs, each reads for itself", 2},
+		{"2 hubs, each reads from a standby", 2},
+		{"2 hubs, one reads for all, over NATS", 2},
+	}
+	if len(r.Hub.Ways) != len(want) {
 		t.Fatalf("%+v", r.Hub.Ways)
 	}
 	for i, w := range r.Hub.Ways {
-		hubs := int64(min(i+1, 2))
-		if w.Done != 20*3*hubs || w.P50 == nil || *w.P99 < *w.P50 || w.Cores.Hub <= 0 {
-			t.Errorf("%+v", w)
+		if w.Way != want[i].name || w.Done != 20*3*want[i].hubs || w.P50 == nil || *w.P99 < *w.P50 || w.Cores.Hub <= 0 || (w.Cores.Standby != nil) != strings.Contains(w.Way, "standby") {
+			t.Errorf("%+v, want %+v", w, want[i])
 		}
 	}
 }

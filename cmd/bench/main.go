@@ -38,7 +38,7 @@ type command struct {
 	Pingpong  pingPongCmd  `cmd:"" help:"Measure how fast two clients notify each other with more and more idle listeners, on a hub and on PostgreSQL."`
 	Fanout    fanoutCmd    `cmd:"" help:"Measure how fast, and how soon, messages reach many subscribers."`
 	Listeners listenersCmd `cmd:"" help:"Measure the memory of an idle subscriber."`
-	Hubs      hubsCmd      `cmd:"" help:"Measure what more hubs cost while messages flow, each for itself and joined over NATS."`
+	Hubs      hubsCmd      `cmd:"" help:"Measure what more hubs cost while messages flow, each for itself, from a standby, and joined over NATS."`
 	HTTP      httpCmd      `cmd:"" name:"http" help:"Measure jobs worked over HTTP, next to a worker with a connection to the database."`
 	Storm     stormCmd     `cmd:"" help:"Measure how soon clients that connect at the same time are served."`
 	Child     childCmd     `cmd:"" name:"__child" hidden:""`

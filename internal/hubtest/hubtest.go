@@ -4,6 +4,9 @@ package hubtest
 import (
 	"bufio"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -83,14 +86,39 @@ const Secret = "a secret of thirty-two bytes or more"
 // WithTokens is Run, but clients need tokens that are signed with Secret, and may see who is on the channels room.*.
 func WithTokens(t testing.TB, database string, complaints io.Writer, flags ...string) *Hub {
 	t.Helper()
-	dir := t.TempDir()
-	secret, channels := filepath.Join(dir, "secret"), filepath.Join(dir, "channels.json")
-	for path, text := range map[string]string{secret: Secret, channels: `{"channels": [{"match": "room.*", "presence": true}]}`} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	channels := filepath.Join(t.TempDir(), "channels.json")
+	if err := os.WriteFile(channels, []byte(`{"channels": [{"match": "room.*", "presence": true}]}`), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	return run(t, database, complaints, append([]string{"--jwt-secret-file", secret, "--channels-file", channels}, flags...))
+	return run(t, database, complaints, append([]string{"--jwt-secret-file", secretFile(t), "--channels-file", channels}, flags...))
+}
+
+// OfMany is a hub for each of several databases, in one process: weir serve --list. Clients need tokens, and each database its own: TokenOf.
+func OfMany(t testing.TB, databases []string, complaints io.Writer) *Hub {
+	t.Helper()
+	list := filepath.Join(t.TempDir(), "databases.txt")
+	if err := os.WriteFile(list, []byte(strings.Join(databases, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return run(t, "", complaints, []string{"--list", list, "--jwt-secret-file", secretFile(t)})
+}
+
+// TokenOf returns a token, for an hour, of who may wait for jobs of any queue in a database.
+func TokenOf(database string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg": "HS256", "typ": "JWT"}`)) + "." + encode(fmt.Appendf(nil, `{"exp": %d, "weir": {"databases": [%q], "jobs": [">"]}}`, time.Now().Add(time.Hour).Unix(), database))
+	mac := hmac.New(sha256.New, []byte(Secret))
+	mac.Write([]byte(signed))
+	return signed + "." + encode(mac.Sum(nil))
+}
+
+func secretFile(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte(Secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // Run runs weir serve --anonymous, with further flags, until the end of the test. Its warnings and errors are written to complaints.
@@ -147,6 +175,9 @@ func (h *Hub) start() {
 		h.t.Fatal("the hub did not report its address in time")
 	}
 }
+
+// PID returns the process's id.
+func (h *Hub) PID() int { return h.process.Process.Pid }
 
 // Kill ends the hub with SIGKILL.
 func (h *Hub) Kill() {

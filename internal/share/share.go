@@ -11,6 +11,9 @@ const (
 	// lendsAfter is how long a claim may take before the slots that it has reserved are lent to others: a database that crawls, or does not answer, takes nothing from
 	// them. Jobs that it claims all the same start when there are slots again.
 	lendsAfter = 20 * time.Millisecond
+	// lendsFor is for how long after such a claim what the member's next ones reserve is lent at once, as far as no more than all slots are lent: else a database that crawls would hold slots for
+	// lendsAfter again and again.
+	lendsFor = 5 * time.Second
 	// claimsFor, slowPart: a member whose last claim took longer than that reserves no more than one slot in so many.
 	claimsFor = 100 * time.Millisecond
 	slowPart  = 8
@@ -25,6 +28,7 @@ type Slots struct {
 	// Nothing waits while holding mu.
 	mu       sync.Mutex
 	used     int // by jobs that were claimed, and by claims
+	lent     int // by late claims: not part of used
 	running  int // of these jobs
 	wanting  map[*Member]bool
 	claiming map[*Member]bool
@@ -46,8 +50,9 @@ type Member struct {
 	used     int       // by its jobs, and by its claim
 	reserved int       // of them, by its claim
 	since    time.Time // when its claim began
-	late     bool      // its claim has lasted so long that its reservation is lent to others
-	slow     bool      // its last claim has
+	late     bool      // what its claim has reserved is lent to others
+	wasLate  time.Time // when a claim ended that took longer than lendsAfter
+	slow     bool      // its last claim took longer than claimsFor
 	told     time.Time // when it was told of room that it wants, and has not come for yet; zero: it was not
 	isActive bool
 	left     bool // it wants no more, whatever it asks: its last jobs ask when they end
@@ -103,6 +108,9 @@ func (m *Member) Reserve(n int) (got int) {
 		m.reserved, m.since = got, time.Now()
 		m.use(got)
 		m.slots.claiming[m] = true
+		if m.since.Sub(m.wasLate) < lendsFor && m.slots.lent+got <= m.slots.limit {
+			m.lend()
+		}
 	})
 	return got
 }
@@ -111,9 +119,15 @@ func (m *Member) Reserve(n int) (got int) {
 func (m *Member) Settle(jobs int) {
 	s := m.slots
 	s.locked(func() {
-		if m.slow = time.Since(m.since) > claimsFor; m.late {
+		now := time.Now()
+		took := now.Sub(m.since)
+		if took > lendsAfter {
+			m.wasLate = now
+		}
+		if m.slow = took > claimsFor; m.late {
 			m.late = false
 			s.used += m.reserved
+			s.lent -= m.reserved
 		}
 		if jobs < m.reserved { // there are no more
 			m.wants(false)
@@ -202,10 +216,16 @@ func (s *Slots) lendLate() {
 	now := time.Now()
 	for c := range s.claiming {
 		if !c.late && now.Sub(c.since) > lendsAfter {
-			c.late = true
-			s.used -= c.reserved
+			c.lend()
 		}
 	}
+}
+
+// lend lets others use what the member's claim has reserved.
+func (m *Member) lend() {
+	m.late = true
+	m.slots.used -= m.reserved
+	m.slots.lent += m.reserved
 }
 
 // wants notes whether the member wants more than it has.

@@ -304,3 +304,60 @@ func TestAClaimThatHangsLendsItsSlotsAtOnce(t *testing.T) {
 		other.Settle(0)
 	})
 }
+
+// TestWhoseClaimsAreLateHoldsNoSlots: others have the slots that its next claims reserve from the beginning, so a database whose claims are a little late does not keep slots from them again and again.
+func TestWhoseClaimsAreLateHoldsNoSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(4)
+		crawls, crawlsToo, other := s.Join(func() {}), s.Join(func() {}), s.Join(func() {})
+		for _, m := range []*Member{crawls, crawlsToo} {
+			if got := m.Reserve(4); got != 4 {
+				t.Fatal(got)
+			}
+			time.Sleep(2 * lendsAfter)
+			m.Settle(0)
+		}
+		if got := crawls.Reserve(4); got != 4 {
+			t.Fatal(got)
+		}
+		if got := other.Reserve(4); got != 4 {
+			t.Fatalf("%d slots are free while a claim is on its way after one that was late", got)
+		}
+		other.Settle(4)
+		for range 4 {
+			if !other.Enter() {
+				t.Fatal("a job that has a slot can't start")
+			}
+		}
+		crawls.Settle(4) // in time
+		if crawls.Enter() {
+			t.Error("more jobs run than there are slots")
+		}
+		for range 4 {
+			other.Ended()
+		}
+		for range 4 {
+			if !crawls.Enter() {
+				t.Error("a job can't start though there is room")
+			}
+			crawls.Ended()
+		}
+		if got := crawlsToo.Reserve(4); got != 4 || s.lent != 4 {
+			t.Fatalf("it has reserved %d, of which %d are lent", got, s.lent)
+		}
+		if got := crawls.Reserve(4); got != 4 || s.lent != 4 {
+			t.Errorf("it has reserved %d, and %d are lent, of 4 that there are", got, s.lent)
+		}
+		crawls.Settle(0)
+		crawlsToo.Settle(0)
+		time.Sleep(lendsFor)
+		if got := crawls.Reserve(4); got != 4 || s.lent != 0 {
+			t.Errorf("it has reserved %d, of which %d are lent, though its claims have long been in time", got, s.lent)
+		}
+		crawls.Settle(0)
+		if s.used != 0 || s.lent != 0 {
+			t.Errorf("%d are used and %d lent in the end", s.used, s.lent)
+		}
+	})
+}

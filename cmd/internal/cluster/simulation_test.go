@@ -603,6 +603,16 @@ func (f *fleet) fails() {
 			d.loses(f.Between(100*time.Millisecond, 15*time.Second))
 		}
 	})
+	f.some(2*time.Minute, func(d *simHub) {
+		link, what := &d.nats, "NATS"
+		if f.Chance(0.5) {
+			link, what = &d.base, "the database"
+		}
+		w := f.Between(time.Second, 20*time.Second)
+		f.Note(d.about(), "hub %d has a slow link to %s for %s", d.n, what, w)
+		link.Slow(f.Now()+w, f.Between(50*time.Millisecond, 400*time.Millisecond))
+		d.well = max(d.well, f.Now()+w)
+	})
 	f.some(10*time.Second, func(d *simHub) { // subscribers come and go
 		if len(d.subs) > 0 {
 			s := d.subs[f.IntN(len(d.subs))]

@@ -18,7 +18,16 @@ type Server struct {
 }
 
 // Start starts the server. It fills in Config.Dir and Config.Fetch. Remove must be called even if Start fails.
-func (s *Server) Start(ctx context.Context, c embedded.Config) (err error) {
+func (s *Server) Start(ctx context.Context, c embedded.Config) error {
+	return s.startWith(c, func(c embedded.Config) (*embedded.Server, error) { return embedded.Start(ctx, c) })
+}
+
+// Follow starts a standby of another server. Remove must be called even if Follow fails, and before the other server stops.
+func (s *Server) Follow(ctx context.Context, primary *embedded.Server) error {
+	return s.startWith(embedded.Config{}, func(c embedded.Config) (*embedded.Server, error) { return primary.Standby(ctx, c) })
+}
+
+func (s *Server) startWith(c embedded.Config, start func(embedded.Config) (*embedded.Server, error)) (err error) {
 	if s.dir, err = os.MkdirTemp("", "weir-load-*"); err != nil {
 		return err
 	}
@@ -27,7 +36,7 @@ func (s *Server) Start(ctx context.Context, c embedded.Config) (err error) {
 		return err
 	}
 	c.Dir, c.Fetch = s.dir, binaries.Fetch
-	s.Server, err = embedded.Start(ctx, c)
+	s.Server, err = start(c)
 	return err
 }
 

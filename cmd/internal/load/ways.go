@@ -46,6 +46,7 @@ type Cores struct {
 	Hub      float64  `json:"hub"`
 	Client   float64  `json:"client"`
 	Postgres *float64 `json:"postgres,omitempty"` // only for a private server on Linux
+	Standby  *float64 `json:"standby,omitempty"`  // if hubs read from one
 }
 
 // Comparison is the ratio of two ways in each round.
@@ -136,6 +137,9 @@ func (way *Way) figures() (all []string) {
 		add("cores: hub %.2f, clients %.2f", c.Hub, c.Client)
 		if c.Postgres != nil {
 			add("PostgreSQL %.2f", *c.Postgres)
+		}
+		if c.Standby != nil {
+			add("standby %.2f", *c.Standby)
 		}
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weir-pg/weir"
@@ -18,6 +19,7 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay"
 	"github.com/weir-pg/weir/weirrelay/natsrelay"
+	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
 // postgres starts a PostgreSQL of its own that waits for the disk, as people's do.
@@ -26,15 +28,14 @@ func postgres(b *testing.B) (url string) {
 	return pgtest.Installed(b, map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}).URL("postgres")
 }
 
-// durable starts such a PostgreSQL, and JetStream with a stream.
-func durable(b *testing.B) (url string, nc *nats.Conn, js jetstream.JetStream) {
+// stream starts JetStream, on disk, with a stream.
+func stream(b *testing.B) *nats.Conn {
 	b.Helper()
-	url = postgres(b)
-	nc, js = dial(b, jetStream(b).ClientURL())
+	nc, js := dial(b, jetStream(b).ClientURL())
 	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, AllowAtomicPublish: true}); err != nil {
 		b.Fatal(err)
 	}
-	return url, nc, js
+	return nc
 }
 
 func target(b *testing.B, nc *nats.Conn) weirrelay.Target {
@@ -48,8 +49,7 @@ func target(b *testing.B, nc *nats.Conn) weirrelay.Target {
 
 // BenchmarkJobsIntoJetStream moves a backlog of jobs: go test ./cmd/internal/relay -run '^$' -bench JobsInto -benchtime 300000x.
 func BenchmarkJobsIntoJetStream(b *testing.B) {
-	url, nc, js := durable(b)
-	pool := pgtest.Pool(b, url)
+	nc, pool := stream(b), pgtest.Pool(b, postgres(b))
 	for left := b.N; left > 0; left -= 10_000 {
 		if _, err := pool.Exec(b.Context(), `SELECT weir.enqueue_many(array_fill('q'::text, ARRAY[$1::integer]), array_fill('k'::text, ARRAY[$1]), ARRAY(SELECT jsonb_build_object('n', i) FROM generate_series(1, $1) i))`, min(left, 10_000)); err != nil {
 			b.Fatal(err)
@@ -60,6 +60,10 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 	relaying(b, func(ctx context.Context) error {
 		return weirrelay.RunJobs(ctx, weirrelay.JobsConfig{Name: "bench", Pool: pool, Target: target(b, nc), Routes: []weirrelay.Route{{Queue: "q", Subject: "s.{kind}"}}})
 	})
+	js, err := jetstream.New(nc)
+	if err != nil {
+		b.Fatal(err)
+	}
 	s, err := js.Stream(ctx, "S")
 	if err != nil {
 		b.Fatal(err)
@@ -78,23 +82,31 @@ func BenchmarkJobsIntoJetStream(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
 }
 
-// BenchmarkMessagesThroughJetStream publishes 10,000 messages a second for as many messages as it is told, in transactions of a hundred, and measures how long each takes from before its
-// transaction to a subscriber of the stream: go test ./cmd/internal/relay -run '^$' -bench MessagesThrough -benchtime 200000x.
-func BenchmarkMessagesThroughJetStream(b *testing.B) {
-	url, nc, _ := durable(b)
-	messagesThroughJetStream(b, url, nc)
+// BenchmarkMessagesThrough publishes 10,000 messages a second for as many messages as it is told, in transactions of a hundred, and measures how long each takes from before its
+// transaction to a subscriber of the target; alone, and while a hub delivers them to a subscriber of its own:
+// go test ./cmd/internal/relay -run '^$' -bench MessagesThrough -benchtime 200000x.
+func BenchmarkMessagesThrough(b *testing.B) {
+	for _, c := range []struct {
+		target  string
+		through func(b *testing.B, url string)
+	}{
+		{"JetStream", throughJetStream},
+		{"Kafka", throughKafka},
+		{"Redis", throughRedis},
+		{"AnotherDatabase", throughAnotherDatabase},
+	} {
+		b.Run(c.target+"/Alone", func(b *testing.B) { c.through(b, postgres(b)) })
+		b.Run(c.target+"/BesideAHub", func(b *testing.B) {
+			url := postgres(b)
+			delivered := besideAHub(b, url)
+			c.through(b, url)
+			b.ReportMetric(float64(delivered())/float64(max(b.N, 1)), "delivered/message")
+		})
+	}
 }
 
-// BenchmarkMessagesThroughJetStreamBesideAHub does the same while a hub delivers them to a subscriber of its own.
-func BenchmarkMessagesThroughJetStreamBesideAHub(b *testing.B) {
-	url, nc, _ := durable(b)
-	delivered := besideAHub(b, url)
-	messagesThroughJetStream(b, url, nc)
-	b.ReportMetric(float64(delivered())/float64(max(b.N, 1)), "delivered/message")
-}
-
-func messagesThroughJetStream(b *testing.B, url string, nc *nats.Conn) {
-	b.Helper()
+func throughJetStream(b *testing.B, url string) {
+	nc := stream(b)
 	messagesThrough(b, url, target(b, nc), func(arrived func(payload []byte)) {
 		sub, err := nc.Subscribe("s.>", func(m *nats.Msg) { arrived(m.Data) })
 		if err != nil {
@@ -103,6 +115,62 @@ func messagesThroughJetStream(b *testing.B, url string, nc *nats.Conn) {
 		if err := sub.SetPendingLimits(-1, -1); err != nil {
 			b.Fatal(err)
 		}
+	})
+}
+
+// throughKafka: the consumer reads what is committed.
+func throughKafka(b *testing.B, url string) {
+	kafka := ownKafka(b)
+	kafka.createTopic(b, "s.c", 1)
+	messagesThrough(b, url, kafka.target(b, "bench"), func(arrived func(payload []byte)) {
+		consumer := kafka.consumer(b, "s.c")
+		go func() { // ends with the consumer
+			for b.Context().Err() == nil {
+				consumer.PollFetches(b.Context()).EachRecord(func(r *kgo.Record) { arrived(r.Value) })
+			}
+		}()
+	})
+}
+
+// throughRedis: a stream of a Redis that writes each command to disk before it answers.
+func throughRedis(b *testing.B, url string) {
+	client := startRedis(b).client()
+	target, err := redisrelay.New(redisrelay.Config{Client: client, Name: "bench"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	messagesThrough(b, url, target, func(arrived func(payload []byte)) {
+		go func() { // ends with the benchmark
+			for last := "0"; b.Context().Err() == nil; {
+				read, err := client.XRead(b.Context(), &redis.XReadArgs{Streams: []string{"s.c", last}, Count: 1000, Block: time.Second}).Result()
+				if err != nil {
+					continue // nothing has come for a second, or the benchmark has ended
+				}
+				for _, entry := range read[0].Messages {
+					arrived([]byte(entry.Values["payload"].(string)))
+					last = entry.ID
+				}
+			}
+		}()
+	})
+}
+
+// throughAnotherDatabase: one on a server of its own, of which a client reads the log.
+func throughAnotherDatabase(b *testing.B, url string) {
+	to := pgtest.Pool(b, postgres(b))
+	messagesThrough(b, url, &weirrelay.Database{Pool: to, Name: "bench"}, func(arrived func(payload []byte)) {
+		sub, err := weir.Subscribe(b.Context(), weir.SubscribeConfig{Client: weir.NewClient(to), Channels: []string{"s.c"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(sub.Close)
+		go func() { // ends with the subscription
+			for event, err := range sub.All(context.Background()) {
+				if err == nil && event.Message != nil {
+					arrived(event.Message.Payload)
+				}
+			}
+		}()
 	})
 }
 
@@ -135,20 +203,6 @@ func besideAHub(b *testing.B, url string) (delivered func() int64) {
 		}
 	})
 	return n.Load
-}
-
-// BenchmarkMessagesThroughKafka does the same to a consumer that reads what is committed: go test ./cmd/internal/relay -run '^$' -bench MessagesThroughKafka -benchtime 200000x.
-func BenchmarkMessagesThroughKafka(b *testing.B) {
-	url, kafka := postgres(b), ownKafka(b)
-	kafka.createTopic(b, "s.c", 1)
-	messagesThrough(b, url, kafka.target(b, "bench"), func(arrived func(payload []byte)) {
-		consumer := kafka.consumer(b, "s.c")
-		go func() { // ends with the consumer
-			for b.Context().Err() == nil {
-				consumer.PollFetches(b.Context()).EachRecord(func(r *kgo.Record) { arrived(r.Value) })
-			}
-		}()
-	})
 }
 
 func messagesThrough(b *testing.B, url string, target weirrelay.Target, subscribe func(arrived func(payload []byte))) {

@@ -25,14 +25,14 @@ import (
 
 // redisServer is a real Redis that writes every command to disk before it answers.
 type redisServer struct {
-	t         *testing.T
+	t         testing.TB
 	dir, port string
 	options   []string
 	cmd       *exec.Cmd
 }
 
 // startRedis starts Debian's redis-server, with further options. If it is not installed, the test is skipped, or fails if WEIR_TEST_REQUIRE names it.
-func startRedis(t *testing.T, options ...string) *redisServer {
+func startRedis(t testing.TB, options ...string) *redisServer {
 	t.Helper()
 	installed(t, "redis-server", "redis")
 	s := &redisServer{t: t, dir: t.TempDir(), port: freePort(t), options: options}
@@ -42,7 +42,7 @@ func startRedis(t *testing.T, options ...string) *redisServer {
 }
 
 // installed returns the path of a program. If it is not installed, the test is skipped, or fails if WEIR_TEST_REQUIRE names the tool.
-func installed(t *testing.T, program, tool string) string {
+func installed(t testing.TB, program, tool string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err == nil {

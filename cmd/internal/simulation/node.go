@@ -31,6 +31,8 @@ type Link struct {
 	Delay  time.Duration // at least
 	Spread time.Duration // and on average so much more, seldom much more
 	cut    time.Duration // until when it is
+	slow   time.Duration // until when things take longer
+	longer time.Duration // by so much on average
 }
 
 // Cut lets nothing through until a time.
@@ -39,12 +41,19 @@ func (l *Link) Cut(until time.Duration) { l.cut = max(l.cut, until) }
 // IsCut reports whether nothing comes through now.
 func (l *Link) IsCut(now time.Duration) bool { return now < l.cut }
 
-// Heal lets everything through again.
-func (l *Link) Heal() { l.cut = 0 }
+// Slow lets things take longer until a time, by so much on average.
+func (l *Link) Slow(until, longer time.Duration) { l.slow, l.longer = until, longer }
+
+// Heal lets everything through again, and at once.
+func (l *Link) Heal() { l.cut, l.slow = 0, 0 }
 
 // Takes returns how long something takes now.
 func (l *Link) Takes(w *World) time.Duration {
-	return l.Delay + time.Duration(w.ExpFloat64()*float64(l.Spread))
+	spread := l.Spread
+	if w.now < l.slow {
+		spread += l.longer
+	}
+	return l.Delay + time.Duration(w.ExpFloat64()*float64(spread))
 }
 
 // Arrives returns when something arrives that is sent now over these links by a protocol that repeats what is lost: not before all of them let something through.

@@ -87,6 +87,7 @@ func (c *child) endProfile() {
 // HubSpec specifies the hub to run.
 type HubSpec struct {
 	Database      string
+	ReadDatabase  string // of a standby from which it reads; "": the primary
 	DurableNotify bool
 	PushFile      string // endpoints to push jobs to; "": none
 	NATS          string // URL of a NATS server that joins it to other hubs; "": it reads for itself
@@ -128,7 +129,7 @@ func (e exported) Hub(spec HubSpec, at *HubAt) (err error) {
 		joined = &cluster.Config{URL: spec.NATS}
 	}
 	c.server, err = server.Start(c.ctx, server.Config{
-		Database: spec.Database, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users, LoggingIn: spec.LoggingIn,
+		Database: spec.Database, ReadDatabase: spec.ReadDatabase, ListenPG: anyPort, ListenHTTP: anyPort, DurableNotify: spec.DurableNotify, PGAuth: server.UsersFile, UsersFile: users, LoggingIn: spec.LoggingIn,
 		Web: web.Config{Anonymous: true}, Jobs: true, PushFile: spec.PushFile, Cluster: joined, Name: fmt.Sprintf("bench:%d", os.Getpid()), Drain: 100 * time.Millisecond, Logger: c.log,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/weir-pg/weir/cmd/internal/load"
+	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/sleep"
 )
 
@@ -33,8 +34,8 @@ func HubsConnections(c HubsConfig) (n int) {
 
 const hubsChannel = "weir_bench_hubs"
 
-// Hubs measures what more hubs cost while messages flow to subscribers at each of them: each reads the database for itself, or one reads for all, over NATS. The NATS server is in this
-// process, which also has the subscribers.
+// Hubs measures what more hubs cost while messages flow to subscribers at each of them: each reads the database for itself, or a standby of it, if the server is a private one; or one reads for
+// all, over NATS. The NATS server is in this process, which also has the subscribers.
 func Hubs(ctx context.Context, d *load.Database, e load.Engine, c HubsConfig) (r *load.Report, err error) {
 	for _, n := range c.Hubs {
 		if n < 1 || n > 64 {
@@ -63,16 +64,23 @@ func Hubs(ctx context.Context, d *load.Database, e load.Engine, c HubsConfig) (r
 	if !nats.ReadyForConnections(time.Minute) {
 		return nil, errors.New("bench: the NATS server does not start")
 	}
+	ways := []hubsWay{{name: "each reads for itself"}}
+	if d.Server != nil {
+		var standby load.Server
+		defer func() { err = errors.Join(err, standby.Remove(context.WithoutCancel(ctx))) }()
+		if err := standby.Follow(ctx, d.Server); err != nil {
+			return nil, fmt.Errorf("bench: %w", err)
+		}
+		ways = append(ways, hubsWay{name: "each reads from a standby", standby: standby.Server})
+	}
+	ways = append(ways, hubsWay{name: "one reads for all, over NATS", nats: nats.ClientURL()})
 	for _, n := range c.Hubs {
-		for _, way := range []struct{ name, nats string }{{"each reads for itself", ""}, {"one reads for all, over NATS", nats.ClientURL()}} {
+		for _, way := range ways {
 			if n == 1 && way.nats != "" {
 				continue
 			}
 			name := fmt.Sprintf("%s, %s", load.Plural(n, "hub"), way.name)
-			if n == 1 {
-				name = "1 hub"
-			}
-			w, err := (&hubs{Database: d, config: c}).measure(ctx, n, way.nats)
+			w, err := (&hubs{Database: d, config: c}).measure(ctx, n, way)
 			if err != nil {
 				return nil, fmt.Errorf("bench: %s: %w", name, err)
 			}
@@ -82,6 +90,13 @@ func Hubs(ctx context.Context, d *load.Database, e load.Engine, c HubsConfig) (r
 		}
 	}
 	return r, nil
+}
+
+// hubsWay is how hubs come by messages.
+type hubsWay struct {
+	name    string
+	nats    string           // URL of the NATS server over which one reads for all
+	standby *embedded.Server // from which they read
 }
 
 // hubs is one measurement.
@@ -94,12 +109,16 @@ type hubs struct {
 }
 
 // measure starts n hubs, with subscribers at each, and publishes.
-func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, err error) {
+func (m *hubs) measure(ctx context.Context, n int, how hubsWay) (way *load.Way, err error) {
+	spec := HubSpec{Database: m.URL, NATS: how.nats}
+	if how.standby != nil {
+		spec.ReadDatabase = how.standby.URL("postgres")
+	}
 	var all []*hubProcess
 	var crowds []*crowd
 	var times []load.Histogram
 	for range n {
-		h, err := startHubAs(ctx, m.Database, m.config.HubConfig, HubSpec{Database: m.URL, NATS: nats})
+		h, err := startHubAs(ctx, m.Database, m.config.HubConfig, spec)
 		if err != nil {
 			return nil, err
 		}
@@ -129,6 +148,7 @@ func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, 
 	if err != nil {
 		return nil, err
 	}
+	standby := cpuOf(how.standby)
 	if err := m.publish(ctx, pool, crowds, warm, messages); err != nil {
 		return nil, err
 	}
@@ -136,6 +156,9 @@ func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, 
 	way = &load.Way{Clients: n * m.config.Subscribers, Unit: "deliveries", Done: m.received.Load() - before}
 	if way.Cores, err = cpu.stop(ctx); err != nil {
 		return nil, err
+	}
+	if how.standby != nil {
+		way.Cores.Standby = new((cpuOf(how.standby) - standby).Seconds() / took)
 	}
 	way.PerSecond = load.SpreadOf([]float64{float64(way.Done) / took})
 	total := load.NewHistogram()
@@ -146,6 +169,14 @@ func (m *hubs) measure(ctx context.Context, n int, nats string) (way *load.Way, 
 	}
 	way.P50, way.P99, way.Longest = total.At(50), total.At(99), total.At(100)
 	return way, nil
+}
+
+// cpuOf returns the CPU time of a server, if there is one.
+func cpuOf(s *embedded.Server) (sum time.Duration) {
+	if s != nil {
+		sum, _ = load.CPUOf(s.PID())
+	}
+	return sum
 }
 
 // heardBy returns what records a delivery to the subscribers of one hub.
