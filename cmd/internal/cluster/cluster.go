@@ -46,8 +46,9 @@ type Cluster struct {
 	mu        sync.Mutex
 	connected bool
 	role      Role
-	candidate time.Time // while serving: when it may become the reader
-	heard     time.Time // while following: when the reader was last heard
+	candidate time.Time     // while serving: some time after this it may become the reader,
+	lot       time.Duration // which is as many times this as there are hubs, roughly
+	heard     time.Time     // while following: when the reader was last heard
 	reader    ident
 	announced hub.Position // how far the reader has read, by its newest frame
 	peers     map[ident]peer

@@ -199,10 +199,10 @@ func TestOneHubReadsForAll(t *testing.T) {
 	}
 	type asked struct{ nexts, reads int64 }
 	const messages = 500
-	// When the machine stalls, followers consider the reader dead, and another hub may read from then on: what was counted meanwhile says nothing.
-	for published, isSame := 0, false; !isSame; {
+	// When the machine stalls, followers consider the reader dead, read for themselves, and one may become the reader: what was counted meanwhile says nothing.
+	for published, isUndisturbed := 0, false; !isUndisturbed; {
 		if published >= 10*messages {
-			t.Fatal("the hub that reads has changed ten times")
+			t.Fatal("ten times, the hub that reads has changed, or the others have read as well")
 		}
 		reader, followers := settle(t, nodes...)
 		before := map[*node]asked{}
@@ -217,6 +217,7 @@ func TestOneHubReadsForAll(t *testing.T) {
 			until(t, "all messages at all hubs", func() bool { return b.count() == published })
 		}
 		polls := reader.cluster.Stats().Polls
+		isSame := true
 		until(t, "the reader has polled five times while nothing happens, or another hub reads", func() bool {
 			isSame = reader.cluster.Stats().Role == Reading
 			return !isSame || reader.cluster.Stats().Polls >= polls+5
@@ -230,10 +231,7 @@ func TestOneHubReadsForAll(t *testing.T) {
 		}
 		readerAsked := reader.asked.nexts.Load() - before[reader].nexts
 		t.Logf("the reader queried the database %d times, the 9 followers together %d times", readerAsked, followersAsked)
-		// A follower that considers the reader dead for a moment does no harm with a few queries.
-		if followersAsked > readerAsked/5 {
-			t.Errorf("followers queried the database %d times, the reader %d", followersAsked, readerAsked)
-		}
+		isUndisturbed = followersAsked <= readerAsked/5 // one that considers the reader dead for a moment does no harm with a few queries
 	}
 	want := s.log(filters(t, ">")...)
 	for _, b := range boxes {

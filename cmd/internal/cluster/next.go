@@ -111,7 +111,7 @@ func (c *Cluster) serves(now time.Time) bool {
 	defer c.mu.Unlock()
 	if c.role == Following && now.Sub(c.heard) > silence {
 		c.log.Info("weir: the hub that reads ticks is silent: this one reads for itself", "hub", c.name, "reader", c.peers[c.reader].name)
-		c.serve(now.Add(c.draw(candidacy)))
+		c.serve(now)
 	}
 	return c.role != Following
 }

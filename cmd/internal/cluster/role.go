@@ -37,21 +37,22 @@ func (c *Cluster) hear(from ident, at hub.Position, now time.Time) {
 // lost records that a hub is not the reader, or no longer. The caller holds mu.
 func (c *Cluster) lost(from ident) {
 	if c.role == Following && c.reader == from {
-		c.serve(c.now().Add(c.draw(candidacy)))
+		c.serve(c.now())
 	}
 }
 
-// serve makes the hub serve itself; from candidate on it may become the reader, unless it hears another before. The caller holds mu.
+// serve makes the hub serve itself; some time after candidate it may become the reader, unless it hears another before. The caller holds mu.
 func (c *Cluster) serve(candidate time.Time) {
-	c.role, c.candidate, c.announced = Serving, candidate, hub.Position{}
+	c.role, c.candidate, c.lot, c.announced = Serving, candidate, c.draw(candidacy), hub.Position{}
 	c.tell()
 }
 
-// mayRead makes a hub that serves itself the reader if candidate has passed. It is called when the database has just answered.
+// mayRead makes a hub that serves itself the reader if its time has come. It is called when the database has just answered. The more hubs there are, the longer each waits: the first of
+// them comes soon all the same, and few become readers beside it before they hear it.
 func (c *Cluster) mayRead(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.role != Serving || !c.connected || now.Before(c.candidate) {
+	if c.role != Serving || !c.connected || now.Before(c.candidate.Add(c.lot*crowd(len(c.peers)))) {
 		return
 	}
 	c.role = Reading
@@ -65,7 +66,7 @@ func (c *Cluster) resign() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.role == Reading {
-		c.serve(c.now().Add(silence + c.draw(candidacy)))
+		c.serve(c.now().Add(silence))
 		c.beatNow()
 	}
 }
@@ -86,7 +87,7 @@ func (c *Cluster) setConnected(connected bool) {
 	if connected {
 		// Give the current reader time to be heard.
 		if c.role != Following {
-			c.serve(c.now().Add(silence + c.draw(candidacy)))
+			c.serve(c.now().Add(silence))
 		}
 		c.beatNow()
 		return

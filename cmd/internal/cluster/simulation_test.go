@@ -63,7 +63,8 @@ type simHub struct {
 	asleep time.Duration
 	hangs  bool          // a database that is cut off does not answer; else it refuses
 	well   time.Duration // since when nothing was the matter
-	back   time.Duration // when the newest frame arrives: they keep their order
+	out    time.Duration // when the newest frame that it has sent is at NATS: they keep their order
+	back   time.Duration // when the newest frame for it arrives
 
 	c       *Cluster
 	a       *announcer
@@ -253,7 +254,7 @@ func (d *simHub) sends(subject string, frame []byte) {
 	if _, number, found := strings.Cut(subject, ".bucket."); found {
 		_, _ = fmt.Sscan(number, &bucket)
 	}
-	left := d.nats.Takes(f.World)
+	d.out = max(f.Now()+d.nats.Takes(f.World), d.out+1)
 	for _, to := range f.nodes {
 		if to == d || !to.connected() || bucket >= 0 && !to.buckets.has(byte(bucket)) || f.Now() < f.split && (to.n+d.n)%2 == 1 {
 			continue
@@ -262,7 +263,7 @@ func (d *simHub) sends(subject string, frame []byte) {
 			continue
 		}
 		f.frames++
-		to.back = max(f.Now()+left+to.nats.Takes(f.World), to.back+1)
+		to.back = max(d.out+to.nats.Takes(f.World), to.back+1)
 		to.receive(to.back, func() {
 			if !to.nats.IsCut(f.Now()) {
 				_ = to.c.takeFrame(frame, to.now())
