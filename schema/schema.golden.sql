@@ -4417,23 +4417,26 @@ BEGIN
   RETURN coalesce((SELECT a.watched FROM weir.attendance a WHERE a.worker = 0 AND a.started_at = pg_postmaster_start_time()), pg_sequence_last_value('weir.watched'));
 END
 $$;
-CREATE FUNCTION weir._first_tick_after(at timestamp with time zone, OUT tick bigint, OUT epoch bigint, OUT is_kept boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
+CREATE FUNCTION weir._first_tick_after(at timestamp with time zone, OUT tick bigint, OUT epoch bigint, OUT is_kept boolean) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_sort=off
 AS $$
 DECLARE
-  floor bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
-  low  bigint := floor;                                                       -- it is too early, or there is none
-  high bigint := coalesce(pg_sequence_last_value('weir.tick_seq'), 0) + 1;    -- it is late enough
-  mid  bigint;
-  made timestamptz;
+  -- The newest tick is that of the table, as the sequence may be ahead of it. From here on no part is truncated; and the floor is raised before one is, so it is read afterwards.
+  newest bigint := (SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1);
+  floor  bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
+  low    bigint := floor;                         -- it is too early, or there is none
+  high   bigint := greatest(newest, floor) + 1;   -- it is late enough, or there is none from here to one that is
+  mid    bigint;
+  next   bigint;
+  made   timestamptz;
 BEGIN
   -- By bisection, among the ticks in the order of their numbers. Where a clock was set back, it is one of the places with this time.
   WHILE high - low > 1 LOOP
     mid := (low + high) / 2;
-    SELECT t.at INTO made FROM weir.tick t WHERE t.seq = mid LIMIT 1;
-    IF made IS NULL OR made <= _first_tick_after.at THEN
-      low := mid;
+    SELECT t.seq, t.at INTO next, made FROM weir.tick t WHERE t.seq >= mid AND t.seq < high ORDER BY t.seq LIMIT 1;
+    IF made <= _first_tick_after.at THEN
+      low := next;
     ELSE
-      high := mid;
+      high := mid;  -- also if there is none: a relay may begin too early, but not too late
     END IF;
   END LOOP;
   tick := high;
@@ -13379,7 +13382,7 @@ COMMENT ON ROUTINE weir._filters_of(text,integer) IS 'The cancellations by filte
 COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 'Fires the schedules whose rows of weir.later promotion has found due at at_time, up to most due times in all and 100 of each schedule, and inserts the rows of the next due times, which are after at_time. What was missed, because nobody promoted for more than a minute after the due time and its jitter, is fired as the schedule says; later due times are fired one by one. Returns the number of due times. Locks: the caller''s step of promotion lets one session fire at a time. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
-COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. Errors: none. Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. A tick that is being committed counts as later. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';

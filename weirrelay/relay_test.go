@@ -183,6 +183,12 @@ func (r *refusing) all() string {
 	return strings.Join(r.got, " ")
 }
 
+func (r *refusing) has(payload string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.got, payload)
+}
+
 // TestWhatTheTargetRefusesIsKeptAsAJob: and the others go on.
 func TestWhatTheTargetRefusesIsKeptAsAJob(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -92,21 +93,29 @@ Example:
 }
 
 func (c *relayReplayCmd) Run(ctx context.Context, s *streams, db *database) error {
+	progress := newProgress(s.err)
+	replay, err := relay.OpenReplay(ctx, relay.ReplayConfig{
+		Path: c.File, Relay: c.Name, As: c.As, Since: c.Since, Subject: c.Subject, Log: newLogger(progress, slog.LevelInfo),
+		Made: func(r relay.Replayed) { progress.show("%s passed on", plural(r.Sent, "message")) },
+	})
+	if err != nil {
+		return usagef("%w", err)
+	}
+	defer replay.Close()
 	pool, err := db.poolOf(ctx, relay.Connections)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	progress := newProgress(s.err)
-	done, err := relay.Replay(ctx, pool, relay.ReplayConfig{
-		Path: c.File, Relay: c.Name, As: c.As, Since: c.Since, Subject: c.Subject, Log: newLogger(progress, slog.LevelInfo),
-		Made: func(r relay.Replayed) { progress.show("%s passed on", plural(r.Sent, "message")) },
-	})
+	done, err := replay.Run(ctx, pool)
 	progress.done()
 	if done.Again {
 		fmt.Fprintf(s.err, "weir: %s has been at %s already, and has gone on from there: to begin anew, use another name\n", c.As, done.From)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, relay.ErrAhead):
+		return usagef("--since: %w", err)
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(s.out, "%s passed on up to %s, %s\n", plural(done.Sent, "message"), done.To, plural(done.Dead, "dead letter"))

@@ -56,22 +56,26 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
-  floor bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
-  low  bigint := floor;                                                       -- it is too early, or there is none
-  high bigint := coalesce(pg_sequence_last_value('weir.tick_seq'), 0) + 1;    -- it is late enough
-  mid  bigint;
-  made timestamptz;
+  -- The newest tick is that of the table, as the sequence may be ahead of it. From here on no part is truncated; and the floor is raised before one is, so it is read afterwards.
+  newest bigint := (SELECT t.seq FROM weir.tick t ORDER BY t.seq DESC LIMIT 1);
+  floor  bigint := coalesce(pg_sequence_last_value('weir.tick_floor'), 0);
+  low    bigint := floor;                         -- it is too early, or there is none
+  high   bigint := greatest(newest, floor) + 1;   -- it is late enough, or there is none from here to one that is
+  mid    bigint;
+  next   bigint;
+  made   timestamptz;
 BEGIN
   -- By bisection, among the ticks in the order of their numbers. Where a clock was set back, it is one of the places with this time.
   WHILE high - low > 1 LOOP
     mid := (low + high) / 2;
-    SELECT t.at INTO made FROM weir.tick t WHERE t.seq = mid LIMIT 1;
-    IF made IS NULL OR made <= _first_tick_after.at THEN
-      low := mid;
+    SELECT t.seq, t.at INTO next, made FROM weir.tick t WHERE t.seq >= mid AND t.seq < high ORDER BY t.seq LIMIT 1;
+    IF made <= _first_tick_after.at THEN
+      low := next;
     ELSE
-      high := mid;
+      high := mid;  -- also if there is none: a relay may begin too early, but not too late
     END IF;
   END LOOP;
   tick := high;
@@ -80,7 +84,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._first_tick_after IS
-  'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. Errors: none. Locks: none. Isolation: any.';
+  'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. A tick that is being committed counts as later. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._is_relayed_later(tick bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

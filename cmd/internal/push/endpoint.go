@@ -187,7 +187,8 @@ func (e *endpoint) start(ctx context.Context, job work.Job) {
 	t := e.current()
 	e.all.Go(func() {
 		defer cancel(nil)
-		id := fmt.Sprintf("job_%d_%d", job.ID, job.Attempt)
+		// It is that of the job, whichever attempt this is, and of no other: after a failover that lost jobs, others get their ids.
+		id := fmt.Sprintf("job_%d_%d", job.ID, job.EnqueuedAt.UnixMicro())
 		m := message{Job: job, Callback: t.callback}
 		m.Token = e.p.bound(e.name, job.Token)
 		body, err := json.Marshal(m)

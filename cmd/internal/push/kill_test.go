@@ -1,7 +1,6 @@
 package push_test
 
 import (
-	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -52,7 +51,7 @@ func TestJobsOfAKilledHubArePushedAgain(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, id := range ids {
-		if p := again[id]; p.Attempt != 2 || p.Token == first[id].Token || p.header.Get("webhook-id") != fmt.Sprintf("job_%d_2", id) {
+		if p := again[id]; p.Attempt != 2 || p.Token == first[id].Token || p.header.Get("webhook-id") != first[id].webhookID() {
 			t.Errorf("job %d was pushed again as %+v, want its next attempt", id, p)
 		}
 		if status, answer := r.report("http://"+hub.Address, "e", s.secret, map[string]any{"token": first[id].Token, "output": "late"}); status != 200 || answer != `{"recorded":false,"refusal":"ended"}` && answer != `{"recorded":false,"refusal":"lost"}` {

@@ -40,10 +40,14 @@ type pushed struct {
 	Attempt  int
 	Token    string
 	Callback string
+	Enqueued time.Time `json:"enqueued_at"`
 
 	header http.Header
 	body   []byte
 }
+
+// webhookID is the id of a request, which all of its job have.
+func (p pushed) webhookID() string { return fmt.Sprintf("job_%d_%d", p.ID, p.Enqueued.UnixMicro()) }
 
 // endpoint is a service that gets jobs. It checks signatures with the library that endpoints use.
 type endpoint struct {

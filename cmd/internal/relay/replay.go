@@ -36,18 +36,41 @@ type Replayed struct {
 	Again            bool // it has gone on where an earlier call had ended
 }
 
-// Replay passes messages on from a place in the log up to where it ends now.
-func Replay(ctx context.Context, pool *pgxpool.Pool, c ReplayConfig) (done Replayed, err error) {
+// Replay passes messages on from a place in the log up to where it ends then.
+type Replay struct {
+	config ReplayConfig
+	plan   plan
+	close  func()
+}
+
+// OpenReplay reads the file, and prepares to connect to the target. Its errors say what is wrong in the file, or in the rest of the configuration.
+func OpenReplay(ctx context.Context, c ReplayConfig) (*Replay, error) {
 	p, err := c.plan()
 	if err != nil {
-		return done, err
+		return nil, err
 	}
+	end, err := p.connect(ctx, c.Log.With("relay", c.As))
+	if err != nil {
+		return nil, fmt.Errorf("%s: relay %s: %w", c.Path, c.Relay, err)
+	}
+	return &Replay{config: c, plan: p, close: end}, nil
+}
+
+// Close closes the connections to the target.
+func (r *Replay) Close() { r.close() }
+
+// ErrAhead is the error of a replay that is to begin behind the end of the log.
+var ErrAhead = errors.New("is ahead of the log")
+
+// Run passes the messages of the pool's database on.
+func (r *Replay) Run(ctx context.Context, pool *pgxpool.Pool) (done Replayed, err error) {
+	c, p := r.config, r.plan
 	end, err := hub.NewLog(store.New(pool, 0), nil).Newest(ctx)
 	if err != nil {
 		return done, err
 	}
 	if after, err := hub.ParsePosition(string(p.config.After)); err == nil && end.Before(after) {
-		return done, fmt.Errorf("the position %s is ahead of the log, which ends at %s", p.config.After, end)
+		return done, fmt.Errorf("the position %s %w, which ends at %s", p.config.After, ErrAhead, end)
 	}
 	recorded, _, err := store.New(pool, 0).RelayPosition(ctx, c.As)
 	if err != nil {
@@ -67,11 +90,6 @@ func Replay(ctx context.Context, pool *pgxpool.Pool, c ReplayConfig) (done Repla
 			c.Made(done)
 		}
 	}
-	closeTarget, err := p.connect(ctx, c.Log.With("relay", c.As))
-	if err != nil {
-		return done, err
-	}
-	defer closeTarget()
 	err = p.run(ctx)
 	if err == nil {
 		err = ctx.Err()

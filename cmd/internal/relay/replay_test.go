@@ -39,6 +39,17 @@ func runFileTo(t *testing.T, pool *pgxpool.Pool, text string, log *slog.Logger) 
 	return path
 }
 
+// replayed runs a replay.
+func replayed(t *testing.T, pool *pgxpool.Pool, c relay.ReplayConfig) (relay.Replayed, error) {
+	t.Helper()
+	r, err := relay.OpenReplay(t.Context(), c)
+	if err != nil {
+		return relay.Replayed{}, err
+	}
+	defer r.Close()
+	return r.Run(t.Context(), pool)
+}
+
 // TestAReplayPassesOnWhatWasPassedOn: from a time and from a position, while the relay runs, also to targets that drop repeats; and one that is called again goes on where it was.
 func TestAReplayPassesOnWhatWasPassedOn(t *testing.T) {
 	t.Parallel()
@@ -117,7 +128,7 @@ func TestAReplayPassesOnWhatWasPassedOn(t *testing.T) {
 			replay := func(as, since string, sent int, again bool) relay.Replayed {
 				t.Helper()
 				var made relay.Replayed
-				done, err := relay.Replay(t.Context(), pool, relay.ReplayConfig{Path: path, Relay: name, As: as, Since: since, Subject: subject, Log: slog.Default(), Made: func(r relay.Replayed) { made = r }})
+				done, err := replayed(t, pool, relay.ReplayConfig{Path: path, Relay: name, As: as, Since: since, Subject: subject, Log: slog.Default(), Made: func(r relay.Replayed) { made = r }})
 				if err != nil || made != done || done.Sent != sent || done.Dead != 0 || done.Gaps != 0 || done.Again != again {
 					t.Fatalf("%+v, %v; want %d sent, again %t", done, err, sent, again)
 				}
@@ -166,7 +177,7 @@ func TestAReplayThatCannotBeIsRefused(t *testing.T) {
 	} {
 		c := good
 		change(&c)
-		if _, err := relay.Replay(t.Context(), pool, c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := replayed(t, pool, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
