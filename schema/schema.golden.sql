@@ -7449,6 +7449,10 @@ BEGIN
   RETURN found_id;
 END
 $$;
+CREATE FUNCTION weir._queue_names() RETURNS text[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT ARRAY(SELECT DISTINCT q.name FROM weir.queue q)
+$$;
 CREATE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -9246,6 +9250,18 @@ BEGIN
     CROSS JOIN LATERAL (SELECT j.* FROM weir.job j WHERE j.segment = u.segment AND j.id = u.id ORDER BY j.attempt DESC, j.put_off DESC LIMIT 1) j
     WHERE u.fate = 'again';
   END IF;
+END
+$$;
+CREATE FUNCTION weir._set_queues(worker integer, queues text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+BEGIN
+  PERFORM weir._check_array('set_queues', 'queues', _set_queues.queues, true);
+  IF _set_queues.queues IS NULL THEN
+    RAISE EXCEPTION 'weir: set_queues needs a list as queues, got null' USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_worker(_set_queues.worker);
+  PERFORM weir._commit_synchronously();  -- a claim is refused that names others
+  UPDATE weir.worker w SET queues = _set_queues.queues WHERE w.id = _set_queues.worker AND NOT w.fenced;
 END
 $$;
 CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
@@ -13512,6 +13528,7 @@ COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone,interval) IS '
 COMMENT ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) IS 'Publishes how some rows have changed, a message for each channel; olds or news are NULL if rows were inserted or deleted. The functions that weir.watch_table has made call it, so it must keep its arguments. Errors: those of weir.publish_many. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._queue_names() IS 'The names of all queues that have ever had a job, a worker or a setting. It reads a row for each queue, and nothing of jobs. weir.control has moved before a new one is committed. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,boolean) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. from_copies: of failed jobs, what their copies say is enough. The caller has called weir._lock_log.';
@@ -13553,6 +13570,7 @@ COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on dis
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[],uuid[],bigint[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
+COMMENT ON ROUTINE weir._set_queues(integer,text[]) IS 'From now on, the worker may claim from these queues, which exist, instead of those that it was started for: all of its queues, and those that it takes up while it runs. What it has claimed before stays with it. Errors: 22023, WR001 (the worker is unknown or fenced). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._settle_sums(weir.fold[],weir.fold[],timestamp with time zone) IS 'What follows from the sums of some flows for themselves: which tasks start, and get a job, or never will; and which flows have ended. was is what was counted before. Errors: none. Locks: none.';
@@ -13775,7 +13793,7 @@ COMMENT ON TABLE weir.taken_in IS 'Up to which place of the other database''s we
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
 COMMENT ON TABLE weir.turn IS 'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
 COMMENT ON TABLE weir.with_keys IS 'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
-COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
+COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated, but for the queues of a worker that takes up others: see weir._set_queues.';
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 COMMENT ON TYPE weir.flow_info IS 'A flow and its progress, as weir.flow_info returns it.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
@@ -13821,6 +13839,7 @@ GRANT EXECUTE ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) TO we
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
+GRANT EXECUTE ON ROUTINE weir._queue_names() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._relay_position(text) TO weir_hub, weir_operate;
@@ -13831,6 +13850,7 @@ GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_history() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._set_queues(integer,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;

@@ -101,6 +101,8 @@ const ByQueue = -1 * time.Nanosecond
 const (
 	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
 	sqlNeverUsed = `SELECT weir._never_used($1)`
+	sqlNames     = `SELECT weir._queue_names()`
+	sqlSetQueues = `SELECT weir._set_queues($1, $2)`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
@@ -130,6 +132,17 @@ func (s *Store) StartWorker(ctx context.Context, name string, queues []string, l
 func (s *Store) NeverUsed(ctx context.Context, queues []string) (names []string, err error) {
 	err = s.row(ctx, sqlNeverUsed, []any{queues}, &names)
 	return names, err
+}
+
+// QueueNames returns the names of all queues, in no order.
+func (s *Store) QueueNames(ctx context.Context) (names []string, err error) {
+	err = s.row(ctx, sqlNames, nil, &names)
+	return names, err
+}
+
+// SetQueues lets a worker claim from these queues from now on, instead of those that it was started for. They exist.
+func (s *Store) SetQueues(ctx context.Context, worker int32, queues []string) error {
+	return s.exec(ctx, sqlSetQueues, worker, queues)
 }
 
 // Heartbeat renews the lease. It returns the number of live workers, and how many of them share one of its queues.

@@ -57,6 +57,34 @@ $$;
 COMMENT ON FUNCTION weir._never_used IS
   'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
 
+CREATE OR REPLACE FUNCTION weir._queue_names() RETURNS text[]
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT ARRAY(SELECT DISTINCT q.name FROM weir.queue q)
+$$;
+COMMENT ON FUNCTION weir._queue_names IS
+  'The names of all queues that have ever had a job, a worker or a setting. It reads a row for each queue, and nothing of jobs. weir.control has moved before a new one is committed. Errors: none. Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._set_queues(worker integer, queues text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+BEGIN
+  PERFORM weir._check_array('set_queues', 'queues', _set_queues.queues, true);
+  IF _set_queues.queues IS NULL THEN
+    RAISE EXCEPTION 'weir: set_queues needs a list as queues, got null' USING ERRCODE = '22023';
+  END IF;
+  PERFORM weir._check_worker(_set_queues.worker);
+  PERFORM weir._commit_synchronously();  -- a claim is refused that names others
+  UPDATE weir.worker w SET queues = _set_queues.queues WHERE w.id = _set_queues.worker AND NOT w.fenced;
+END
+$$;
+COMMENT ON FUNCTION weir._set_queues IS
+  'From now on, the worker may claim from these queues, which exist, instead of those that it was started for: all of its queues, and those that it takes up while it runs. What it has claimed before stays with it. Errors: 22023, WR001 (the worker is unknown or fenced). Locks: none that others wait for. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
