@@ -79,6 +79,7 @@ func TestAWorkerTakesUpQueuesThatComeIntoBeing(t *testing.T) {
 	}
 	var all ran
 	release, holds := make(chan struct{}), make(chan struct{}, 1)
+	letGo := sync.OnceFunc(func() { close(release) })
 	_, stop := following(t, pool, 100, func(task *Task) {
 		if task.Kind == "long" {
 			holds <- struct{}{}
@@ -86,6 +87,7 @@ func TestAWorkerTakesUpQueuesThatComeIntoBeing(t *testing.T) {
 		}
 		all.add(task)
 	})
+	defer letGo()
 	exec(`SELECT weir.enqueue('out', 'k'), weir.enqueue('in.0', 'long'), weir.enqueue('in. "odd", {name}\', 'k')`)
 	pgtest.Receive(t, holds, "the first job runs")
 	late, err := pool.Begin(t.Context())
@@ -114,7 +116,7 @@ func TestAWorkerTakesUpQueuesThatComeIntoBeing(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Until(t, "what is committed late is worked", func() bool { return all.of("in.late") == 1 })
-	close(release)
+	letGo()
 	pgtest.Until(t, "the long job has ended", func() bool { return all.of("in.0") == 1 })
 	stop()
 	if len(all.jobs) != later+3 || len(all.workers) != 1 {
@@ -182,6 +184,7 @@ func TestQueuesShareWhatAWorkerMayHave(t *testing.T) {
 				t.Fatal(err)
 			}
 			release := make(chan struct{})
+			letGo := sync.OnceFunc(func() { close(release) })
 			var all ran
 			var runs atomic.Int64
 			w, _ := following(t, pool, most, func(task *Task) {
@@ -190,6 +193,7 @@ func TestQueuesShareWhatAWorkerMayHave(t *testing.T) {
 				<-release
 				all.add(task)
 			})
+			defer letGo()
 			pgtest.Until(t, "the worker has all that it may have", func() bool {
 				s := w.now.Load()
 				return s != nil && s.left() == 0 && runs.Load() == s.all.Load()
@@ -197,7 +201,7 @@ func TestQueuesShareWhatAWorkerMayHave(t *testing.T) {
 			if n := runs.Load(); n < most || n > 2*most+manyLanes {
 				t.Errorf("%d jobs run, want about %d", n, most)
 			}
-			close(release)
+			letGo()
 			pgtest.Until(t, "all have run", func() bool {
 				all.mu.Lock()
 				defer all.mu.Unlock()
