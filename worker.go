@@ -62,8 +62,9 @@ type WorkerConfig struct {
 	// Hooks are for metrics and tracing.
 	Hooks []Hooks
 
-	fits func(queue string) bool // see seam.Follow
-	most int
+	fits   func(queue string) bool // see seam.Follow
+	others string
+	most   int
 }
 
 // Hooks are called while the worker works, from many goroutines at once; nil hooks are skipped. With several Hooks, each Start receives the
@@ -118,6 +119,7 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
 		Fits:        cfg.fits,
+		Others:      cfg.others,
 		Most:        cfg.most,
 		Handler:     run.run,
 		Timeout:     cfg.timeout,

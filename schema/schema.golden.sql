@@ -863,7 +863,8 @@ CREATE TABLE weir.worker (
   at timestamp with time zone NOT NULL,
   lease interval,
   name text NOT NULL,
-  queues text[]
+  queues text[],
+  others text
 );
 
 ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
@@ -2098,7 +2099,7 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
   started_for := weir._check_worker(_claim.worker);
-  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
+  IF _claim.queues <> started_for AND NOT weir._takes_up_others(_claim.worker) AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
     RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', _claim.worker, _claim.queues, started_for
       USING ERRCODE = '22023', HINT = 'Start the worker with all queues that it claims from.';
   END IF;
@@ -3452,6 +3453,7 @@ BEGIN
   ), unsure AS (  -- a worker of which not all is read may hold jobs of any queue that it works, also of one that is not among those read
     SELECT q.id FROM weir.queue q
     WHERE q.name IN (SELECT n FROM weir.worker w CROSS JOIN unnest(w.queues) n WHERE NOT w.fenced AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
+       OR EXISTS (SELECT FROM weir.worker w WHERE NOT w.fenced AND w.others IS NOT NULL AND q.name ~ w.others AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
   )
   SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
   FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
@@ -7779,7 +7781,8 @@ BEGIN
     UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (
     SELECT u.name, count(*) AS n
-    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    FROM weir.worker w
+    CROSS JOIN LATERAL (SELECT q.name FROM unnest(w.queues) q(name) UNION SELECT q.name FROM weir.queue q WHERE w.others IS NOT NULL AND q.name ~ w.others) u
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced) AND w.id NOT IN (SELECT i.id FROM weir._silent() i(id))
     GROUP BY u.name
   ), sums AS (
@@ -9252,18 +9255,6 @@ BEGIN
   END IF;
 END
 $$;
-CREATE FUNCTION weir._set_queues(worker integer, queues text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
-AS $$
-BEGIN
-  PERFORM weir._check_array('set_queues', 'queues', _set_queues.queues, true);
-  IF _set_queues.queues IS NULL THEN
-    RAISE EXCEPTION 'weir: set_queues needs a list as queues, got null' USING ERRCODE = '22023';
-  END IF;
-  PERFORM weir._check_worker(_set_queues.worker);
-  PERFORM weir._commit_synchronously();  -- a claim is refused that names others
-  UPDATE weir.worker w SET queues = _set_queues.queues WHERE w.id = _set_queues.worker AND NOT w.fenced;
-END
-$$;
 CREATE FUNCTION weir._set_twins_aside() RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
 DECLARE
@@ -9533,7 +9524,7 @@ BEGIN
   RETURN weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second';
 END
 $$;
-CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval, others text DEFAULT NULL::text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   new_id integer;
@@ -9555,8 +9546,8 @@ BEGIN
   PERFORM weir._commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
     + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
-  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
-  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues, others)
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), _start.others);
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
@@ -10201,6 +10192,12 @@ BEGIN
     RAISE EXCEPTION 'weir: the move of slots % is given up', _taken_upto.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to this database again, if they are to move.';
   END IF;
   RETURN place;
+END
+$$;
+CREATE FUNCTION weir._takes_up_others(worker integer) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM weir.worker w WHERE w.id = _takes_up_others.worker AND NOT w.fenced AND w.others IS NOT NULL);
 END
 $$;
 CREATE FUNCTION weir._task_of(flow bigint, name text) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -13281,6 +13278,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
+COMMENT ON COLUMN weir.worker.others IS 'A regular expression, which queues fit that the worker takes up while it runs; NULL: it takes up none.';
 COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in, for all but cuts. Errors: WR003 (the log comes from another cluster). Locks: none. Isolation: any.';
@@ -13570,7 +13568,6 @@ COMMENT ON ROUTINE weir._segment_bytes(integer) IS 'The size of a segment on dis
 COMMENT ON ROUTINE weir._segment_state(text,integer) IS 'The state of a segment: opened, closed or reclaimed. A segment that was never used counts as reclaimed.';
 COMMENT ON ROUTINE weir._select_where(text[],text,text[],jsonb,integer,timestamp with time zone,timestamp with time zone,text,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone) IS 'The jobs among the next max_rows of a list that match a filter; next: where the list continues, or NULL. Errors: 22023, 40001. Locks: none that outlast the call; waits while a segment is being emptied.';
 COMMENT ON ROUTINE weir._set_aside(integer,bigint,bigint,bigint[],smallint[],text[],text[],uuid[],bigint[]) IS 'Ends unique jobs that a claim has picked and does not hand out: dropped ones as cancelled, with the reason; the others as released, and logs them again. Of those that it does hand out, and that are to be done once in their flow (onces: their keys), it notes that they are seen. All of it is part of the claim''s transaction, so that nothing exists without the rest. Errors: 23505 (a job that was moved and one of its old queue are claimed at the same moment: try again). Locks: none that others wait for, but then the other claim.';
-COMMENT ON ROUTINE weir._set_queues(integer,text[]) IS 'From now on, the worker may claim from these queues, which exist, instead of those that it was started for: all of its queues, and those that it takes up while it runs. What it has claimed before stays with it. Errors: 22023, WR001 (the worker is unknown or fenced). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._set_twins_aside() IS 'Sets aside the twins of queues that have no jobs, so that claims skip them, and takes back those that have: a transaction may have looked up the queue before its older twin was visible, and enqueue a job long after. Returns how many changed.';
 COMMENT ON ROUTINE weir._settle(integer) IS 'Logs unfinished attempts of a fenced worker again (or fails the job, if no attempts are left): some thousands in one call. jobs: their ids; more: call again. Attempts that an open transaction completes are left for a later call. Errors: 22023 (not fenced), WR004. Locks: advisory: claims (shared), the worker''s claims and ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._settle_sums(weir.fold[],weir.fold[],timestamp with time zone) IS 'What follows from the sums of some flows for themselves: which tasks start, and get a job, or never will; and which flows have ended. was is what was counted before. Errors: none. Locks: none.';
@@ -13582,7 +13579,7 @@ COMMENT ON ROUTINE weir._slots() IS 'What this database says about slots: a late
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
-COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._start(text,text[],interval,text) IS 'Registers a worker, creates its queues and returns its id. others: a regular expression, which other queues fit that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
@@ -13597,6 +13594,7 @@ COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[]
 COMMENT ON ROUTINE weir._take_in(uuid,text,text,jsonb) IS 'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: 22023, 55000 (the move is given up), WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._taken_upto(uuid) IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: 55000 (it is given up). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._takes_up_others(integer) IS 'Whether a worker claims from queues, too, that it was not started for.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
@@ -13793,7 +13791,7 @@ COMMENT ON TABLE weir.taken_in IS 'Up to which place of the other database''s we
 COMMENT ON TABLE weir.tick IS 'A batch of messages: those of the transactions that its snapshot sees and that of the previous tick did not. These are the transactions from from_xid up to the snapshot''s xmax that are not in progress in it, and those in late, which were in progress before.';
 COMMENT ON TABLE weir.turn IS 'Where the keys of queues stand: a row for each turn, and the newest row of a lane is the key''s whole state. A key without a row has had no turn yet, or nothing that is left in the log. See functions/turn.sql.';
 COMMENT ON TABLE weir.with_keys IS 'The names of queues that have had jobs with keys; insert-only. Transactions that do not see each other may each write a row. A snapshot that shows a job with a key shows a row of its queue.';
-COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated, but for the queues of a worker that takes up others: see weir._set_queues.';
+COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
 COMMENT ON TYPE weir.failure_group IS 'Failed jobs of a kind whose errors have the same shape, and one of them: see weir.failure_groups.';
 COMMENT ON TYPE weir.flow_info IS 'A flow and its progress, as weir.flow_info returns it.';
 COMMENT ON TYPE weir.job_info IS 'A job, in the state of its newest attempt. error is why the last attempt ended; errors are those of the last attempts, oldest first: up to 25 from weir.job_info, one from a list.';
@@ -13850,11 +13848,10 @@ GRANT EXECUTE ON ROUTINE weir._rotate() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_history() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_later(bigint) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._set_queues(integer,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stay(uuid,bigint,text,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stop_taking(uuid) TO weir_operate;

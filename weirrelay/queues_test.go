@@ -170,10 +170,10 @@ func TestJobsAreNotDoubledWhenQueuesCome(t *testing.T) {
 }
 
 // calls counts the statements that call each function.
-type calls struct{ names, set, claims atomic.Int64 }
+type calls struct{ names, claims atomic.Int64 }
 
 func (c *calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	for text, n := range map[string]*atomic.Int64{"weir._queue_names": &c.names, "weir._set_queues": &c.set, "weir._claim(": &c.claims} {
+	for text, n := range map[string]*atomic.Int64{"weir._queue_names": &c.names, "weir._claim(": &c.claims} {
 		if strings.Contains(q.SQL, text) {
 			n.Add(1)
 		}
@@ -184,7 +184,7 @@ func (c *calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQue
 func (c *calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func (c *calls) String() string {
-	return fmt.Sprintf("%d lists of names, %d lists of a worker's queues, %d claims", c.names.Load(), c.set.Load(), c.claims.Load())
+	return fmt.Sprintf("%d lists of names, %d claims", c.names.Load(), c.claims.Load())
 }
 
 func tracedPool(t *testing.T, url string, c *calls) *pgxpool.Pool {
@@ -217,17 +217,37 @@ func TestTenThousandQueuesCostARelayFewStatements(t *testing.T) {
 		exec(t, pool, `SELECT weir.enqueue('mail.' || 1 + $1::int % 5, 'k'), weir.enqueue('post', 'k')`, i)
 		pgtest.Until(t, "the jobs are passed on", func() bool { return target.n() == i+1 && named.n() == i+1 })
 	}
-	if n := value[int](t, pool, `SELECT max(cardinality(queues)) FROM weir.worker`); n != queues {
-		t.Errorf("the worker has %d queues, want %d", n, queues)
+	if n := value[int](t, pool, `SELECT count(*) FROM weir.queues() WHERE name LIKE 'mail.%' AND workers = 1`); n != queues {
+		t.Errorf("of %d queues a worker is known, want %d", n, queues)
 	}
 	// New queues: post; and each read of names may be followed by one when a transaction has ended that was in progress then.
-	if names, set := many.names.Load(), many.set.Load(); names > 10 || set != 1 {
+	if many.names.Load() > 10 {
 		t.Errorf("of 10,000 queues: %s; want few lists", &many)
 	}
-	if n := exact.names.Load() + exact.set.Load(); n != 0 {
+	if n := exact.names.Load(); n != 0 {
 		t.Errorf("of an exact queue: %s; want none of names", &exact)
 	}
 	t.Logf("%d jobs: %s; of an exact queue: %s", jobs, &many, &exact)
+}
+
+// TestTheWorkersOfAQueueAreThoseWhosePatternItFits: the database counts them by a regular expression, which fits what the pattern fits.
+func TestTheWorkersOfAQueueAreThoseWhosePatternItFits(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	var target keeping
+	runJobs(t, weirrelay.JobsConfig{Name: "fits", Pool: pool, Target: &target, Routes: []weirrelay.Route{{Queue: "mail.*"}, {Queue: "a+b.(c).>"}, {Queue: "*.out-dead-letters"}, {Queue: "post"}}, Logger: slog.New(slog.DiscardHandler)})
+	fit := []string{"mail.a", "mail.Ä b", "mail.x\ny", "a+b.(c).d", "a+b.(c).d.e", "r.out-dead-letters", "post"}
+	for _, queue := range append([]string{"mail", "mail.a.b", "mailxa", "xmail.a", "mail.a-dead-letters", "aab.(c).d", "a+b.c.d", "a+b.(c)", "r.in-dead-letters", "posts"}, fit...) {
+		exec(t, pool, `SELECT weir.enqueue($1, 'k')`, queue)
+	}
+	pgtest.Until(t, "all that fit are passed on", func() bool { return target.n() == len(fit) })
+	slices.Sort(fit)
+	if worked := value[[]string](t, pool, `SELECT array_agg(name ORDER BY name COLLATE "C") FROM weir.queues() WHERE workers = 1`); !slices.Equal(worked, fit) {
+		t.Errorf("there are workers of %q, want %q", worked, fit)
+	}
+	if waiting := value[int](t, pool, `SELECT count(*) FROM weir.queues() WHERE available = 1 AND workers = 0`); waiting != 10 {
+		t.Errorf("jobs wait in %d queues, want 10", waiting)
+	}
 }
 
 // TestAPatternOfQueuesThatIsWrongIsRefused: before the relay begins; any name that is not one is a queue's.

@@ -99,10 +99,9 @@ const MaxRecord = 10_000
 const ByQueue = -1 * time.Nanosecond
 
 const (
-	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
+	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3), nullif($4, ''))`
 	sqlNeverUsed = `SELECT weir._never_used($1)`
 	sqlNames     = `SELECT weir._queue_names()`
-	sqlSetQueues = `SELECT weir._set_queues($1, $2)`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
@@ -122,9 +121,9 @@ const (
 // flowAt is the place of flow among the columns of sqlClaim.
 const flowAt = 15
 
-// StartWorker registers a worker for its queues and returns its id.
-func (s *Store) StartWorker(ctx context.Context, name string, queues []string, lease time.Duration) (id int32, err error) {
-	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds()}, &id)
+// StartWorker registers a worker for its queues, and for others that fit a regular expression and that it takes up while it runs ("": it does not), and returns its id.
+func (s *Store) StartWorker(ctx context.Context, name string, queues []string, others string, lease time.Duration) (id int32, err error) {
+	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds(), others}, &id)
 	return id, err
 }
 
@@ -138,11 +137,6 @@ func (s *Store) NeverUsed(ctx context.Context, queues []string) (names []string,
 func (s *Store) QueueNames(ctx context.Context) (names []string, err error) {
 	err = s.row(ctx, sqlNames, nil, &names)
 	return names, err
-}
-
-// SetQueues lets a worker claim from these queues from now on, instead of those that it was started for. They exist.
-func (s *Store) SetQueues(ctx context.Context, worker int32, queues []string) error {
-	return s.exec(ctx, sqlSetQueues, worker, queues)
 }
 
 // Heartbeat renews the lease. It returns the number of live workers, and how many of them share one of its queues.

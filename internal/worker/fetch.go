@@ -75,7 +75,7 @@ func (s *session) fetch(ctx context.Context) error {
 		err := reconciler.compare(ctx)
 		compared := err == nil
 		if compared {
-			err = s.follows.join(ctx, hint)
+			err = s.follows.join(hint)
 		}
 		if err != nil {
 			if s.endedBy(err) {
@@ -127,9 +127,6 @@ func (s *session) fetch(ctx context.Context) error {
 			if s.endedBy(err) {
 				return nil
 			}
-			if s.follows.forgotten(err) {
-				continue
-			}
 			if store.IsRefused(err) {
 				return fmt.Errorf("weir: claim: %w", err)
 			}
@@ -138,7 +135,6 @@ func (s *session) fetch(ctx context.Context) error {
 			continue
 		}
 		wait.reset()
-		s.follows.heeded()
 		s.Outage.Worked("claims")
 		if s.Maintainer != nil && (moved || got > 0) {
 			s.Maintainer.Poke()

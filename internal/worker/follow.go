@@ -30,9 +30,6 @@ type follower struct {
 	mu    sync.Mutex
 	found []string // for the fetcher
 	err   error    // of a look that repeating does not mend, for the fetcher
-
-	stale  bool // the database is to be told of the queues, though there are no new ones; the fetcher's, as what follows
-	retold bool // a claim was refused for them, and has not succeeded since
 }
 
 func newFollower(s *session) *follower {
@@ -118,60 +115,27 @@ func (f *follower) hasNews() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stale || len(f.found) > 0 || f.err != nil
+	return len(f.found) > 0 || f.err != nil
 }
 
-// join adds the queues that were found to the session, once the database knows that this worker claims from them.
-func (f *follower) join(ctx context.Context, h *hint) error {
+// join adds the queues that were found to the session.
+func (f *follower) join(h *hint) error {
 	if !f.hasNews() {
 		return nil
 	}
 	f.mu.Lock()
 	found, err := f.found, f.err
+	f.found = nil
 	f.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	all := slices.Concat(f.Worker.queues, found)
-	if err := f.tell(ctx, all); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	f.stale, f.found = false, f.found[len(found):]
-	f.mu.Unlock()
-	f.Worker.queues = all
+	f.Worker.queues = slices.Concat(f.Worker.queues, found)
 	for _, name := range found {
 		f.Queues[name] = f.Most
 		f.start(f.addQueue(name))
 		h.left[name] = true // its jobs may be older than what claims look for
 	}
-	if len(found) > 0 {
-		f.Log.Info("weir: the worker takes up queues", "worker", f.id, "queues", found[:min(len(found), maxNamed)], "count", len(found))
-	}
+	f.Log.Info("weir: the worker takes up queues", "worker", f.id, "queues", found[:min(len(found), maxNamed)], "count", len(found))
 	return nil
-}
-
-func (f *follower) tell(ctx context.Context, all []string) error {
-	ctx, cancel := outlasting(ctx, claimTimeout)
-	defer cancel()
-	return f.Store.SetQueues(ctx, f.id, all)
-}
-
-// forgotten reports whether a claim was refused because a failover has lost which queues the worker takes up. Then join tells the database once more.
-func (f *follower) forgotten(err error) bool {
-	if f == nil || f.retold || !store.IsBadArgument(err) {
-		return false
-	}
-	f.retold = true
-	f.mu.Lock()
-	f.stale = true
-	f.mu.Unlock()
-	return true
-}
-
-// heeded is called when a claim has succeeded.
-func (f *follower) heeded() {
-	if f != nil {
-		f.retold = false
-	}
 }

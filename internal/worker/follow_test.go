@@ -22,7 +22,7 @@ import (
 func following(t *testing.T, pool *pgxpool.Pool, most int, handle func(*Task)) (w *Worker, stop func()) {
 	t.Helper()
 	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
-	w = New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
+	w = New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Others: `^in\.`, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
 		Poll: PollEvery, Log: log, Outage: outage.New(log), Handler: func(_ context.Context, task *Task, r *Result) {
 			handle(task)
 			r.Outcome = store.Completed
@@ -130,23 +130,6 @@ func TestAWorkerTakesUpQueuesThatComeIntoBeing(t *testing.T) {
 	var waits, workers int
 	if err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM weir.available_jobs WHERE queue = 'out'), (SELECT count(DISTINCT id) FROM weir.worker)`).Scan(&waits, &workers); err != nil || waits != later+1 || workers != 1 {
 		t.Errorf("%d jobs wait in the other queue, and there were %d workers: %v", waits, workers, err)
-	}
-}
-
-// TestAWorkerTellsAgainOfQueuesThatAFailoverHasLost: the claim that is refused for them ends nothing.
-func TestAWorkerTellsAgainOfQueuesThatAFailoverHasLost(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Database(t))
-	var all ran
-	following(t, pool, 100, all.add)
-	for round := range 3 {
-		if _, err := pool.Exec(t.Context(), `UPDATE weir.worker SET queues = '{}'`); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := pool.Exec(t.Context(), `SELECT weir.enqueue('in.a', 'k')`); err != nil {
-			t.Fatal(err)
-		}
-		pgtest.Until(t, "the job has run", func() bool { return all.of("in.a") == round+1 })
 	}
 }
 

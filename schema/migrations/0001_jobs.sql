@@ -495,7 +495,7 @@ CREATE TABLE weir.worker (
   queues  text[],
   PRIMARY KEY (id, fenced)
 );
-COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated, but for the queues of a worker that takes up others: see weir._set_queues.';
+COMMENT ON TABLE weir.worker IS 'A row with fenced = false when a worker starts, another with fenced = true when it stops or is fenced. Never updated.';
 
 CREATE TABLE weir.settled (
   worker integer  NOT NULL,
