@@ -61,6 +61,10 @@ type WorkerConfig struct {
 	Middleware []func(next WorkFunc) WorkFunc
 	// Hooks are for metrics and tracing.
 	Hooks []Hooks
+
+	fits   func(queue string) bool // see seam.Follow
+	others string
+	most   int
 }
 
 // Hooks are called while the worker works, from many goroutines at once; nil hooks are skipped. With several Hooks, each Start receives the
@@ -114,6 +118,9 @@ func (c *Client) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	inner := worker.Config{
 		Name:        cfg.Name,
 		Queues:      cfg.Queues,
+		Fits:        cfg.fits,
+		Others:      cfg.others,
+		Most:        cfg.most,
 		Handler:     run.run,
 		Timeout:     cfg.timeout,
 		Lease:       cfg.Lease,
@@ -138,7 +145,7 @@ func (cfg WorkerConfig) checked() (WorkerConfig, error) {
 	if cfg.Handlers == nil || len(cfg.Handlers.kinds) == 0 && cfg.Handlers.rest == nil {
 		return cfg, errors.New("weir: WorkerConfig.Handlers is empty: register a handler with weir.Handle")
 	}
-	if len(cfg.Queues) == 0 {
+	if len(cfg.Queues) == 0 && cfg.fits == nil {
 		return cfg, errors.New("weir: WorkerConfig.Queues is empty: name at least one queue and its concurrency")
 	}
 	for name, n := range cfg.Queues {

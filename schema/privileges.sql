@@ -29,7 +29,7 @@ GRANT USAGE ON SCHEMA weir TO weir_enqueue, weir_work, weir_operate, weir_publis
 GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir._enqueue_unique_many, weir.enqueue_many(text[], text[], jsonb[], integer[], timestamptz[], integer[], jsonb[], text[], bigint[], text[]), weir._enqueue_many, weir.enqueue_many(jsonb), weir._enqueue_json, weir._enqueue_request, weir._enqueue_requests, weir._hold_slot, weir._slots, weir.flow, weir.seal, weir.add_tasks, weir.increment
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
-  weir._start, weir._never_used, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
+  weir._start, weir._never_used, weir._queue_names, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
   weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy, weir._fold_arrivals, weir._count_minutes, weir._step_operations TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flow_info, weir.tasks TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flows, weir.cancel_flow, weir.flow_outputs, weir.flow_running TO weir_work, weir_operate;

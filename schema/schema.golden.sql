@@ -863,7 +863,8 @@ CREATE TABLE weir.worker (
   at timestamp with time zone NOT NULL,
   lease interval,
   name text NOT NULL,
-  queues text[]
+  queues text[],
+  others text
 );
 
 ALTER TABLE weir.attendance ADD PRIMARY KEY (worker, started_at);
@@ -2098,7 +2099,7 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true), weir._hold_briefly();
   PERFORM pg_advisory_xact_lock_shared(1464158547, 0), pg_advisory_xact_lock(1464158552, _claim.worker);
   started_for := weir._check_worker(_claim.worker);
-  IF _claim.queues <> started_for AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
+  IF _claim.queues <> started_for AND NOT weir._takes_up_others(_claim.worker) AND NOT _claim.queues <@ started_for THEN  -- for thousands of queues, <@ takes long
     RAISE EXCEPTION 'weir: worker % claims from %, but was started for %', _claim.worker, _claim.queues, started_for
       USING ERRCODE = '22023', HINT = 'Start the worker with all queues that it claims from.';
   END IF;
@@ -3452,6 +3453,7 @@ BEGIN
   ), unsure AS (  -- a worker of which not all is read may hold jobs of any queue that it works, also of one that is not among those read
     SELECT q.id FROM weir.queue q
     WHERE q.name IN (SELECT n FROM weir.worker w CROSS JOIN unnest(w.queues) n WHERE NOT w.fenced AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
+       OR EXISTS (SELECT FROM weir.worker w WHERE NOT w.fenced AND w.others IS NOT NULL AND q.name ~ w.others AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
   )
   SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
   FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
@@ -7452,6 +7454,10 @@ BEGIN
   RETURN found_id;
 END
 $$;
+CREATE FUNCTION weir._queue_names() RETURNS text[] LANGUAGE sql STABLE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  SELECT ARRAY(SELECT DISTINCT q.name FROM weir.queue q)
+$$;
 CREATE FUNCTION weir._read_flows(ids bigint[]) RETURNS SETOF weir.flow_info LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 AS $$
 #variable_conflict use_column
@@ -7778,7 +7784,8 @@ BEGIN
     UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (
     SELECT u.name, count(*) AS n
-    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    FROM weir.worker w
+    CROSS JOIN LATERAL (SELECT q.name FROM unnest(w.queues) q(name) UNION SELECT q.name FROM weir.queue q WHERE w.others IS NOT NULL AND q.name ~ w.others) u
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced) AND w.id NOT IN (SELECT i.id FROM weir._silent() i(id))
     GROUP BY u.name
   ), sums AS (
@@ -9520,7 +9527,7 @@ BEGIN
   RETURN weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second';
 END
 $$;
-CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval, others text DEFAULT NULL::text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   new_id integer;
@@ -9542,8 +9549,8 @@ BEGIN
   PERFORM weir._commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
     + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
-  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
-  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues, others)
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), _start.others);
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
@@ -10188,6 +10195,12 @@ BEGIN
     RAISE EXCEPTION 'weir: the move of slots % is given up', _taken_upto.move USING ERRCODE = '55000', HINT = 'Move the slots to where they were, which gives it up in whole; then to this database again, if they are to move.';
   END IF;
   RETURN place;
+END
+$$;
+CREATE FUNCTION weir._takes_up_others(worker integer) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM weir.worker w WHERE w.id = _takes_up_others.worker AND NOT w.fenced AND w.others IS NOT NULL);
 END
 $$;
 CREATE FUNCTION weir._task_of(flow bigint, name text) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off
@@ -13268,6 +13281,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
+COMMENT ON COLUMN weir.worker.others IS 'A regular expression, which queues fit that the worker takes up while it runs; NULL: it takes up none.';
 COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in, for all but cuts. Errors: WR003 (the log comes from another cluster). Locks: none. Isolation: any.';
@@ -13515,6 +13529,7 @@ COMMENT ON ROUTINE weir._promote(integer,timestamp with time zone,interval) IS '
 COMMENT ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) IS 'Publishes how some rows have changed, a message for each channel; olds or news are NULL if rows were inserted or deleted. The functions that weir.watch_table has made call it, so it must keep its arguments. Errors: those of weir.publish_many. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) IS 'For hubs: publishes messages of several clients, each delivered even if it repeats another. Text must be in UTF-8. With cuts, the next tick is cut in the same transaction, unless another session is cutting; the tick is returned, with its epoch and the epoch of the previous tick, if it contains exactly these messages. Then call it in autocommit: no other session can cut before the commit, and a later message of the transaction would be in no tick, so publishing it is refused (WR004). Errors: 22023; WR004 (this transaction has cut, or, with cuts, has written); with cuts, WR003. Locks: with cuts, advisory step 4 (tried); none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._queue_id(text) IS 'The id of a queue, which is created if the name is new. Errors: 22023 (a new name begins or ends with a blank). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._queue_names() IS 'The names of all queues that have ever had a job, a worker or a setting. It reads a row for each queue, and nothing of jobs. weir.control has moved before a new one is committed. Errors: none. Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._read_flows(bigint[]) IS 'Some flows and their progress, as this snapshot shows them, in the order of ids: what is counted, and what has arrived since. Errors: WR003 (the log comes from another cluster); 40001, if the transaction''s snapshot is older than the last compaction (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call; waits while a table of flows is being compacted. Isolation: any.';
 COMMENT ON ROUTINE weir._read_job(bigint,integer) IS 'One job by id, see weir.job_info. Reads its newest row and the ends of up to ends attempts, however many rows the log holds of the job. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bigint,text,timestamp with time zone,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,boolean) IS 'A page of jobs as one snapshot shows them, see weir.jobs_page. from_copies: of failed jobs, what their copies say is enough. The caller has called weir._lock_log.';
@@ -13567,7 +13582,7 @@ COMMENT ON ROUTINE weir._slots() IS 'What this database says about slots: a late
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
-COMMENT ON ROUTINE weir._start(text,text[],interval) IS 'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._start(text,text[],interval,text) IS 'Registers a worker, creates its queues and returns its id. others: a regular expression, which other queues fit that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
@@ -13582,6 +13597,7 @@ COMMENT ON ROUTINE weir._take_back(weir.fold[],weir.fold[],boolean[],weir.fold[]
 COMMENT ON ROUTINE weir._take_in(uuid,text,text,jsonb) IS 'Logs jobs that have departed from another database, and how far the move has come with them: upto. Returns upto; or, if the move has not come as far as after, or further, how far it has, and then nothing is logged. Errors: 22023, 55000 (the move is given up), WR003, WR004. Locks: advisory: slots (exclusive); ROW EXCLUSIVE on the log; none that an enqueue waits for. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._take_turns(text,weir.ring,bigint,integer,bigint,pg_snapshot) IS 'The next jobs from the keys of a queue: up to quota, each key as many as its weight and its limits allow, in the order of their turns. It announces what is new, and writes where the keys and the ring stand. before: see _gate_now. snapshot: of the claim, taken after the ring''s lock. The caller is a claim, which holds the ring''s lock and logs the batch seq in the ring lane. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._taken_upto(uuid) IS 'Up to which place the jobs of a move have arrived here; empty: none has; done: all have, and it is over here. Errors: 55000 (it is given up). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._takes_up_others(integer) IS 'Whether a worker claims from queues, too, that it was not started for.';
 COMMENT ON ROUTINE weir._task_of(bigint,text) IS 'The id of a task of a flow, by name; NULL: there is none. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._tidy() IS 'Does one small chore at a time: sets twins aside; truncates the next table of last words ahead of its turn; compacts the cursor of promotion, the firings of schedules, the history of segments and the progress of settling by TRUNCATE; deletes ended workers, and cancellations of ended jobs, once there are thousands, checking up to 1000 for at most 0.1 s; takes the next step to retire a cancellation by filter (see _retire_cancellations); does a chore for the tables of limits (see _compact_gates); compacts the rings of keys (see _compact_rings); does a chore for the tables of flows (see _compact_flows); compacts operations (see _compact_operations) and the positions of relays (see _compact_relays); takes the next step for requests with keys (see _turn_requests); and trims idle lanes (see _forget_ended). Returns what it did, or NULL. Errors: WR003, WR004. Locks: advisory step 3 (tried), ACCESS EXCLUSIVE NOWAIT on a table that it truncates; see _compact_gates, _compact_flows and _forget_ended. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._time_zone(text) IS 'The name of a time zone as PostgreSQL writes it. Errors: 22023 (unknown). Locks: none. Isolation: any.';
@@ -13824,6 +13840,7 @@ GRANT EXECUTE ON ROUTINE weir._own_slots(integer,integer,bigint,uuid,text) TO we
 GRANT EXECUTE ON ROUTINE weir._promote(integer,timestamp with time zone,interval) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._publish_changes(text,text,text,text[],text[],jsonb[],jsonb[]) TO weir_operate, weir_publish;
 GRANT EXECUTE ON ROUTINE weir._publish_drafts(text[],bytea[],boolean[],boolean) TO weir_hub;
+GRANT EXECUTE ON ROUTINE weir._queue_names() TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._relay_position(text) TO weir_hub, weir_operate;
@@ -13837,7 +13854,7 @@ GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval,text) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stay(uuid,bigint,text,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stop_taking(uuid) TO weir_operate;

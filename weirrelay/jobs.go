@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-pg/weir"
 	"github.com/weir-pg/weir/internal/outage"
+	"github.com/weir-pg/weir/internal/seam"
 )
 
 // JobsConfig specifies a relay of jobs. Name, Pool, Target and Routes are required.
@@ -21,7 +22,7 @@ type JobsConfig struct {
 	// Pool connects to the database as a user with the role weir_work.
 	Pool   *pgxpool.Pool
 	Target Target
-	Routes []Route // each names a queue, of which all jobs are passed on
+	Routes []Route // each names a queue, or queues by a pattern, of which all jobs are passed on
 
 	// MaxRecords and MaxBytes bound what is sent at once, as in Config.
 	MaxRecords int
@@ -36,13 +37,17 @@ type JobsConfig struct {
 const (
 	// jobsAtOnce is how many batches of jobs are on their way to the target at most, so that one is collected while another is sent. All queues share them,
 	jobsAtOnce = 4
-	// leastOfQueue is what each queue has of them at least.
+	// leastOfQueue is what each queue has of them at least,
 	leastOfQueue = 10
+	// mostOfQueue at most.
+	mostOfQueue = 10_000
 )
 
 // RunJobs passes jobs on until ctx ends. It works the routes' queues as a worker does: a job has completed once the target has it. So it is passed on at least once, and
 // a target that knows IDs drops repeats, which come when a process was killed between the two: NATS within the stream's duplicate window, Redis within a day; Kafka knows none. A job that
 // the target refuses for good has failed. While the target can't be reached, jobs wait, and use up no attempts.
+//
+// A queue that fits a pattern and comes into being while the relay runs is taken up within seconds.
 //
 // It returns the same errors as Run.
 func RunJobs(ctx context.Context, c JobsConfig) error {
@@ -88,13 +93,18 @@ func newJobs(c JobsConfig) (*jobs, error) {
 }
 
 func (r *jobs) run(ctx context.Context) error {
-	queues := map[string]int{}
-	for _, route := range r.Routes {
-		queues[route.Queue] = min(max(jobsAtOnce*r.MaxRecords/len(r.Routes), leastOfQueue), 10_000)
-	}
 	h := weir.NewHandlers()
 	weir.HandleRest(h, weir.KindOptions{Timeout: -1}, r.handle)
-	worker, err := weir.NewClient(r.Pool).NewWorker(weir.WorkerConfig{Handlers: h, Queues: queues, Name: "relay " + r.Name, Logger: r.Logger})
+	config := weir.WorkerConfig{Handlers: h, Queues: map[string]int{}, Name: "relay " + r.Name, Logger: r.Logger}
+	all, each := jobsAtOnce*r.MaxRecords, jobsAtOnce*r.MaxRecords/len(r.Routes)
+	if len(r.router.patterns) > 0 { // how many queues share them is not known
+		each = all
+		seam.Follow(&config, func(queue string) bool { return r.router.route(queue) != nil }, r.router.fitting(), ofQueue(all))
+	}
+	for name := range r.router.named {
+		config.Queues[name] = ofQueue(each)
+	}
+	worker, err := weir.NewClient(r.Pool).NewWorker(config)
 	if err != nil {
 		return fmt.Errorf("weirrelay: %w", err)
 	}
@@ -112,6 +122,9 @@ func (r *jobs) run(ctx context.Context) error {
 	}
 	return err
 }
+
+// ofQueue returns how many jobs a queue may have on their way, if its part of them is n.
+func ofQueue(n int) int { return min(max(n, leastOfQueue), mostOfQueue) }
 
 // handle waits until the target has the job.
 func (r *jobs) handle(ctx context.Context, job *weir.Job[json.RawMessage]) error {

@@ -150,7 +150,7 @@ func (c *Config) complete(jobs bool) (*router, error) {
 		return nil, errors.New("Config.Target is nil: set what is relayed to")
 	}
 	c.MaxRecords, c.MaxBytes = cmp.Or(c.MaxRecords, defaultRecords), cmp.Or(c.MaxBytes, defaultBytes)
-	c.DeadLetters = cmp.Or(c.DeadLetters, c.Name+"-dead-letters")
+	c.DeadLetters = cmp.Or(c.DeadLetters, c.Name+deadLetters)
 	c.Logger, c.Observe = watched(c.Name, c.Logger, c.Observe)
 	return router, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // object order of a JSON payload, or of a job's args, and empty if there is none.
 type Route struct {
 	Channels string // of messages: a channel or a pattern, such as orders.>
-	Queue    string // of jobs
+	Queue    string // of jobs: a queue or a pattern, such as mail.>. A pattern fits no queue whose name ends in -dead-letters, unless it ends so itself
 
 	Subject string            // the target's subject, stream or topic; default {channel}, or {queue}
 	Key     string            // by which the target orders or partitions; default {channel}, or {key}
@@ -35,7 +36,7 @@ type router struct {
 
 type route struct {
 	Route
-	filter       hub.Filter // of messages
+	filter       hub.Filter // nil: an exact queue
 	subject, key template
 	headers      map[string]template
 	names        []string // of the headers, sorted
@@ -55,6 +56,8 @@ func newRouter(routes []Route, jobs bool) (*router, error) {
 			fields, subject, key = jobFields, "{queue}", "{key}"
 			if given.Queue == "" || given.Channels != "" {
 				err = errors.New("a route of jobs names a queue, and no channels")
+			} else {
+				made.filter, err = queueFilter(given.Queue)
 			}
 		} else if given.Queue != "" {
 			err = errors.New("a route of messages names channels, and no queue")
@@ -79,9 +82,9 @@ func newRouter(routes []Route, jobs bool) (*router, error) {
 		slices.Sort(made.names)
 		r.routes = append(r.routes, made)
 		name := given.Queue
-		if !jobs {
+		if made.filter != nil {
 			filters = append(filters, made.filter)
-			if _, is := made.filter.(hub.Pattern); is {
+			if _, exact := made.filter.(hub.Channel); !exact {
 				r.patterns = append(r.patterns, i)
 				continue
 			}
@@ -92,6 +95,58 @@ func newRouter(routes []Route, jobs bool) (*router, error) {
 		}
 	}
 	return r, hub.CheckFilters(filters)
+}
+
+// deadLetters ends the names of the queues of dead letters, by default.
+const deadLetters = "-dead-letters"
+
+// queues is a pattern of queues. What relays have set aside is for people, so a pattern that was not written for it leaves it alone.
+type queues struct{ hub.Pattern }
+
+// Match implements hub.Filter.
+func (q queues) Match(queue string) bool {
+	return q.Pattern.Match(queue) && (!strings.HasSuffix(queue, deadLetters) || strings.HasSuffix(string(q.Pattern), deadLetters))
+}
+
+// regexp returns the pattern as a regular expression of PostgreSQL.
+func (q queues) regexp() string {
+	words := strings.Split(string(q.Pattern), ".")
+	for i, word := range words {
+		switch word {
+		case "*":
+			words[i] = "[^.]+"
+		case ">":
+			words[i] = ".+"
+		default:
+			words[i] = regexp.QuoteMeta(word)
+		}
+	}
+	text := strings.Join(words, `\.`)
+	if !strings.HasSuffix(string(q.Pattern), deadLetters) {
+		text = "(?!.*" + deadLetters + "$)" + text
+	}
+	return "^" + text + "$"
+}
+
+// fitting returns a regular expression of the queues that fit a pattern.
+func (r *router) fitting() string {
+	var all []string
+	for _, i := range r.patterns {
+		all = append(all, r.routes[i].filter.(queues).regexp())
+	}
+	return strings.Join(all, "|")
+}
+
+// queueFilter returns the filter of a pattern of queues; nil: it is the name of one, which may be any.
+func queueFilter(name string) (hub.Filter, error) {
+	if words := strings.Split(name, "."); !slices.Contains(words, "*") && !slices.Contains(words, ">") {
+		return nil, nil
+	}
+	f, err := hub.ParseFilter(name)
+	if err != nil {
+		return nil, fmt.Errorf("queue: %w", err)
+	}
+	return queues{f.(hub.Pattern)}, nil
 }
 
 // route returns the first route that selects a channel or a queue; nil: there is none.

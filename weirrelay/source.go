@@ -188,7 +188,7 @@ func (f *from) enqueue(ctx context.Context, arrived []Arrival, position string) 
 			}
 			continue
 		}
-		letter := weir.NewJob{Args: f.letter(&arrived[i], err), Options: &weir.Options{Queue: f.Name + "-dead-letters"}}
+		letter := weir.NewJob{Args: f.letter(&arrived[i], err), Options: &weir.Options{Queue: f.Name + deadLetters}}
 		if again := f.try(ctx, letter); store.IsBadData(again) {
 			letter.Args = f.letter(&arrived[i], err).bare(len(arrived[i].Payload))
 		} else if again != nil {
@@ -196,7 +196,7 @@ func (f *from) enqueue(ctx context.Context, arrived []Arrival, position string) 
 		}
 		jobs[i] = letter
 		dead++
-		f.Logger.Error("weir: no job can be made of a message, which is kept as a dead letter", "subject", arrived[i].Subject, "id", arrived[i].ID, "error", err, "queue", f.Name+"-dead-letters")
+		f.Logger.Error("weir: no job can be made of a message, which is kept as a dead letter", "subject", arrived[i].Subject, "id", arrived[i].ID, "error", err, "queue", f.Name+deadLetters)
 	}
 	return dead, f.inTx(ctx, jobs, position)
 }

@@ -99,8 +99,9 @@ const MaxRecord = 10_000
 const ByQueue = -1 * time.Nanosecond
 
 const (
-	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3))`
+	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3), nullif($4, ''))`
 	sqlNeverUsed = `SELECT weir._never_used($1)`
+	sqlNames     = `SELECT weir._queue_names()`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
 	sqlWatch     = `SELECT jobs_now, control_now, seen_now::text, upto_now::text, ended FROM weir._watch($1, $2, $3::text::pg_snapshot, $4::text::xid8, $5, $6)`
 	sqlReconcile = `SELECT released, next FROM weir._reconcile($1, $2, $3, $4, $5, $6)`
@@ -120,15 +121,21 @@ const (
 // flowAt is the place of flow among the columns of sqlClaim.
 const flowAt = 15
 
-// StartWorker registers a worker for its queues and returns its id.
-func (s *Store) StartWorker(ctx context.Context, name string, queues []string, lease time.Duration) (id int32, err error) {
-	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds()}, &id)
+// StartWorker registers a worker for its queues, and for others that fit a regular expression and that it takes up while it runs ("": it does not), and returns its id.
+func (s *Store) StartWorker(ctx context.Context, name string, queues []string, others string, lease time.Duration) (id int32, err error) {
+	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds(), others}, &id)
 	return id, err
 }
 
 // NeverUsed returns which of the queues have no jobs and no trace of any.
 func (s *Store) NeverUsed(ctx context.Context, queues []string) (names []string, err error) {
 	err = s.row(ctx, sqlNeverUsed, []any{queues}, &names)
+	return names, err
+}
+
+// QueueNames returns the names of all queues, in no order.
+func (s *Store) QueueNames(ctx context.Context) (names []string, err error) {
+	err = s.row(ctx, sqlNames, nil, &names)
 	return names, err
 }
 

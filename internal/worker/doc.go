@@ -4,6 +4,7 @@
 // session.run:
 //
 //	fetcher     claims while there is room, and otherwise waits for work      -> queue.push
+//	follower    finds queues that fit, if the worker takes up such          -> fetcher
 //	growers     one per queue: start more runners while tasks wait
 //	runners     up to a queue's concurrency, while tasks wait: run handlers   -> completer.add
 //	completer   records ends, one flush at a time
@@ -11,6 +12,8 @@
 //	reports     writes what attempts report while they run, at most once a second
 //	keeper      attends, or sends heartbeats; receives cancellations
 //	maintainer  see package maintain
+//
+// The queues of a session are fixed, but for those that the fetcher adds.
 //
 // A batch is in session.batches from its claim until all its ends are recorded. Only the fetcher adds batches and pushes tasks. The jobs of
 // a batch go from waiting to running to ended, or from waiting directly to ended when they are released.

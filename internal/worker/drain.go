@@ -40,7 +40,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		handler(ctx, t, r)
 	}
 	asked := time.Now()
-	id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
+	id, err := w.Store.StartWorker(ctx, w.Name, w.queues, "", w.Lease)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -78,7 +78,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 			return err
 		}
 		q := d.byName[t.Queue]
-		q.inFlight.Add(1)
+		q.flies(1)
 		d.result, d.told = Result{Outcome: store.Cancelled}, nil // the result of a task that does not start
 		if t.Dropped != nil {
 			d.result = droppedFor(*t.Dropped)

@@ -51,7 +51,7 @@ const (
 
 // fetch claims until ctx ends.
 func (s *session) fetch(ctx context.Context) error {
-	limits := make([]int32, len(s.queues))
+	var limits []int32
 	watch := &watch{store: s.Store, known: s.Known}
 	if s.Known.Snapshot != nil {
 		s.mayHaveBegun() // by a transaction that has ended, of which no poll tells again
@@ -72,9 +72,17 @@ func (s *session) fetch(ctx context.Context) error {
 			break
 		}
 		s.Health.claims.Beat()
-		if err := reconciler.compare(ctx); err != nil {
+		err := reconciler.compare(ctx)
+		compared := err == nil
+		if compared {
+			err = s.follows.join(hint)
+		}
+		if err != nil {
 			if s.endedBy(err) {
 				return nil
+			}
+			if compared && store.IsRefused(err) {
+				return fmt.Errorf("weir: take up queues: %w", err)
 			}
 			s.Outage.Failed("claims", err)
 			wait.sleep(ctx)
@@ -88,13 +96,17 @@ func (s *session) fetch(ctx context.Context) error {
 			s.lookEverywhere()
 		default:
 		}
-		now, wanted, full := time.Now(), 0, false
+		now, wanted, full, part := time.Now(), 0, false, s.part()
+		limits = slices.Grow(limits[:0], len(s.queues))[:len(s.queues)]
 		for i, q := range s.queues {
 			free, looks := 0, !now.Before(q.lookAt)
 			if looks {
 				free = q.reserve()
 			}
 			full = full || free == 0 && (looks || q.free() == 0) // shared slots may have become free since: the claim does not look there all the same
+			if q.part > 0 {
+				free = min(free, q.part, part)
+			}
 			limits[i] = int32(free)
 			wanted += free
 		}
@@ -259,6 +271,7 @@ func (s *session) claim(ctx context.Context, limits []int32, h *hint) (got int, 
 	for i, q := range s.queues {
 		if limits[i] > 0 {
 			q.filled = byQueue[q.name] == int(limits[i])
+			s.adjust(q, byQueue[q.name], int(limits[i]))
 		}
 	}
 	return got, more, withheld, nil
@@ -273,7 +286,7 @@ func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool 
 	}
 	var late <-chan time.Time // some slots are free, and short jobs did not make more of them: those that run may be long
 	for ctx.Err() == nil {
-		if s.hasRoom() || reconciler.due() {
+		if s.hasRoom() || s.follows.hasNews() || reconciler.due() {
 			return true
 		}
 		if late == nil && s.hasAny() {
@@ -295,12 +308,12 @@ func (s *session) waitForRoom(ctx context.Context, reconciler *reconciler) bool 
 
 // hasRoom reports whether a claim is worthwhile: jobs can run, and not too many results are unrecorded.
 func (s *session) hasRoom() bool {
-	return !s.completer.full() && slices.ContainsFunc(s.queues, (*queue).worthwhile)
+	return !s.completer.full() && s.roomy() && slices.ContainsFunc(s.queues, (*queue).worthwhile)
 }
 
 // hasAny reports whether a claim is possible: any job can run, and not too many results are unrecorded.
 func (s *session) hasAny() bool {
-	return !s.completer.full() && slices.ContainsFunc(s.queues, (*queue).hasSlot)
+	return !s.completer.full() && s.left() > 0 && slices.ContainsFunc(s.queues, (*queue).hasSlot)
 }
 
 // pause is the time between two polls of this worker, when among workers share the polling.
@@ -349,7 +362,7 @@ func (s *session) rest(ctx context.Context, w *watch, full bool, since, due time
 	if !due.IsZero() && due.Before(until) {
 		until = due
 	}
-	for time.Now().Before(until) {
+	for time.Now().Before(until) && !s.follows.hasNews() {
 		sharing := s.sharing.Load()
 		polls, pause := 1, s.pause(min(sharing, watchers))
 		pause = drowsy(pause, time.Since(since))
@@ -457,7 +470,7 @@ func (s *session) waitForLook(ctx context.Context, d time.Duration) {
 // letGather lets jobs gather for a while, but not while a queue has room that had more jobs than room at its last claim.
 func (s *session) letGather(ctx context.Context, d time.Duration) {
 	s.waitOr(ctx, d, func(freed bool) bool {
-		return freed || slices.ContainsFunc(s.queues, func(q *queue) bool { return q.filled && q.worthwhile() })
+		return freed || s.roomy() && slices.ContainsFunc(s.queues, func(q *queue) bool { return q.filled && q.worthwhile() })
 	})
 }
 
@@ -495,7 +508,7 @@ func (s *session) waitOr(ctx context.Context, d time.Duration, claimable func(fr
 		case <-ctx.Done():
 			return false
 		}
-		if claimable(freed) {
+		if claimable(freed) || s.follows.hasNews() {
 			return false
 		}
 	}

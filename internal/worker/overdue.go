@@ -60,8 +60,8 @@ func (o *overdue) check(now time.Time) {
 		o.Log.Warn("weir: a handler has not returned, although its job's context has ended: it occupies a slot of the worker until it does",
 			append(l.task.attrs(), "running", l.ran.Round(time.Second), "cause", l.cause)...)
 	}
-	for name, q := range o.byName {
-		full := stuck[name] >= q.concurrency
+	for _, q := range o.everyQueue() {
+		name, full := q.name, stuck[q.name] >= q.concurrency
 		if full && !o.full[name] {
 			o.Log.Error("weir: handlers that have not returned occupy all slots of a queue: this worker runs no more of its jobs. Restart the process, and make the handlers end with their context",
 				"queue", name, "slots", q.concurrency)

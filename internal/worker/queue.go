@@ -28,7 +28,9 @@ type queue struct {
 	start       func()        // starts one runner; does not block
 	pushed      chan struct{} // signals grow that tasks were pushed; never closed
 	inFlight    atomic.Int64
+	all         *atomic.Int64 // counts those of all queues, too; nil: nobody asks
 	average     atomic.Uint64 // duration of a job, in ns, as float bits
+	part        int           // how many of its jobs a claim may get, because all queues share what there is; 0: as many as it has room for; the fetcher's
 	filled      bool          // the last claim from it got as many jobs as it asked for, so there may be more; the fetcher's
 	lookAt      time.Time     // limits withheld its jobs: when to claim some again, unless this worker makes room before; the fetcher's
 	awaits      bool          // until lookAt, it leaves the queue to others who are before it, even if it makes room; the fetcher's
@@ -60,6 +62,14 @@ func (q *queue) capacity() int {
 		return 2 * q.concurrency
 	}
 	return q.concurrency
+}
+
+// flies adds n to the jobs in flight.
+func (q *queue) flies(n int) {
+	q.inFlight.Add(int64(n))
+	if q.all != nil {
+		q.all.Add(int64(n))
+	}
 }
 
 // free returns how many more jobs may be claimed.
@@ -94,7 +104,7 @@ func (q *queue) awaitsTurn(now time.Time) bool { return q.awaits && now.Before(q
 func (q *queue) finished(took time.Duration) {
 	old := math.Float64frombits(q.average.Load())
 	q.average.Store(math.Float64bits(old + (float64(took)-old)/8))
-	q.inFlight.Add(-1)
+	q.flies(-1)
 	if q.room != nil {
 		q.room.Ended()
 	}
@@ -118,7 +128,7 @@ func (q *queue) settle(reserved, jobs int) {
 // push queues tasks for runners, in order. It starts enough runners to finish all waiting tasks within a millisecond, if they take as long
 // as the last few did; if they take longer, grow adds more.
 func (q *queue) push(tasks []*Task) {
-	q.inFlight.Add(int64(len(tasks)))
+	q.flies(len(tasks))
 	q.mu.Lock()
 	q.ready = append(slices.Delete(q.ready, 0, q.head), tasks...)
 	q.head = 0

@@ -33,11 +33,15 @@ type batch struct {
 type session struct {
 	*Worker
 	id     int32
-	queues []*queue // in the order of Worker.queues
-	byName map[string]*queue
+	queues []*queue          // in the order of Worker.queues; the fetcher adds some, under mu
+	byName map[string]*queue // the fetcher's
 
 	mu      sync.Mutex
 	batches map[store.Batch]*batch // guarded by mu, with the state of every task
+	all     atomic.Int64           // jobs in flight, if Most bounds them
+	grown   int                    // queues whose part is more than the least; the fetcher's
+	follows *follower              // nil: the queues are fixed
+	start   func(q *queue)         // starts what a queue needs that is added while the session runs
 
 	completer *completer
 	reports   *reports
@@ -83,19 +87,40 @@ func newSession(w *Worker, id int32, asked time.Time) *session {
 	s.reports = newReports(s)
 	s.lease.begin(s, clock.At(asked))
 	for _, name := range w.queues {
-		q := newQueue(name, w.Queues[name])
-		q.start = func() { s.startRunner(q) }
-		if w.Slots != nil {
-			q.slots = func() int { return w.Slots(q.name) }
-		}
-		if w.Room != nil {
-			q.room = w.Room[name]
-			q.slots = func() int { return int(q.inFlight.Load()) + q.room.Free() }
-		}
-		s.queues = append(s.queues, q)
-		s.byName[name] = q
+		s.addQueue(name)
+	}
+	if w.Fits != nil {
+		s.follows = newFollower(s)
 	}
 	return s
+}
+
+// addQueue adds a queue of Worker.Queues.
+func (s *session) addQueue(name string) *queue {
+	q := newQueue(name, s.Queues[name])
+	q.start = func() { s.startRunner(q) }
+	if s.Slots != nil {
+		q.slots = func() int { return s.Slots(q.name) }
+	}
+	if s.Room != nil {
+		q.room = s.Room[name]
+		q.slots = func() int { return int(q.inFlight.Load()) + q.room.Free() }
+	}
+	if s.Most > 0 {
+		q.all, q.part = &s.all, s.firstPart()
+	}
+	s.mu.Lock()
+	s.queues = append(s.queues, q)
+	s.mu.Unlock()
+	s.byName[name] = q
+	return q
+}
+
+// everyQueue returns the queues as they are now, for others than the fetcher.
+func (s *session) everyQueue() []*queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queues
 }
 
 // over ends the session: its id is no longer valid.
@@ -120,8 +145,9 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	var growers, helpers sync.WaitGroup
 	growing, stopGrowing := context.WithCancel(live)
 	defer stopGrowing()
+	s.start = func(q *queue) { growers.Go(func() { q.grow(growing) }) }
 	for _, q := range s.queues {
-		growers.Go(func() { q.grow(growing) })
+		s.start(q)
 	}
 	helpers.Go(func() { s.completer.run(live) })
 	helpers.Go(func() { s.reports.run(live) })
@@ -133,6 +159,9 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 
 	fetching, stopFetching := context.WithCancel(ctx)
 	defer stopFetching()
+	if s.follows != nil {
+		helpers.Go(func() { s.follows.run(fetching) })
+	}
 	go func() { // ends with fetching
 		select {
 		case <-s.fenced:
@@ -241,7 +270,7 @@ func (s *session) releaseWaiting() {
 
 // releaseStuck releases the tasks of each queue that wait behind long jobs.
 func (s *session) releaseStuck() {
-	for _, q := range s.queues {
+	for _, q := range s.everyQueue() {
 		if waiting := q.stuck(); len(waiting) > 0 {
 			s.release(q, waiting)
 			if q.worthwhile() {
@@ -258,7 +287,7 @@ func (s *session) release(q *queue, waiting []*Task) {
 			s.end(t, Result{Outcome: store.Released})
 		}
 	}
-	q.inFlight.Add(-int64(len(waiting)))
+	q.flies(-len(waiting))
 	if q.room != nil {
 		q.room.Dropped(len(waiting))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sort"
 	"sync/atomic"
@@ -123,19 +124,22 @@ type Room interface {
 	Dropped(jobs int)
 }
 
-// Config configures a Worker. All fields are required except Slots, Room, Again, Idle, Look, Known, Linger, Timeout, Hooks, Maintainer, Hub and Health.
+// Config configures a Worker. All fields are required except Slots, Room, Fits, Others, Most, Again, Idle, Look, Known, Linger, Timeout, Hooks, Maintainer, Hub and Health.
 type Config struct {
 	Store       *store.Store // claims, results and chores
 	Keep        *store.Store // heartbeats and cancellations, which nothing else may delay
 	Name        string
-	Queues      map[string]int         // concurrency by queue
-	Slots       func(queue string) int // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
-	Room        map[string]Room        // by queue: slots that are shared with other workers; nil: they are not. A worker has Slots or Room
-	Again       bool                   // it was warned before of what is bad in the server's settings and in the names of queues
-	Idle        time.Duration          // after so long without a job, Run returns ErrIdle; 0: never
-	Look        time.Duration          // the same while it has had none yet; 0: as Idle
-	Known       store.Probe            // what an idle worker has Rested at: transactions that were in progress before that need not be waited for again, many of which are of other databases
-	Linger      bool                   // after Run's context has ended, running jobs may continue for as long as they take
+	Queues      map[string]int          // concurrency by queue
+	Slots       func(queue string) int  // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
+	Room        map[string]Room         // by queue: slots that are shared with other workers; nil: they are not. A worker has Slots or Room
+	Fits        func(queue string) bool // whether a queue that is not in Queues is worked, too: those that are there, and those that come into being. nil: none is. Called by one goroutine
+	Others      string                  // the same as a regular expression of PostgreSQL, for whoever counts the workers of a queue. Fits needs it
+	Most        int                     // how many jobs of all queues it may have at once, about: each queue gets what the others leave, up to its concurrency. 0: as many as the queues may. Fits needs it
+	Again       bool                    // it was warned before of what is bad in the server's settings and in the names of queues
+	Idle        time.Duration           // after so long without a job, Run returns ErrIdle; 0: never
+	Look        time.Duration           // the same while it has had none yet; 0: as Idle
+	Known       store.Probe             // what an idle worker has Rested at: transactions that were in progress before that need not be waited for again, many of which are of other databases
+	Linger      bool                    // after Run's context has ended, running jobs may continue for as long as they take
 	Handler     Handler
 	Timeout     func(kind string) time.Duration // of an attempt; 0 or less: none
 	Lease       time.Duration                   // a worker without heartbeats for this time is fenced
@@ -152,7 +156,7 @@ type Config struct {
 // Worker works jobs until its context ends.
 type Worker struct {
 	Config
-	queues []string     // in the order of a claim's arguments
+	queues []string     // in the order of a claim's arguments, with those that it has taken up
 	fleet  atomic.Int32 // number of live workers, by the last heartbeat
 	rested store.Probe  // with ErrIdle: the state up to which claims have followed
 	now    atomic.Pointer[session]
@@ -161,6 +165,10 @@ type Worker struct {
 // New returns a worker; Run starts it.
 func New(c Config) *Worker {
 	w := &Worker{Config: c}
+	if w.Fits != nil {
+		w.Queues = map[string]int{} // its own, which grows
+		maps.Copy(w.Queues, c.Queues)
+	}
 	if w.Health == nil {
 		w.Health = &Health{}
 	}
@@ -183,7 +191,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			warned = w.warn(ctx)
 		}
 		asked := time.Now()
-		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Lease)
+		id, err := w.Store.StartWorker(ctx, w.Name, w.queues, w.Others, w.Lease)
 		if store.IsMoved(err) {
 			n, rebaseErr := w.Store.Rebase(ctx)
 			if rebaseErr == nil {
@@ -260,7 +268,7 @@ func (w *Worker) Stirs(ctx context.Context, s *store.Store) (Stir, error) {
 func (w *Worker) More() {
 	if s := w.now.Load(); s != nil {
 		s.tellRoom()
-		for _, q := range s.queues {
+		for _, q := range s.everyQueue() {
 			q.resume()
 		}
 	}

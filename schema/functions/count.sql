@@ -413,6 +413,7 @@ BEGIN
   ), unsure AS (  -- a worker of which not all is read may hold jobs of any queue that it works, also of one that is not among those read
     SELECT q.id FROM weir.queue q
     WHERE q.name IN (SELECT n FROM weir.worker w CROSS JOIN unnest(w.queues) n WHERE NOT w.fenced AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
+       OR EXISTS (SELECT FROM weir.worker w WHERE NOT w.fenced AND w.others IS NOT NULL AND q.name ~ w.others AND w.id IN (SELECT h.worker FROM hand h WHERE h.is_last))
   )
   SELECT k.lane, sum(k.n)::bigint, bool_or(k.is_estimate)
   FROM (SELECT h.lane, cardinality(h.ids) AS n, false AS is_estimate FROM hand h
@@ -548,7 +549,8 @@ BEGIN
     UNION ALL SELECT l.lane, 0, 0, l.scheduled, l.is_estimate, NULL FROM weir._depths_later() l
   ), crew AS (
     SELECT u.name, count(*) AS n
-    FROM weir.worker w CROSS JOIN LATERAL (SELECT DISTINCT q.name FROM unnest(w.queues) q(name)) u
+    FROM weir.worker w
+    CROSS JOIN LATERAL (SELECT q.name FROM unnest(w.queues) q(name) UNION SELECT q.name FROM weir.queue q WHERE w.others IS NOT NULL AND q.name ~ w.others) u
     WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced) AND w.id NOT IN (SELECT i.id FROM weir._silent() i(id))
     GROUP BY u.name
   ), sums AS (

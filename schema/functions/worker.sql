@@ -1,6 +1,6 @@
 -- Workers: registration, heartbeats, and the check that a worker is not fenced.
 
-CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds') RETURNS integer
+CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds', others text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -25,14 +25,14 @@ BEGIN
   PERFORM weir._commit_synchronously();
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
     + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
-  INSERT INTO weir.worker (id, fenced, at, lease, name, queues)
-  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'));
+  INSERT INTO weir.worker (id, fenced, at, lease, name, queues, others)
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), _start.others);
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir._start IS
-  'Registers a worker, creates its queues and returns its id. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+  'Registers a worker, creates its queues and returns its id. others: a regular expression, which other queues fit that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._never_used(queues text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -56,6 +56,16 @@ END
 $$;
 COMMENT ON FUNCTION weir._never_used IS
   'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._queue_names() RETURNS text[]
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  SELECT ARRAY(SELECT DISTINCT q.name FROM weir.queue q)
+$$;
+COMMENT ON FUNCTION weir._queue_names IS
+  'The names of all queues that have ever had a job, a worker or a setting. It reads a row for each queue, and nothing of jobs. weir.control has moved before a new one is committed. Errors: none. Locks: none that others wait for. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.heartbeat(worker integer, running integer DEFAULT 0,
                                OUT fenced boolean, OUT workers integer, OUT sharing integer)
@@ -125,6 +135,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._check_worker IS 'Returns the queues of a worker; raises WR001 unless it was started and is not fenced. The caller holds the worker''s lock.';
+
+CREATE OR REPLACE FUNCTION weir._takes_up_others(worker integer) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM weir.worker w WHERE w.id = _takes_up_others.worker AND NOT w.fenced AND w.others IS NOT NULL);
+END
+$$;
+COMMENT ON FUNCTION weir._takes_up_others IS 'Whether a worker claims from queues, too, that it was not started for.';
 
 CREATE OR REPLACE FUNCTION weir._forget_workers() RETURNS integer
 LANGUAGE plpgsql VOLATILE

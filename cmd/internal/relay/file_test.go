@@ -113,6 +113,7 @@ func TestAFileThatIsWrongIsRefused(t *testing.T) {
 		"[relay.a]\nroute = [{ channels = \"c\", queue = \"q\" }]" + nats:                                                            "a route of jobs names a queue, and no channels",
 		"[relay.a]\nsince = \"yesterday\"\nroute = [{ channels = \"c\" }]" + nats:                                                    `since = "yesterday": write "now", "oldest"`,
 		"[relay.a]\nsince = \"now\"\nroute = [{ queue = \"q\" }]" + nats:                                                             "since and dead_letters are for messages",
+		"[relay.a]\nroute = [{ queue = \"q.>.x\" }]" + nats:                                                                          `queue: pattern "q.>.x": > may only be its last word`,
 		"[relay.a]\nroute = [{ channels = \"c\", subject = \"{queue}\" }]" + nats:                                                    "{queue} is not one of {channel}, {position} and {payload.FIELD}",
 		"[relay.a]\nqueue = \"q\"\n[relay.a.from_nats]\nurl = \"nats://x\"\nstream = \"S\"":                                          `FromConfig.Queue and Kind must be set, got "q" and ""`,
 		"[relay.a]\nqueue = \"q\"\nkind = \"k\"\nsince = \"2h\"\n[relay.a.from_redis]\nurl = \"x\"\nstream = \"S\"":                  `since = "2h": with from_nats, from_redis or from_kafka, write "now" or "oldest"`,

@@ -1,0 +1,8 @@
+-- Workers that take up queues while they run, such as a relay with a pattern of queues.
+
+ALTER TABLE weir.worker ADD COLUMN others text;
+COMMENT ON COLUMN weir.worker.others IS 'A regular expression, which queues fit that the worker takes up while it runs; NULL: it takes up none.';
+
+-- down --
+
+ALTER TABLE weir.worker DROP COLUMN others;
