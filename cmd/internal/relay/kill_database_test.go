@@ -68,12 +68,12 @@ func jobsIn(t *testing.T, pool *pgxpool.Pool, kind string) func() int {
 	return func() int { return counted(t, pool, `SELECT count(*) FROM weir.job WHERE kind = $1`, kind) }
 }
 
-// argsIn returns the args of all jobs in a queue, in the order in which they were enqueued.
+// argsIn returns the args of the jobs in a queue, of which nobody works any, in the order in which they were enqueued.
 func argsIn(t *testing.T, pool *pgxpool.Pool, queue string) []string {
 	t.Helper()
 	var jobs []weir.JobInfo
 	for after, more := "", true; more; more = after != "" {
-		page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: queue, Limit: 1000, After: after})
+		page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{States: []weir.State{weir.StateAvailable}, Queue: queue, Limit: 1000, After: after})
 		if err != nil {
 			t.Fatal(err)
 		}

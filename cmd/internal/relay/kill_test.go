@@ -51,8 +51,8 @@ type source struct {
 	held    func(n int) []string                   // what the stream has, once there are n
 }
 
-// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays of messages, of jobs and from a broker, the broker, and PostgreSQL are killed as by kill -9. Each of the two processes that run the relays is killed in turn, so
-// that one of two kills hits the one that passes on.
+// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays of messages, of jobs and from a broker, the broker, and PostgreSQL are killed as by kill -9, and of the two processes that run the relays now
+// one and now the other: the one that passes on, or the one that stands by.
 func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	pgtest.Alone(t, "it kills processes all the time")
 	t.Run("NATS", func(t *testing.T) { killEachSide(t, dyingNATS) })
@@ -100,13 +100,14 @@ func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) 
 			broker.start()
 		}
 	}
+	progress(t, ends) // and whoever passes on now has sent again what it would
 	made, given := published(), fed()
 	t.Logf("killed: %v", killed)
 	for _, e := range broker.messages {
 		e.has(t, made, true)
 	}
+	allCompleted(t, pool) // so none is sent again from here on
 	broker.jobs.has(t, made, false)
-	allCompleted(t, pool)
 	if s := broker.source; s != nil {
 		held := numbersIn(t, s.held(len(given)))
 		if !slices.Equal(held, given) {
