@@ -8,14 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/internal/embedded"
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
@@ -36,172 +34,141 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-var kills = flag.Int("kills", 8, "how often each test NothingIsLostOrDoubledThoughEachSideIsKilled kills something, which takes two seconds each")
+var kills = flag.Int("kills", 4, "how often TestNothingIsLostOrDoubledThoughEachSideIsKilled kills something with each broker: a quarter of these times the broker, a quarter PostgreSQL, and otherwise a relay")
 
-// dying is a broker that the test kills.
+// dying is a broker that the test kills, with what relays pass on to it and from it.
 type dying struct {
-	target  string // in the relay's file
-	kill    func()
-	start   func()
-	arrived func() int // about how many messages it has; 0 while it is away
-	stored  func(n int) []string
+	kill, start func()
+	messages    []*end  // which get each number in order
+	jobs        *end    // which gets them in any order
+	source      *source // nil: no relay reads from this broker
 }
 
-// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays, the broker and PostgreSQL are killed as by kill -9.
+// source is a stream of which jobs are made, in order.
+type source struct {
+	*end
+	publish func(ctx context.Context, n int) error // adds a number, once, however often it is called
+	held    func(n int) []string                   // what the stream has, once there are n
+}
+
+// TestNothingIsLostOrDoubledThoughEachSideIsKilled: relays of messages, of jobs and from a broker, the broker, and PostgreSQL are killed as by kill -9, and of the two processes that run the relays now
+// one and now the other: the one that passes on, or the one that stands by.
 func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	pgtest.Alone(t, "it kills processes all the time")
-	t.Run("NATS", func(t *testing.T) { killEachSide(t, dyingNATS(t)) })
-	t.Run("Kafka", func(t *testing.T) { killEachSide(t, dyingKafka(t)) })
-	t.Run("Redis", func(t *testing.T) { killEachSide(t, dyingRedis(t)) })
+	t.Run("NATS", func(t *testing.T) { killEachSide(t, dyingNATS) })
+	t.Run("Kafka", func(t *testing.T) { killEachSide(t, dyingKafka) })
+	t.Run("Redis", func(t *testing.T) { killEachSide(t, dyingRedis) })
+	t.Run("another database", func(t *testing.T) { killEachSide(t, dyingDatabase) })
 }
 
-func dyingNATS(t *testing.T) *dying {
-	t.Helper()
-	port, dir := freePort(t), t.TempDir()
-	var server *exec.Cmd
-	b := &dying{target: fmt.Sprintf("[relay.orders.nats]\nurl = \"nats://127.0.0.1:%s\"\nstream = \"ORDERS\"\n", port)}
-	b.kill = func() { kill(server) }
-	b.start = func() { server = process(t, "nats", dir, port) }
-	b.start()
-	t.Cleanup(b.kill)
-	_, js := dial(t, "nats://127.0.0.1:"+port)
-	pgtest.Until(t, "the stream is there", func() bool {
-		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, AllowAtomicPublish: true})
-		return err == nil
-	})
-	b.arrived = func() int {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		stream, err := js.Stream(ctx, "ORDERS")
-		if err != nil {
-			return 0 // the server was killed
-		}
-		return int(stream.CachedInfo().State.Msgs)
-	}
-	b.stored = func(n int) []string { return stored(t, js, "ORDERS", n) }
-	return b
-}
-
-func dyingRedis(t *testing.T) *dying {
-	t.Helper()
-	server := startRedis(t)
-	c := server.client()
-	return &dying{
-		target: fmt.Sprintf("[relay.orders.redis]\nurl = \"redis://%s\"\nform = \"bullmq\"\n", server.address()), kill: server.kill, start: server.start,
-		arrived: func() int { return int(c.LLen(t.Context(), "bull:orders:wait").Val()) },
-		stored: func(n int) (all []string) {
-			pgtest.Until(t, fmt.Sprintf("%d jobs are in the queue", n), func() bool { return c.LLen(t.Context(), "bull:orders:wait").Val() >= int64(n) })
-			for _, id := range c.LRange(t.Context(), "bull:orders:wait", 0, -1).Val() {
-				all = append(all, c.HGet(t.Context(), "bull:orders:"+id, "data").Val())
-			}
-			slices.Reverse(all) // the newest is at the left
-			return all
-		},
-	}
-}
-
-func dyingKafka(t *testing.T) *dying {
-	t.Helper()
-	kafka := ownKafka(t)
-	kafka.createTopic(t, "orders", 1)
-	consumer := kafka.consumer(t, "orders")
-	var read []string
-	b := &dying{target: fmt.Sprintf("[relay.orders.kafka]\nbrokers = %q\n", kafka.address()), kill: kafka.kill, start: func() { kafka.start(t) }}
-	b.arrived = func() int {
-		read = append(read, values(poll(t, consumer))...)
-		return len(read)
-	}
-	b.stored = func(n int) []string {
-		pgtest.Until(t, fmt.Sprintf("%d messages are in the topic", n), func() bool { return b.arrived() >= n })
-		again := values(kafka.read(t, n, "orders")) // whatever a consumer sees that reads only now
-		if !slices.Equal(again, read) {
-			t.Errorf("a consumer that was there all the time has read %d messages, and one that comes later others: %d", len(read), len(again))
-		}
-		return again
-	}
-	return b
-}
-
-func killEachSide(t *testing.T, broker *dying) {
+func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) {
 	pg := pgtest.Installed(t, nil)
-	url := pg.URL("postgres")
-	file := filepath.Join(t.TempDir(), "relay.toml")
-	text := "[relay.orders]\nsince = \"oldest\"\nroute = [{ channels = \"orders\" }]\n" + broker.target
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	relays := []*exec.Cmd{process(t, "relay", url, file), process(t, "relay", url, file)}
-	t.Cleanup(func() { kill(relays[0]); kill(relays[1]) })
-
-	// The publisher has a row for each message, in the same transaction: so it knows after a crash which are committed.
-	pool := pgtest.Pool(t, url)
+	pool := pgtest.Pool(t, pg.URL("postgres"))
+	broker := prepare(t, pool)
+	ends := append(slices.Clone(broker.messages), broker.jobs)
+	// The publisher has a row for each number, in the same transaction: so it knows after a crash which are committed.
 	if _, err := pool.Exec(t.Context(), `CREATE TABLE made (n integer PRIMARY KEY)`); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var made atomic.Int64
-	published := make(chan struct{})
-	go func() { // ends with ctx
-		defer close(published)
-		for n := 0; ctx.Err() == nil; {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `WITH one AS (INSERT INTO made VALUES ($1) ON CONFLICT DO NOTHING RETURNING n) SELECT weir.publish('orders', n::text) FROM one`, n)
-				return err
-			})
-			cancel()
-			if err == nil {
-				n++
-				made.Store(int64(n))
-			}
-		}
-	}()
-	passed := 0
+	publish := func(ctx context.Context, n int) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_, err := pool.Exec(ctx, `WITH one AS (INSERT INTO made VALUES ($1) ON CONFLICT DO NOTHING RETURNING jsonb_build_object('n', n) AS it)
+			SELECT weir.publish('orders', it::text), weir.enqueue('orders', 'order', it) FROM one`, n)
+		return err
+	}
+	published, fed := publishing(t, publish), func() []int { return nil }
+	if broker.source != nil {
+		ends = append(ends, broker.source.end)
+		fed = publishing(t, broker.source.publish)
+	}
+	relays := twoRelays(t, pg.URL("postgres"), ends)
+
+	killed := map[string]int{}
 	for n := range *kills {
+		progress(t, ends) // somebody publishes, and each relay passes on, between one kill and the next
 		switch n % 4 {
-		case 0, 2:
-			i := n / 2 % 2
-			kill(relays[i])
-			relays[i] = process(t, "relay", url, file)
-		case 1:
+		case 0: // first: the jobs of a process that was killed before wait for its whole lease afterwards
+			killed["PostgreSQL"]++
+			killPostgres(t, pg)
+		case 1, 3:
+			killed["relays"]++
+			relays.killOne(t, n/2%2)
+		case 2:
+			killed["the broker"]++
 			broker.kill()
 			broker.start()
-		case 3:
-			if err := pg.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := pg.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		// Somebody publishes, and somebody passes on, between one kill and the next.
-		pgtest.Until(t, "more has arrived", func() bool { return broker.arrived() > passed+20 })
-		passed = broker.arrived()
-	}
-	stop()
-	<-published
-	want := make([]string, made.Load())
-	for i := range want {
-		want[i] = strconv.Itoa(i)
-	}
-	begun := time.Now()
-	got := broker.stored(len(want))
-	t.Logf("%d messages, the last %v after the last was published", len(want), time.Since(begun))
-	if slices.Equal(got, want) {
-		return
-	}
-	seen := map[string]int{}
-	for _, m := range got {
-		seen[m]++
-	}
-	lost, doubled := 0, 0
-	for _, m := range want {
-		switch n := seen[m]; {
-		case n == 0:
-			lost++
-		case n > 1:
-			doubled++
 		}
 	}
-	t.Errorf("of %d messages, %d are lost and %d doubled; in order: %t", len(want), lost, doubled, slices.IsSortedFunc(got, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y }))
+	progress(t, ends) // and whoever passes on now has sent again what it would
+	made, given := published(), fed()
+	t.Logf("killed: %v", killed)
+	for _, e := range broker.messages {
+		e.has(t, made, true)
+	}
+	allCompleted(t, pool) // so none is sent again from here on
+	broker.jobs.has(t, made, false)
+	if s := broker.source; s != nil {
+		held := numbersIn(t, s.held(len(given)))
+		if !slices.Equal(held, given) {
+			t.Errorf("what the stream itself has %s", compare(held, given))
+		}
+		s.has(t, held, true)
+	}
+}
+
+func killPostgres(t *testing.T, pg *embedded.Server) {
+	t.Helper()
+	if err := pg.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// two are the processes that run the relays.
+type two struct {
+	args    []string
+	process [2]*exec.Cmd
+}
+
+func twoRelays(t *testing.T, url string, ends []*end) *two {
+	t.Helper()
+	var text []byte
+	for _, e := range ends {
+		text = append(text, "[relay."+e.relay+"]\nmax_records = 50\n"+e.settings+"\n"...)
+	}
+	file := filepath.Join(t.TempDir(), "relay.toml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &two{args: []string{url, file}}
+	for i := range r.process {
+		r.process[i] = process(t, "relay", r.args...)
+	}
+	t.Cleanup(func() { kill(r.process[0]); kill(r.process[1]) })
+	return r
+}
+
+func (r *two) killOne(t *testing.T, i int) {
+	t.Helper()
+	kill(r.process[i])
+	if r.process[i].ProcessState.Exited() {
+		t.Error("a process that runs relays has ended by itself")
+	}
+	r.process[i] = process(t, "relay", r.args...)
+}
+
+// allCompleted waits until all jobs that were passed on have completed.
+func allCompleted(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	states := slices.DeleteFunc(slices.Clone(weir.States), func(s weir.State) bool { return s == weir.StateCompleted })
+	pgtest.Eventually(t, func() error {
+		page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: "orders", States: states, Limit: 1})
+		if err == nil && len(page.Jobs) > 0 {
+			err = fmt.Errorf("job %d is %s", page.Jobs[0].ID, page.Jobs[0].State)
+		}
+		return err
+	})
 }
