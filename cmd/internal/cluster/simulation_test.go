@@ -756,6 +756,22 @@ func TestHubsWhileEverythingFails(t *testing.T) {
 	}
 }
 
+// TestASeedReproducesAFleet: what is found can be looked at again.
+func TestASeedReproducesAFleet(t *testing.T) {
+	t.Parallel()
+	run := func() (hash uint64, frames int64) {
+		f := newFleet(7, 20, "")
+		if broken := f.run(time.Minute); broken != nil {
+			t.Error(broken)
+		}
+		return f.Hash(), f.frames
+	}
+	hash, frames := run()
+	if again, framesAgain := run(); again != hash || framesAgain != frames {
+		t.Errorf("%x with %d frames, and %x with %d", hash, frames, again, framesAgain)
+	}
+}
+
 // TestEachRuleOfHubsIsNeeded: without each of them a promise is broken. It shows how: go test -run EachRule -v.
 func TestEachRuleOfHubsIsNeeded(t *testing.T) {
 	t.Parallel()
