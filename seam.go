@@ -15,7 +15,7 @@ func init() {
 	seam.Attempt = func(ctx context.Context, w any, t *worker.Task) worker.Result {
 		return worker.New(w.(*Worker).config).Attempt(ctx, t)
 	}
-	seam.Follow = func(config any, fits func(string) bool, others string, most int) {
+	seam.Follow = func(config any, fits func(string) bool, others []string, most int) {
 		c := config.(*WorkerConfig)
 		c.fits, c.others, c.most = fits, others, most
 	}

@@ -63,7 +63,7 @@ type WorkerConfig struct {
 	Hooks []Hooks
 
 	fits   func(queue string) bool // see seam.Follow
-	others string
+	others []string
 	most   int
 }
 

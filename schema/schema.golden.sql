@@ -4446,6 +4446,28 @@ BEGIN
   is_kept := low > floor OR floor = 0;
 END
 $$;
+CREATE FUNCTION weir._fitting(patterns text[]) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+DECLARE
+  most  CONSTANT integer := 50;  -- each costs every look at weir.queues() some µs for each queue
+  plain text;
+  dead  text;
+BEGIN
+  IF coalesce(cardinality(patterns), 0) = 0 THEN
+    RETURN NULL;
+  ELSIF cardinality(patterns) > most THEN
+    RETURN '';
+  END IF;
+  SELECT string_agg(e.text, '|') FILTER (WHERE NOT e.is_dead), string_agg(e.text, '|') FILTER (WHERE e.is_dead) INTO plain, dead
+  FROM (
+    SELECT p.pattern LIKE '%-dead-letters' AS is_dead,
+      (SELECT string_agg(CASE WHEN w.word = '*' THEN '[^.]*' WHEN w.word = '>' THEN '.+' ELSE regexp_replace(w.word, E'([][\\\\.+*?(){}|^$])', E'\\\\\\1', 'g') END, E'\\.' ORDER BY w.ord)
+       FROM unnest(string_to_array(p.pattern, '.')) WITH ORDINALITY w(word, ord)) AS text
+    FROM unnest(patterns) p(pattern)
+  ) e;
+  RETURN E'^(?!\\$weir\\.)(?:' || concat_ws('|', '(?!.*-dead-letters$)(?:' || plain || ')', '(?:' || dead || ')') || ')$';
+END
+$$;
 CREATE FUNCTION weir._flows_among(ids bigint[], flows bigint[], wanted bigint[]) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 BEGIN
@@ -9527,7 +9549,7 @@ BEGIN
   RETURN weir._next_start(_started.by_second, _started.burst, _started.next_start, _started.at) + _started.n / _started.by_second * interval '1 second';
 END
 $$;
-CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval, others text DEFAULT NULL::text) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
+CREATE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '00:00:30'::interval, others text[] DEFAULT NULL::text[]) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
   new_id integer;
@@ -9538,7 +9560,7 @@ BEGIN
   ELSIF length(_start.name) > 200 THEN
     RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(_start.name) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_cluster();
+  PERFORM weir._check_cluster(), weir._check_array('start', 'others', _start.others, true);
   FOREACH q IN ARRAY coalesce(_start.queues, '{}') LOOP
     PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
     PERFORM weir._queue_id(q);
@@ -9550,7 +9572,7 @@ BEGIN
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
     + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues, others)
-  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), _start.others);
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), weir._fitting(_start.others));
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
@@ -11457,7 +11479,7 @@ BEGIN
   IF writes THEN
     PERFORM weir._hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
   END IF;
-  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
+  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues OR w.others = me.others OR w.id = me.id)
     INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
   FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
@@ -13281,7 +13303,7 @@ COMMENT ON COLUMN weir.turn.seq IS 'The batch of the claim that wrote the row: i
 COMMENT ON COLUMN weir.turn.tag IS 'When its next turn begins, in the virtual time of weir.ring.';
 COMMENT ON COLUMN weir.turn.waits IS 'It waits for its turn.';
 COMMENT ON COLUMN weir.with_keys.since IS 'No transaction before it has logged a job with a key that another row does not stand for.';
-COMMENT ON COLUMN weir.worker.others IS 'A regular expression, which queues fit that the worker takes up while it runs; NULL: it takes up none.';
+COMMENT ON COLUMN weir.worker.others IS 'A regular expression, which queues fit that the worker takes up while it runs (weir._fitting); NULL: it takes up none.';
 COMMENT ON ROUTINE weir._add_counts(jsonb,jsonb[]) IS 'The counters of a flow after some were added to: each stays a bigint; what is not a number is not counted. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._all_claimed(weir.cancellation_where) IS 'Reports whether claims have passed all jobs that could have been claimed when a cancellation had no other ones left. False, too, while jobs of very many keys wait.';
 COMMENT ON ROUTINE weir._arrival_ring() IS 'The table of weir.arrival to log in, for all but cuts. Errors: WR003 (the log comes from another cluster). Locks: none. Isolation: any.';
@@ -13397,6 +13419,7 @@ COMMENT ON ROUTINE weir._fire(weir.later[],timestamp with time zone,integer) IS 
 COMMENT ON ROUTINE weir._first_instant(timestamp without time zone,text) IS 'The first instant at which the clocks of a time zone show a time; if they skip it, the instant of the change. Errors: 22023 (unknown time zone). Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._first_look() IS 'The value of weir.watched at the first check for unattended workers since this server started, or its present value if there was none yet: no lease counts from before it. 0 on a standby, where no worker is fenced.';
 COMMENT ON ROUTINE weir._first_tick_after(timestamp with time zone) IS 'The first tick that was cut after a time, of those that are kept, or the next one; the epoch of the tick before it; and whether everything since that time is kept. A tick that is being committed counts as later. Errors: none. Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._fitting(text[]) IS 'A regular expression of the queues that fit one of these patterns; NULL for none; of more than 50, that of all queues. What ends in -dead-letters only fits a pattern that ends so itself. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_among(bigint[],bigint[],bigint[]) IS 'The flows of some of the jobs of a batch, as weir.batch stores them. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._flows_in(integer,bigint[]) IS 'The flows of some jobs, in the order of their ids, read again from the log: only claims of jobs of several flows call it, so that the others need not aggregate what nearly all jobs lack. Locks: ACCESS SHARE on the log.';
 COMMENT ON ROUTINE weir._flows_of(bigint[]) IS 'The flows of jobs as weir.batch stores them: one element, if all are of the same; NULL, if none is of any. Errors: none. Locks: none. Isolation: any.';
@@ -13582,7 +13605,7 @@ COMMENT ON ROUTINE weir._slots() IS 'What this database says about slots: a late
 COMMENT ON ROUTINE weir._snapshot_of_others(pg_snapshot) IS 'The present snapshot, or one of before, as another session would take it: with this transaction among those in progress. PostgreSQL leaves a transaction out of its own snapshots, so those show it as ended once a later one has; but it may still end attempts, as weir.take does with jobs of unknown kinds. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._snapshot_upto(pg_snapshot,pg_snapshot,xid8) IS 'What a snapshot sees in addition to an earlier one, only up to a transaction: as if the later ones of them had not ended yet. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._spans(xid8,pg_snapshot) IS 'The ranges (low included, high not) of transactions from from_xid on that have ended in the snapshot. A scan of only these ranges skips the rows of transactions in progress.';
-COMMENT ON ROUTINE weir._start(text,text[],interval,text) IS 'Registers a worker, creates its queues and returns its id. others: a regular expression, which other queues fit that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+COMMENT ON ROUTINE weir._start(text,text[],interval,text[]) IS 'Registers a worker, creates its queues and returns its id. others: patterns of other queues that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
 COMMENT ON ROUTINE weir._started(double precision,integer,timestamp with time zone,timestamp with time zone,integer) IS 'next_start after n more starts. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_at(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'When a rate that allows no start now is worth another look: when it allows one; or, if that is soon, as many as it allows in 10 ms. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._starts_now(double precision,integer,timestamp with time zone,timestamp with time zone) IS 'How many starts a rate with a burst allows at a time: as many as keep next_start, which each start moves by the interval between two, within burst intervals of that time. Errors: none. Locks: none. Isolation: any.';
@@ -13854,7 +13877,7 @@ GRANT EXECUTE ON ROUTINE weir._rotate_messages() TO weir_hub, weir_operate, weir
 GRANT EXECUTE ON ROUTINE weir._settle(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._shared_upto(bigint,bigint) TO weir_hub, weir_operate;
 GRANT EXECUTE ON ROUTINE weir._slots() TO weir_enqueue, weir_operate, weir_work;
-GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval,text) TO weir_operate, weir_work;
+GRANT EXECUTE ON ROUTINE weir._start(text,text[],interval,text[]) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stay(uuid,bigint,text,uuid,text) TO weir_operate;
 GRANT EXECUTE ON ROUTINE weir._step_operations(integer) TO weir_operate, weir_work;
 GRANT EXECUTE ON ROUTINE weir._stop_taking(uuid) TO weir_operate;

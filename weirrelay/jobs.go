@@ -99,7 +99,7 @@ func (r *jobs) run(ctx context.Context) error {
 	all, each := jobsAtOnce*r.MaxRecords, jobsAtOnce*r.MaxRecords/len(r.Routes)
 	if len(r.router.patterns) > 0 { // how many queues share them is not known
 		each = all
-		seam.Follow(&config, func(queue string) bool { return r.router.route(queue) != nil }, r.router.fitting(), ofQueue(all))
+		seam.Follow(&config, func(queue string) bool { return r.router.route(queue) != nil }, r.router.wanted(), ofQueue(all))
 	}
 	for name := range r.router.named {
 		config.Queues[name] = ofQueue(each)

@@ -230,14 +230,14 @@ func TestTenThousandQueuesCostARelayFewStatements(t *testing.T) {
 	t.Logf("%d jobs: %s; of an exact queue: %s", jobs, &many, &exact)
 }
 
-// TestTheWorkersOfAQueueAreThoseWhosePatternItFits: the database counts them by a regular expression, which fits what the pattern fits.
+// TestTheWorkersOfAQueueAreThoseWhosePatternItFits: the database counts them by a regular expression of its own, which fits what the pattern fits.
 func TestTheWorkersOfAQueueAreThoseWhosePatternItFits(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	var target keeping
-	runJobs(t, weirrelay.JobsConfig{Name: "fits", Pool: pool, Target: &target, Routes: []weirrelay.Route{{Queue: "mail.*"}, {Queue: "a+b.(c).>"}, {Queue: "*.out-dead-letters"}, {Queue: "post"}}, Logger: slog.New(slog.DiscardHandler)})
-	fit := []string{"mail.a", "mail.Ä b", "mail.x\ny", "a+b.(c).d", "a+b.(c).d.e", "r.out-dead-letters", "post"}
-	for _, queue := range append([]string{"mail", "mail.a.b", "mailxa", "xmail.a", "mail.a-dead-letters", "aab.(c).d", "a+b.c.d", "a+b.(c)", "r.in-dead-letters", "posts"}, fit...) {
+	runJobs(t, weirrelay.JobsConfig{Name: "fits", Pool: pool, Target: &target, Routes: []weirrelay.Route{{Queue: "mail.*"}, {Queue: "a+b.(c).>"}, {Queue: "*.out-dead-letters"}, {Queue: "*.x"}, {Queue: "post"}}, Logger: slog.New(slog.DiscardHandler)})
+	fit := []string{"mail.a", "mail.Ä b", "mail.x\ny", "mail.", ".x", "a+b.(c).d", "a+b.(c).d.e", "r.out-dead-letters", "post"}
+	for _, queue := range append([]string{"mail", "mail.a.b", "a+b.(c).", "mailxa", "xmail.a", "mail.a-dead-letters", "aab.(c).d", "a+b.c.d", "a+b.(c)", "r.in-dead-letters", "posts"}, fit...) {
 		exec(t, pool, `SELECT weir.enqueue($1, 'k')`, queue)
 	}
 	pgtest.Until(t, "all that fit are passed on", func() bool { return target.n() == len(fit) })
@@ -245,8 +245,12 @@ func TestTheWorkersOfAQueueAreThoseWhosePatternItFits(t *testing.T) {
 	if worked := value[[]string](t, pool, `SELECT array_agg(name ORDER BY name COLLATE "C") FROM weir.queues() WHERE workers = 1`); !slices.Equal(worked, fit) {
 		t.Errorf("there are workers of %q, want %q", worked, fit)
 	}
+	exec(t, pool, `SELECT weir._start('exact', '{posts}')`)
+	if takers := value[int](t, pool, `SELECT count(*) FROM weir.worker WHERE others IS NOT NULL`); takers != 1 {
+		t.Errorf("%d workers take up others, want the relay alone", takers)
+	}
 	if waiting := value[int](t, pool, `SELECT count(*) FROM weir.queues() WHERE available = 1 AND workers = 0`); waiting != 10 {
-		t.Errorf("jobs wait in %d queues, want 10", waiting)
+		t.Errorf("jobs wait in %d queues of nobody, want 10", waiting)
 	}
 }
 

@@ -302,7 +302,7 @@ func (r *relay) first(ctx context.Context) (weir.Position, error) {
 	}
 	at := weir.Position(hub.Position{Epoch: tick.Epoch, Tick: tick.Tick + 1}.String())
 	if !kept && since.After(time.Unix(0, 0)) && since.Before(time.Now()) {
-		r.gapFor(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + " are not kept any more"}, "raise message_retention to keep them for longer from now on")
+		r.gapFor(weir.Gap{To: at, Reason: "messages since " + since.UTC().Format(time.RFC3339) + " may not be kept any more"}, "raise message_retention to keep them for longer from now on")
 	}
 	return at, nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,33 +107,12 @@ func (q queues) Match(queue string) bool {
 	return q.Pattern.Match(queue) && (!strings.HasSuffix(queue, deadLetters) || strings.HasSuffix(string(q.Pattern), deadLetters))
 }
 
-// regexp returns the pattern as a regular expression of PostgreSQL.
-func (q queues) regexp() string {
-	words := strings.Split(string(q.Pattern), ".")
-	for i, word := range words {
-		switch word {
-		case "*":
-			words[i] = "[^.]+"
-		case ">":
-			words[i] = ".+"
-		default:
-			words[i] = regexp.QuoteMeta(word)
-		}
-	}
-	text := strings.Join(words, `\.`)
-	if !strings.HasSuffix(string(q.Pattern), deadLetters) {
-		text = "(?!.*" + deadLetters + "$)" + text
-	}
-	return "^" + text + "$"
-}
-
-// fitting returns a regular expression of the queues that fit a pattern.
-func (r *router) fitting() string {
-	var all []string
+// wanted returns the patterns of queues.
+func (r *router) wanted() (patterns []string) {
 	for _, i := range r.patterns {
-		all = append(all, r.routes[i].filter.(queues).regexp())
+		patterns = append(patterns, r.routes[i].Queue)
 	}
-	return strings.Join(all, "|")
+	return patterns
 }
 
 // queueFilter returns the filter of a pattern of queues; nil: it is the name of one, which may be any.

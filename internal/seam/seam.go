@@ -16,9 +16,9 @@ type Done = func(t *worker.Task, r worker.Result, recorded store.Outcome, why er
 var (
 	// Attempt runs one attempt with a *weir.Worker: see [worker.Worker.Attempt].
 	Attempt func(ctx context.Context, w any, t *worker.Task) worker.Result
-	// Follow makes workers of a *weir.WorkerConfig, whose Queues may be empty, take up each other queue that fits, also those that come into being while they run. others is the same as a regular
-	// expression of PostgreSQL. They run at most about most jobs of all queues at once.
-	Follow func(config any, fits func(queue string) bool, others string, most int)
+	// Follow makes workers of a *weir.WorkerConfig, whose Queues may be empty, take up each other queue that fits, also those that come into being while they run. others are patterns of
+	// these. They run at most about most jobs of all queues at once.
+	Follow func(config any, fits func(queue string) bool, others []string, most int)
 	// Drain works with a *weir.Worker: see [worker.Worker.Drain].
 	Drain func(ctx context.Context, w any, upto time.Time, done Done) error
 )

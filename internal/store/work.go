@@ -99,7 +99,7 @@ const MaxRecord = 10_000
 const ByQueue = -1 * time.Nanosecond
 
 const (
-	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3), nullif($4, ''))`
+	sqlStart     = `SELECT weir._start($1, $2, make_interval(secs => $3), $4)`
 	sqlNeverUsed = `SELECT weir._never_used($1)`
 	sqlNames     = `SELECT weir._queue_names()`
 	sqlHeartbeat = `SELECT fenced, workers, sharing FROM weir.heartbeat($1, $2)`
@@ -121,8 +121,8 @@ const (
 // flowAt is the place of flow among the columns of sqlClaim.
 const flowAt = 15
 
-// StartWorker registers a worker for its queues, and for others that fit a regular expression and that it takes up while it runs ("": it does not), and returns its id.
-func (s *Store) StartWorker(ctx context.Context, name string, queues []string, others string, lease time.Duration) (id int32, err error) {
+// StartWorker registers a worker for its queues, and for others that fit patterns and that it takes up while it runs (nil: it does not), and returns its id.
+func (s *Store) StartWorker(ctx context.Context, name string, queues, others []string, lease time.Duration) (id int32, err error) {
 	err = s.row(ctx, sqlStart, []any{name, queues, lease.Seconds(), others}, &id)
 	return id, err
 }

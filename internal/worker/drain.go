@@ -40,7 +40,7 @@ func (w *Worker) Drain(ctx context.Context, upto time.Time, done func(t *Task, r
 		handler(ctx, t, r)
 	}
 	asked := time.Now()
-	id, err := w.Store.StartWorker(ctx, w.Name, w.queues, "", w.Lease)
+	id, err := w.Store.StartWorker(ctx, w.Name, w.queues, nil, w.Lease)
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}

@@ -25,7 +25,7 @@ func TestAClaimAfterOneThatTookTooLongMayTakeLonger(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)
 	w := New(Config{Queues: map[string]int{"q": 1}, Lease: time.Hour, Store: st})
-	id, err := st.StartWorker(ctx, "claims", w.queues, "", time.Minute)
+	id, err := st.StartWorker(ctx, "claims", w.queues, nil, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestAWorkerThatAwaitsItsTurnWorksItsOtherQueues(t *testing.T) {
 			exec(`SELECT weir.enqueue('limited', 'k')`)
 			start := func() int32 {
 				t.Helper()
-				id, err := st.StartWorker(t.Context(), "turns", w.queues, "", time.Minute)
+				id, err := st.StartWorker(t.Context(), "turns", w.queues, nil, time.Minute)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -176,7 +176,7 @@ func TestASilentServerHoldsUpNoStop(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Database(t))
 	st := store.New(pool, 0)
-	id, err := st.StartWorker(t.Context(), "stops", []string{"q"}, "", time.Minute)
+	id, err := st.StartWorker(t.Context(), "stops", []string{"q"}, nil, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func (g gone) Wait(context.Context, []string, string) (string, error) {
 func TestAPollThatIsGivenUpHasNotWorked(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	id, err := store.New(pgtest.Pool(t, url), 0).StartWorker(t.Context(), "stops", []string{"q"}, "", time.Minute)
+	id, err := store.New(pgtest.Pool(t, url), 0).StartWorker(t.Context(), "stops", []string{"q"}, nil, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestAClaimWithoutAnAnswerUsesUpNoAttempt(t *testing.T) {
 	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
 	var ids [2]int32
 	for i := range ids {
-		id, err := st.StartWorker(ctx, "claims", []string{"q"}, "", time.Minute)
+		id, err := st.StartWorker(ctx, "claims", []string{"q"}, nil, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

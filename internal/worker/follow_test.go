@@ -22,7 +22,7 @@ import (
 func following(t *testing.T, pool *pgxpool.Pool, most int, handle func(*Task)) (w *Worker, stop func()) {
 	t.Helper()
 	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
-	w = New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Others: `^in\.`, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
+	w = New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Others: []string{"in.>"}, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
 		Poll: PollEvery, Log: log, Outage: outage.New(log), Handler: func(_ context.Context, task *Task, r *Result) {
 			handle(task)
 			r.Outcome = store.Completed
@@ -268,5 +268,49 @@ func TestTheNamesOfQueuesAreReadWhenThereMayBeNewOnes(t *testing.T) {
 	looks("then", 0)
 	if len(f.found) != 10_001 || f.found[10_000] != "in.new" {
 		t.Errorf("%d queues were found, at last %v", len(f.found), f.found[len(f.found)-1])
+	}
+}
+
+// TestAWorkerThatFollowsEndsWithWhatWaitingCantMend: and does not wait for its look-out, which would go on.
+func TestAWorkerThatFollowsEndsWithWhatWaitingCantMend(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []string{"weir._queue_names", "weir._claim"} {
+		pool := pgtest.Pool(t, pgtest.Database(t))
+		if _, err := pool.Exec(t.Context(), "DROP FUNCTION "+gone); err != nil {
+			t.Fatal(err)
+		}
+		st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
+		w := New(Config{Store: st, Keep: st, Name: "follows", Fits: func(string) bool { return true }, Others: []string{">"}, Most: 10, Lease: 30 * time.Second, StopTimeout: time.Minute,
+			Poll: PollEvery, Log: log, Outage: outage.New(log), Handler: func(context.Context, *Task, *Result) {}})
+		if _, err := pool.Exec(t.Context(), `SELECT weir._queue_id('a')`); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		if err := pgtest.Receive(t, ended, "the worker ends"); err == nil || !strings.Contains(err.Error(), gone) {
+			t.Errorf("without %s it ended with %v", gone, err)
+		}
+	}
+}
+
+// TestAQueueGivesItsPartBack: also if its part is so small that half of it is none.
+func TestAQueueGivesItsPartBack(t *testing.T) {
+	t.Parallel()
+	w := New(Config{Most: 40})
+	s := &session{Worker: w}
+	q := &queue{part: s.firstPart()}
+	for limit := q.part; limit < w.Most; limit = q.part {
+		s.adjust(q, limit, limit)
+	}
+	if s.grown != 1 {
+		t.Errorf("%d queues have grown", s.grown)
+	}
+	for range w.Most {
+		s.adjust(q, 0, 1)
+	}
+	if q.part != s.firstPart() || s.grown != 0 {
+		t.Errorf("its part is %d, and %d queues have grown", q.part, s.grown)
 	}
 }

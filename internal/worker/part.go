@@ -38,7 +38,7 @@ func (s *session) adjust(q *queue, got, limit int) {
 	switch {
 	case got == limit:
 		q.part = max(q.part, min(2*limit, s.Most))
-	case got < limit/2:
+	case got == 0 || got < limit/2:
 		q.part = max(q.part/2, least)
 	}
 	switch {

@@ -171,6 +171,7 @@ func (s *session) run(ctx context.Context) (again bool, err error) {
 	}()
 	err = s.fetch(fetching) // returns when fetching ends, or with an error that waiting cannot fix
 	s.stopping.Store(true)
+	stopFetching()
 	stopGrowing()
 	growers.Wait()
 	s.releaseWaiting()

@@ -133,7 +133,7 @@ type Config struct {
 	Slots       func(queue string) int  // how many jobs of a queue may run at the moment, those that run included; at most its concurrency. Call More when it grows. nil: its concurrency
 	Room        map[string]Room         // by queue: slots that are shared with other workers; nil: they are not. A worker has Slots or Room
 	Fits        func(queue string) bool // whether a queue that is not in Queues is worked, too: those that are there, and those that come into being. nil: none is. Called by one goroutine
-	Others      string                  // the same as a regular expression of PostgreSQL, for whoever counts the workers of a queue. Fits needs it
+	Others      []string                // patterns of the same queues, for whoever counts the workers of a queue. Fits needs them
 	Most        int                     // how many jobs of all queues it may have at once, about: each queue gets what the others leave, up to its concurrency. 0: as many as the queues may. Fits needs it
 	Again       bool                    // it was warned before of what is bad in the server's settings and in the names of queues
 	Idle        time.Duration           // after so long without a job, Run returns ErrIdle; 0: never

@@ -1,6 +1,6 @@
 -- Workers: registration, heartbeats, and the check that a worker is not fenced.
 
-CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds', others text DEFAULT NULL) RETURNS integer
+CREATE OR REPLACE FUNCTION weir._start(name text, queues text[], lease interval DEFAULT '30 seconds', others text[] DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -14,7 +14,7 @@ BEGIN
   ELSIF length(_start.name) > 200 THEN
     RAISE EXCEPTION 'weir: worker name too long: % characters, at most 200 are allowed', length(_start.name) USING ERRCODE = '22023';
   END IF;
-  PERFORM weir._check_cluster();
+  PERFORM weir._check_cluster(), weir._check_array('start', 'others', _start.others, true);
   FOREACH q IN ARRAY coalesce(_start.queues, '{}') LOOP
     PERFORM weir._check_job(q, 'any', '{}', 2, 1, NULL);
     PERFORM weir._queue_id(q);
@@ -26,13 +26,41 @@ BEGIN
   new_id := (('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint - 1) % 127 * 16777216
     + (nextval('weir.worker_id') + (SELECT hashoid(d.oid) & 16777215 FROM pg_database d WHERE d.datname = current_database())) % 16777215 + 1;
   INSERT INTO weir.worker (id, fenced, at, lease, name, queues, others)
-  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), _start.others);
+  VALUES (new_id, false, clock_timestamp(), _start.lease, coalesce(_start.name, ''), coalesce(_start.queues, '{}'), weir._fitting(_start.others));
   PERFORM weir._note_word(new_id, 'beats', 0);  -- without a lock: no other session knows the id yet
   RETURN new_id;
 END
 $$;
 COMMENT ON FUNCTION weir._start IS
-  'Registers a worker, creates its queues and returns its id. others: a regular expression, which other queues fit that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+  'Registers a worker, creates its queues and returns its id. others: patterns of other queues that it takes up while it runs. From then on it must call heartbeat well within its lease, or other workers get its jobs. Errors: 22023; WR003 (the log comes from another cluster). Locks: none that others wait for. Isolation: any.';
+
+CREATE OR REPLACE FUNCTION weir._fitting(patterns text[]) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+  most  CONSTANT integer := 50;  -- each costs every look at weir.queues() some µs for each queue
+  plain text;
+  dead  text;
+BEGIN
+  IF coalesce(cardinality(patterns), 0) = 0 THEN
+    RETURN NULL;
+  ELSIF cardinality(patterns) > most THEN
+    RETURN '';
+  END IF;
+  SELECT string_agg(e.text, '|') FILTER (WHERE NOT e.is_dead), string_agg(e.text, '|') FILTER (WHERE e.is_dead) INTO plain, dead
+  FROM (
+    SELECT p.pattern LIKE '%-dead-letters' AS is_dead,
+      (SELECT string_agg(CASE WHEN w.word = '*' THEN '[^.]*' WHEN w.word = '>' THEN '.+' ELSE regexp_replace(w.word, E'([][\\\\.+*?(){}|^$])', E'\\\\\\1', 'g') END, E'\\.' ORDER BY w.ord)
+       FROM unnest(string_to_array(p.pattern, '.')) WITH ORDINALITY w(word, ord)) AS text
+    FROM unnest(patterns) p(pattern)
+  ) e;
+  RETURN E'^(?!\\$weir\\.)(?:' || concat_ws('|', '(?!.*-dead-letters$)(?:' || plain || ')', '(?:' || dead || ')') || ')$';
+END
+$$;
+COMMENT ON FUNCTION weir._fitting IS
+  'A regular expression of the queues that fit one of these patterns; NULL for none; of more than 50, that of all queues. What ends in -dead-letters only fits a pattern that ends so itself. Errors: none. Locks: none. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._never_used(queues text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -93,7 +121,7 @@ BEGIN
   IF writes THEN
     PERFORM weir._hold_briefly(), pg_advisory_xact_lock_shared(1464158555, heartbeat.worker);
   END IF;
-  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues)
+  SELECT NOT coalesce(bool_or(w.id = heartbeat.worker), false), count(*), count(*) FILTER (WHERE w.queues && me.queues OR w.others = me.others OR w.id = me.id)
     INTO heartbeat.fenced, heartbeat.workers, heartbeat.sharing
   FROM weir.worker w LEFT JOIN weir.worker me ON me.id = heartbeat.worker AND NOT me.fenced
   WHERE NOT w.fenced AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
