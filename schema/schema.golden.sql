@@ -4449,7 +4449,7 @@ $$;
 CREATE FUNCTION weir._fitting(patterns text[]) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
 AS $$
 DECLARE
-  most  CONSTANT integer := 50;  -- each costs every look at weir.queues() some µs for each queue
+  most  CONSTANT integer := 50;  -- each costs every look at weir.queues() some microseconds for each queue
   plain text;
   dead  text;
 BEGIN
