@@ -28,7 +28,8 @@ func dyingNATS(t *testing.T, pool *pgxpool.Pool) *dying {
 	t.Cleanup(b.kill)
 	at := func(relay, settings, stream string) *end {
 		// Jobs come again when a lease is over, or later if everything is killed all the time.
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, AllowAtomicPublish: true, Duplicates: 10 * time.Minute}); err != nil {
+		// No lease of 30 s ends while PostgreSQL is killed more often than that, so a job may come again when all kills are over: the window is longer than any run.
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, AllowAtomicPublish: true, Duplicates: 2 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		return &end{relay, settings + fmt.Sprintf("nats = { url = %q, stream = %q }", url, stream), func() int { return inStream(t, js, stream) }, func(n int) []string { return stored(t, js, stream, n) }}
