@@ -90,8 +90,9 @@ func TestARelayPassesOnUnderAPinnedHorizon(t *testing.T) {
 	pgtest.Until(t, "the statistics are current", func() bool {
 		return value[bool](t, fresh, `SELECT n_tup_ins >= $1 FROM pg_stat_all_tables WHERE schemaname = 'weir' AND relname = 'relay'`, inserted)
 	})
+	// What a stop has cancelled is rolled back, and leaves the row of a tick dead: once for each stop at most, however many messages there are.
 	if wrong := value[string](t, fresh, `SELECT coalesce(string_agg(format('%s has %s dead tuples, %s updates and %s deletes', relname, n_dead_tup, n_tup_upd, n_tup_del), '; '), '')
-		FROM pg_stat_all_tables WHERE schemaname = 'weir' AND (n_dead_tup > 0 OR n_tup_upd > 0 OR n_tup_del > 0)`); wrong != "" {
+		FROM pg_stat_all_tables WHERE schemaname = 'weir' AND (n_dead_tup > CASE WHEN relname ~ '^tick_' THEN $1 ELSE 0 END OR n_tup_upd > 0 OR n_tup_del > 0)`, rounds+1); wrong != "" {
 		t.Error(wrong)
 	}
 	if _, err := pin.Exec(t.Context(), `SELECT 1`); err != nil {
