@@ -18,15 +18,21 @@ import (
 	"github.com/weir-pg/weir/internal/store"
 )
 
-// following runs a worker of the queues that begin with "in.", until stop is called or the test ends.
-func following(t *testing.T, pool *pgxpool.Pool, most int, handle func(*Task)) (w *Worker, stop func()) {
+// follows returns a worker of the queues that begin with "in.".
+func follows(t *testing.T, pool *pgxpool.Pool, most int, handle func(*Task)) *Worker {
 	t.Helper()
 	st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
-	w = New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Others: []string{"in.>"}, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
+	return New(Config{Store: st, Keep: st, Name: "follows", Fits: func(queue string) bool { return strings.HasPrefix(queue, "in.") }, Others: []string{"in.>"}, Most: most, Lease: 30 * time.Second, StopTimeout: time.Minute,
 		Poll: PollEvery, Log: log, Outage: outage.New(log), Handler: func(_ context.Context, task *Task, r *Result) {
 			handle(task)
 			r.Outcome = store.Completed
 		}})
+}
+
+// following runs such a worker, until stop is called or the test ends.
+func following(t *testing.T, pool *pgxpool.Pool, most int, handle func(*Task)) (w *Worker, stop func()) {
+	t.Helper()
+	w = follows(t, pool, most, handle)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -279,10 +285,8 @@ func TestAWorkerThatFollowsEndsWithWhatWaitingCantMend(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), "DROP FUNCTION "+gone); err != nil {
 			t.Fatal(err)
 		}
-		st, log := store.New(pool, 0), slog.New(slog.NewTextHandler(t.Output(), nil))
-		w := New(Config{Store: st, Keep: st, Name: "follows", Fits: func(string) bool { return true }, Others: []string{">"}, Most: 10, Lease: 30 * time.Second, StopTimeout: time.Minute,
-			Poll: PollEvery, Log: log, Outage: outage.New(log), Handler: func(context.Context, *Task, *Result) {}})
-		if _, err := pool.Exec(t.Context(), `SELECT weir._queue_id('a')`); err != nil {
+		w := follows(t, pool, 10, func(*Task) {})
+		if _, err := pool.Exec(t.Context(), `SELECT weir._queue_id('in.a')`); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

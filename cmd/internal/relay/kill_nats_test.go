@@ -27,8 +27,7 @@ func dyingNATS(t *testing.T, pool *pgxpool.Pool) *dying {
 	b.start()
 	t.Cleanup(b.kill)
 	at := func(relay, settings, stream string) *end {
-		// Jobs come again when a lease is over, or later if everything is killed all the time.
-		// No lease of 30 s ends while PostgreSQL is killed more often than that, so a job may come again when all kills are over: the window is longer than any run.
+		// Jobs come again when a lease is over, and none of 30 s ends while PostgreSQL is killed more often than that: the window is longer than any run.
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, AllowAtomicPublish: true, Duplicates: 2 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}

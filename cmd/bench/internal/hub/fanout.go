@@ -207,7 +207,7 @@ func (f *fanout) watched(ctx context.Context, h *hubProcess, crowd *crowd, run f
 	crowd.mu.Lock()
 	f.h = load.NewHistogram()
 	crowd.mu.Unlock()
-	cpu, err := startCPU(ctx, f.Database, h)
+	cpu, err := startCPU(ctx, f.Database, nil, h)
 	if err != nil {
 		return nil, err
 	}

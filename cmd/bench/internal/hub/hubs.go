@@ -144,11 +144,10 @@ func (m *hubs) measure(ctx context.Context, n int, how hubsWay) (way *load.Way, 
 	}
 	m.measuring.Store(true)
 	began, before := time.Now(), m.received.Load()
-	cpu, err := startCPU(ctx, m.Database, all...)
+	cpu, err := startCPU(ctx, m.Database, how.standby, all...)
 	if err != nil {
 		return nil, err
 	}
-	standby := cpuOf(how.standby)
 	if err := m.publish(ctx, pool, crowds, warm, messages); err != nil {
 		return nil, err
 	}
@@ -156,9 +155,6 @@ func (m *hubs) measure(ctx context.Context, n int, how hubsWay) (way *load.Way, 
 	way = &load.Way{Clients: n * m.config.Subscribers, Unit: "deliveries", Done: m.received.Load() - before}
 	if way.Cores, err = cpu.stop(ctx); err != nil {
 		return nil, err
-	}
-	if how.standby != nil {
-		way.Cores.Standby = new((cpuOf(how.standby) - standby).Seconds() / took)
 	}
 	way.PerSecond = load.SpreadOf([]float64{float64(way.Done) / took})
 	total := load.NewHistogram()
@@ -169,14 +165,6 @@ func (m *hubs) measure(ctx context.Context, n int, how hubsWay) (way *load.Way, 
 	}
 	way.P50, way.P99, way.Longest = total.At(50), total.At(99), total.At(100)
 	return way, nil
-}
-
-// cpuOf returns the CPU time of a server, if there is one.
-func cpuOf(s *embedded.Server) (sum time.Duration) {
-	if s != nil {
-		sum, _ = load.CPUOf(s.PID())
-	}
-	return sum
 }
 
 // heardBy returns what records a delivery to the subscribers of one hub.
