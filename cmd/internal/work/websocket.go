@@ -51,7 +51,7 @@ type session struct {
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
 	stopped atomic.Bool // it has asked to stop: the answer to that closes it
-	behind  clock.Last  // when a pong could last wait behind what else the client has sent, which was read then, or could not be because the database had not answered
+	behind  clock.Last  // when the client was last known to send: that was read then, or could not be because the database had not answered; a pong would wait behind it
 
 	mu       sync.Mutex
 	caller   web.Caller
@@ -320,7 +320,7 @@ func (s *session) later(ctx context.Context, ends int, f func()) {
 	})
 }
 
-// isBehind notes that a pong may wait behind what else the client has sent.
+// isBehind notes that the client sends, and that a pong would wait behind it.
 func (s *session) isBehind() { s.behind.Now() }
 
 // hasRoom waits until so few ends are being recorded that there is room for more; false: the session is over.
@@ -426,20 +426,28 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
-		asked := time.Now()
-		alive, cancel := context.WithTimeout(ctx, 2*pause)
-		err := s.conn.Ping(alive)
-		late := alive.Err() != nil
-		cancel()
-		if err != nil && (!late || s.behind.Ago() > time.Since(asked)+pause) { // else it is this hub that does not read, for as long as the database is given to answer at most
+		if s.behind.Ago() > pause && !s.answersPing(ctx, pause) {
 			_ = s.conn.CloseNow()
 			return
 		}
-		s.call.Heard()
 		brief, cancel := context.WithTimeout(ctx, pause)
 		_ = s.pass(ctx, News{Interrupted: s.call.Renew(brief)}) // if it can't be written, the next ping fails
 		cancel()
 	}
+}
+
+// answersPing asks a client that has been silent. One that sends is alive; and while this hub does not read it, it could not answer, and some libraries give the connection up that can't be
+// written to for five seconds.
+func (s *session) answersPing(ctx context.Context, pause time.Duration) bool {
+	asked := time.Now()
+	alive, cancel := context.WithTimeout(ctx, 2*pause)
+	defer cancel()
+	err := s.conn.Ping(alive)
+	if err != nil && (alive.Err() == nil || s.behind.Ago() > time.Since(asked)+pause) { // else it is this hub that does not read, for as long as the database is given to answer at most
+		return false
+	}
+	s.call.Heard()
+	return true
 }
 
 func (s *session) refuse(ctx context.Context, id json.RawMessage, err error) {

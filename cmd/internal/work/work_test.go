@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,7 +234,8 @@ type socket struct {
 	conn     *websocket.Conn
 	frames   chan frame // what it has received; closed when the connection has ended
 	warnings chan string
-	why      error // why it has ended
+	pings    atomic.Int32 // that it got
+	why      error        // why it has ended
 }
 
 type frame struct {
@@ -253,13 +255,17 @@ func (s *site) connect(query string) *socket {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), generous)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws"+query, &websocket.DialOptions{Subprotocols: []string{"weir.work.v1"}})
+	k := &socket{t: s.t, frames: make(chan frame, 1000), warnings: make(chan string, 1000)}
+	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws"+query, &websocket.DialOptions{
+		Subprotocols:   []string{"weir.work.v1"},
+		OnPingReceived: func(context.Context, []byte) bool { k.pings.Add(1); return true },
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	conn.SetReadLimit(64 << 20)
 	s.t.Cleanup(func() { _ = conn.CloseNow() })
-	k := &socket{t: s.t, conn: conn, frames: make(chan frame, 1000), warnings: make(chan string, 1000)}
+	k.conn = conn
 	go k.receive()
 	return k
 }
