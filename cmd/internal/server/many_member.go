@@ -31,6 +31,7 @@ type member struct {
 
 	mu       sync.Mutex
 	server   *Server       // nil: its hub does not run
+	id       string        // of its database and the running server, as the hub found them; "": no hub runs, or it could not
 	changing chan struct{} // closed when the hub has started or ended; nil: it does neither
 	requests int           // of HTTP, in progress
 	ever     int64         // clients that were let in, as last seen
@@ -102,6 +103,7 @@ func (d *member) start() {
 	s, err := Start(ctx, c)
 	if err == nil {
 		d.said = time.Time{}
+		d.identify(ctx, s)
 	} else if d.many.life.Err() == nil && time.Since(d.said) >= sayEvery { // clients may ask all the time
 		d.said = time.Now()
 		d.many.log.Error("weir: a hub can't start", "database", d.Full, "error", err)
@@ -146,7 +148,7 @@ func (d *member) end() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.server = nil
+	d.server, d.id = nil, ""
 	close(d.changing)
 	d.changing = nil
 }
