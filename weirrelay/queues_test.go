@@ -245,6 +245,9 @@ func TestTheWorkersOfAQueueAreThoseWhosePatternItFits(t *testing.T) {
 	if worked := value[[]string](t, pool, `SELECT array_agg(name ORDER BY name COLLATE "C") FROM weir.queues() WHERE workers = 1`); !slices.Equal(worked, fit) {
 		t.Errorf("there are workers of %q, want %q", worked, fit)
 	}
+	if n := value[int](t, pool, `SELECT length(weir._fitting(ARRAY[repeat('x', 100000), 'mail.*']))`); n > 1000 {
+		t.Errorf("a pattern that is longer than any queue's name makes an expression of %d characters", n)
+	}
 	exec(t, pool, `SELECT weir._start('exact', '{posts}')`)
 	if takers := value[int](t, pool, `SELECT count(*) FROM weir.worker WHERE others IS NOT NULL`); takers != 1 {
 		t.Errorf("%d workers take up others, want the relay alone", takers)
