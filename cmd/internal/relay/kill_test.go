@@ -17,12 +17,15 @@ import (
 	"github.com/weir-pg/weir/internal/pgtest"
 )
 
-// process is this test's binary as another program.
+// process is this test's binary as another program. It ends, at the latest, when this one does, which its standard input tells it.
 func process(t *testing.T, as string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asVariable+"="+as)
 	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil { // which Wait closes
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strconv"
@@ -20,7 +21,14 @@ import (
 const asVariable = "WEIR_TEST_AS"
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(asVariable) {
+	as := os.Getenv(asVariable)
+	if as != "" {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(1) // the test has ended, perhaps by a panic
+		}()
+	}
+	switch as {
 	case "nats":
 		fail(asNATS(os.Args[1], os.Args[2]))
 	case "relay":

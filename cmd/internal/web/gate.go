@@ -70,10 +70,11 @@ func (g *Gate) Read(ctx context.Context, rw http.ResponseWriter, r *http.Request
 	return body, done, err
 }
 
-// ReadFrom reads a frame of a connection, within the limit of its reader, as Read does a body.
-func (g *Gate) ReadFrom(ctx context.Context, frame io.Reader) (b []byte, done func(), err error) {
+// ReadFrom reads a frame of a connection, within the limit of its reader, as Read does a body. It calls late, which must end the reading, when the frame has not arrived in time.
+func (g *Gate) ReadFrom(ctx context.Context, frame io.Reader, late func()) (b []byte, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.web.BodyTimeout)
 	defer cancel()
+	defer time.AfterFunc(g.web.BodyTimeout, late).Stop()
 	return g.web.readAll(ctx, frame)
 }
 

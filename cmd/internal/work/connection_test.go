@@ -2,6 +2,7 @@ package work_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,7 +68,10 @@ func TestAsManyAttemptsAreNamedAsMayBe(t *testing.T) {
 func TestLongFramesWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	other := s.at(s.hub(func(c *server.Config) { c.JobsLease = 6 * time.Second })) // it pings silent clients every 2 s
+	other := s.at(s.hub(func(c *server.Config) {
+		c.JobsLease = 6 * time.Second // it pings silent clients every 2 s
+		c.Web.BodyTimeout = generous  // for long frames on a busy machine
+	}))
 	s.enqueue("mail", "welcome", "{}")
 	j := s.take(m{"queues": m{"mail": 1}}).Jobs[0]
 	tx, err := s.pool.Begin(t.Context())
@@ -118,6 +122,28 @@ func TestLongFramesWaitForTheDatabase(t *testing.T) {
 
 func isUnavailable(f frame) bool {
 	return f.Type == "recorded" && f.Results[0].Refusal == "unavailable"
+}
+
+// TestAFrameThatDoesNotArriveEndsTheSession: a client can't keep a hub reading.
+func TestAFrameThatDoesNotArriveEndsTheSession(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *server.Config) { c.Web.BodyTimeout = 100 * time.Millisecond })
+	k := s.connect("")
+	w, err := k.conn.Writer(t.Context(), websocket.MessageText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(bytes.Repeat([]byte(" "), 100_000)); err != nil { // more than is kept back
+		t.Fatal(err)
+	}
+	select {
+	case f, open := <-k.frames:
+		if open {
+			t.Errorf("%+v", f)
+		}
+	case <-time.After(generous):
+		t.Error("the session goes on")
+	}
 }
 
 // TestSlotsCountWhatIsHeldElsewhere: attempts that a session brings from another hub take its slots, until they have ended, wherever that is recorded, or their hub has died.

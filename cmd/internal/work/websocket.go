@@ -25,7 +25,6 @@ const (
 	subprotocol = "weir.work.v1"
 	pingEvery   = 10 * time.Second // or a third of the lease
 	openFor     = 10 * time.Second // within which a client must say what it wants
-	frameFor    = 10 * time.Second // within which a frame must arrive
 	writeFor    = 30 * time.Second
 	frameRate   = 20_000  // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
 	maxPending  = 10_000  // ends of a session that are being recorded at once; further ones wait in its connection
@@ -156,9 +155,7 @@ func (s *session) next(ctx context.Context) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		late := time.AfterFunc(frameFor, func() { _ = s.conn.CloseNow() })
-		b, done, err := s.gate.ReadFrom(ctx, frame)
-		late.Stop()
+		b, done, err := s.gate.ReadFrom(ctx, frame, func() { _ = s.conn.CloseNow() })
 		if err != nil {
 			return nil, err
 		}
