@@ -1,13 +1,9 @@
 package work_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -60,89 +56,6 @@ func TestAsManyAttemptsAreNamedAsMayBe(t *testing.T) {
 	}
 	if status, a := s.call("POST", "/v1/work/take", m{"queues": m{"mail": 0}, "held": append(held, "one more")}); status != http.StatusBadRequest {
 		t.Errorf("%d %+v", status, a)
-	}
-}
-
-// TestLongFramesWaitForTheDatabase: while the database keeps it waiting, a hub reads no more of a session than it can hold for many of them: what a session sends after long ends waits for these.
-// A client that it does not read is not asked for a pong either: many libraries close a connection when they can't write one for 5 s.
-func TestLongFramesWaitForTheDatabase(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	other := s.at(s.hub(func(c *server.Config) {
-		c.JobsLease = 6 * time.Second // it pings silent clients every 2 s
-		c.Web.BodyTimeout = generous  // for long frames on a busy machine
-	}))
-	s.enqueue("mail", "welcome", "{}")
-	j := s.take(m{"queues": m{"mail": 1}}).Jobs[0]
-	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1464158548, max(worker)) FROM weir.batch`); err != nil { // for which each call that records for this worker waits
-		t.Fatal(err)
-	}
-	k, _ := other.dial(m{"queues": m{"mail": 0}})
-	sent := make(chan struct{})
-	go func() { // ends when the hub reads on, at the latest
-		defer close(sent)
-		for id := range 6 {
-			k.send(m{"type": "record", "id": id, "ends": []m{{"token": j.Token, "output": strings.Repeat("x", 8<<20-1000)}}})
-		}
-		k.send(m{"type": "ping"})
-	}()
-	pgtest.Until(t, "the hub records", func() (waits bool) {
-		if err := s.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1464158548 AND NOT granted)`).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-		return waits
-	})
-	pings := k.pings.Load()
-	select {
-	case f := <-k.frames:
-		if !isUnavailable(f) { // as the first is already, on a slow machine
-			t.Fatalf("it has read on, and answers %+v", f)
-		}
-	case <-time.After(3 * time.Second): // as long as it may take to read them, and in which it pings those that are silent
-	}
-	if n := k.pings.Load(); n != pings {
-		t.Errorf("it pings a client that it does not read %d times", n-pings)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for recorded := false; !recorded; { // a record waits for five seconds at most, and is unavailable then
-		f := k.next()
-		if recorded = f.Type == "recorded" && f.Results[0].Recorded; !recorded && !isUnavailable(f) {
-			t.Fatalf("%+v", f)
-		}
-	}
-	<-sent
-}
-
-func isUnavailable(f frame) bool {
-	return f.Type == "recorded" && f.Results[0].Refusal == "unavailable"
-}
-
-// TestAFrameThatDoesNotArriveEndsTheSession: a client can't keep a hub reading.
-func TestAFrameThatDoesNotArriveEndsTheSession(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, func(c *server.Config) { c.Web.BodyTimeout = 100 * time.Millisecond })
-	k := s.connect("")
-	w, err := k.conn.Writer(t.Context(), websocket.MessageText)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(bytes.Repeat([]byte(" "), 100_000)); err != nil { // more than is kept back
-		t.Fatal(err)
-	}
-	select {
-	case f, open := <-k.frames:
-		if open {
-			t.Errorf("%+v", f)
-		}
-	case <-time.After(generous):
-		t.Error("the session goes on")
 	}
 }
 
@@ -353,46 +266,6 @@ func TestAClientThatSendsIsAlive(t *testing.T) {
 		}
 		if f.ID == "last" {
 			return
-		}
-	}
-}
-
-// TestAClientThatIsGoneTakesNoJobs: one whose connection is reset as soon as it has opened a session keeps none from others.
-func TestAClientThatIsGoneTakesNoJobs(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	host := strings.TrimPrefix(s.url, "http://")
-	const text = `{"type": "open", "queues": {"mail": 1}}`
-	for range 100 {
-		conn, err := net.Dial("tcp", host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = conn.Write([]byte("GET /v1/work/ws HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
-			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: weir.work.v1\r\n\r\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil || r.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatalf("%+v %v", r, err)
-		}
-		_, err = conn.Write(append([]byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}, text...)) // a text frame, masked with zeros
-		if err = errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const n = 100
-	k, _ := s.dial(m{"queues": m{"mail": n}})
-	for range n {
-		s.enqueue("mail", "welcome", "{}")
-	}
-	for got := 0; got < n; {
-		f := k.next()
-		for _, j := range f.Jobs {
-			if got++; j.Attempt != 1 {
-				t.Fatalf("somebody else had %+v", j)
-			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -148,6 +149,17 @@ func (s *session) serve() {
 
 var errFrame = errors.New("not a request")
 
+// arriving is a frame: whoever sends a long one is alive.
+type arriving struct {
+	io.Reader
+	*session
+}
+
+func (a arriving) Read(b []byte) (int, error) {
+	a.isBehind()
+	return a.Reader.Read(b)
+}
+
 // next reads a request; one that is none is answered.
 func (s *session) next(ctx context.Context) (*request, error) {
 	for {
@@ -155,7 +167,7 @@ func (s *session) next(ctx context.Context) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, done, err := s.gate.ReadFrom(ctx, frame, func() { _ = s.conn.CloseNow() })
+		b, done, err := s.gate.ReadFrom(ctx, arriving{frame, s}, func() { _ = s.conn.CloseNow() })
 		if err != nil {
 			return nil, err
 		}
@@ -427,6 +439,7 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.CloseNow()
 			return
 		}
+		s.call.Heard()
 		brief, cancel := context.WithTimeout(ctx, pause)
 		_ = s.pass(ctx, News{Interrupted: s.call.Renew(brief)}) // if it can't be written, the next ping fails
 		cancel()
@@ -440,11 +453,7 @@ func (s *session) answersPing(ctx context.Context, pause time.Duration) bool {
 	alive, cancel := context.WithTimeout(ctx, 2*pause)
 	defer cancel()
 	err := s.conn.Ping(alive)
-	if err != nil && (alive.Err() == nil || s.behind.Ago() > time.Since(asked)+pause) { // else it is this hub that does not read, for as long as the database is given to answer at most
-		return false
-	}
-	s.call.Heard()
-	return true
+	return err == nil || alive.Err() != nil && s.behind.Ago() <= time.Since(asked)+pause // it is this hub that does not read, for as long as the database is given to answer at most
 }
 
 func (s *session) refuse(ctx context.Context, id json.RawMessage, err error) {

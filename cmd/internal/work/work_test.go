@@ -288,6 +288,11 @@ func (k *socket) send(v any) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
+	k.write(b)
+}
+
+func (k *socket) write(b []byte) {
+	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), generous)
 	defer cancel()
 	if err := k.conn.Write(ctx, websocket.MessageText, b); err != nil {
