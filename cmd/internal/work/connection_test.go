@@ -61,7 +61,7 @@ func TestAsManyAttemptsAreNamedAsMayBe(t *testing.T) {
 
 // TestSlotsCountWhatIsHeldElsewhere: attempts that a session brings from another hub take its slots, until they have ended, wherever that is recorded, or their hub has died.
 func TestSlotsCountWhatIsHeldElsewhere(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := newSite(t, shortLease)
 	first := startChild(t, s.database)
 	old := *s

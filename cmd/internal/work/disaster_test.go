@@ -105,7 +105,7 @@ func TestAHubThatWasSuspendedGoesOn(t *testing.T) {
 
 // TestHubsBehindAPooler: a hub whose sessions are a pooler's, in transaction mode, hands out jobs, renews and records as another does.
 func TestHubsBehindAPooler(t *testing.T) {
-	t.Parallel()
+	pgtest.Alone(t, "a lease of two seconds is lost on a busy machine")
 	s := &site{t: t, database: pgtest.Database(t)}
 	s.pool = pgtest.Pool(t, s.database)
 	through := pgtest.BouncerOf(t, s.database, 4) // each of the two hubs waits in one for what is published

@@ -228,7 +228,7 @@ func TestAWorkerThatEndsReleasesItsJobs(t *testing.T) {
 func TestAStoppingHubLetsWorkersFinish(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	h := s.at(s.hub(func(c *server.Config) { c.Drain = 5 * time.Second }))
+	h := s.at(s.hub(func(c *server.Config) { c.Drain = 15 * time.Second }))
 	k, _ := h.dial(m{"queues": m{"mail": 1, "files": 1}})
 	finished, left := s.enqueue("mail", "welcome", "{}"), s.enqueue("files", "file", "{}")
 	tokens := map[int64]string{}
