@@ -110,8 +110,8 @@ func TestBenchDrainSpreadsOverServers(t *testing.T) {
 		t.Fatalf("%+v", r.Over)
 	}
 	for _, o := range r.Over {
-		if o.Jobs != 3001 || o.JobsPerSecond <= 0 || o.Ratio.Samples != 2 || o.Ratio.Median <= 0 {
-			t.Errorf("over %d servers: %+v, ratio %+v", o.Servers, o.Figures, o.Ratio)
+		if o.Jobs != 3001 || o.JobsPerSecond <= 0 || o.Ratio.Samples != 2 || o.Ratio.Median <= 0 || o.Connections < o.Servers {
+			t.Errorf("over %d servers: %+v, %d connections, ratio %+v", o.Servers, o.Figures, o.Connections, o.Ratio)
 		}
 	}
 	var out, errs bytes.Buffer

@@ -29,7 +29,7 @@ func DrainServers(ctx context.Context, all []*load.Database, e load.Engine, c Dr
 		sizes = append(sizes, n)
 	}
 	sizes = append(sizes, len(all))
-	each := make([]drained, len(sizes))
+	each := make([]spread, len(sizes))
 	for round := range c.Rounds {
 		order := make([]int, len(sizes))
 		for i := range order {
@@ -50,13 +50,19 @@ func DrainServers(ctx context.Context, all []*load.Database, e load.Engine, c Dr
 		for round, rate := range each[i].rates {
 			ratios = append(ratios, rate/each[0].rates[round])
 		}
-		r.Over = append(r.Over, load.Over{Servers: n, Figures: each[i].figures(c), Ratio: load.SpreadOf(ratios)})
+		r.Over = append(r.Over, load.Over{Servers: n, Figures: each[i].figures(c), Connections: each[i].connections, Ratio: load.SpreadOf(ratios)})
 	}
 	return r, nil
 }
 
+// spread is what rounds over several servers have shown.
+type spread struct {
+	drained
+	connections int
+}
+
 // over is a round over several servers.
-func (r *drained) over(ctx context.Context, servers []*load.Database, e load.Engine, c DrainConfig, work func(context.Context, []string, load.Work) error) error {
+func (r *spread) over(ctx context.Context, servers []*load.Database, e load.Engine, c DrainConfig, work func(context.Context, []string, load.Work) error) error {
 	began := time.Now()
 	var wal, cpu int64
 	for _, d := range servers {
@@ -99,9 +105,15 @@ func (r *drained) over(ctx context.Context, servers []*load.Database, e load.Eng
 		Recorded: m.Add,
 	})
 	err := m.Reach(ctx, int64(c.Jobs), failed)
+	connections := 0
+	for _, d := range servers {
+		n, uncounted := d.Connections(ctx)
+		connections, err = connections+n, errors.Join(err, uncounted)
+	}
 	if err := errors.Join(err, stop()); err != nil {
 		return err
 	}
+	r.connections = max(r.connections, connections)
 	for _, d := range servers {
 		used, _ := d.ServerCPU()
 		cpu += used.Microseconds()

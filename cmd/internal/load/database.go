@@ -189,6 +189,12 @@ func (d *Database) WAL(ctx context.Context) (bytes int64, err error) {
 	return bytes, err
 }
 
+// Connections returns the number of other sessions in the database.
+func (d *Database) Connections(ctx context.Context) (n int, err error) {
+	err = d.Observer.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&n)
+	return n, err
+}
+
 // DeadTuples counts the dead rows in all tables of the engine, and says which tables have any. Sessions report their statistics once a second while
 // they work, and when they end.
 func (d *Database) DeadTuples(ctx context.Context, e Engine) (*int64, error) {

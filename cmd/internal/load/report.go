@@ -72,7 +72,8 @@ type Feature struct {
 type Over struct {
 	Servers int `json:"servers"`
 	*Figures
-	Ratio *Spread `json:"ratio"` // of jobs per second to those of one server, round by round
+	Connections int     `json:"connections"` // of the process, to all servers together, when the last jobs ran; the most of the rounds
+	Ratio       *Spread `json:"ratio"`       // of jobs per second to those of one server, round by round
 }
 
 // Phase is a part of a bench in which some jobs wait while others come.
@@ -238,6 +239,7 @@ func (r *Report) Text(w io.Writer) error {
 	featuresText(t, r.Features)
 	for _, o := range r.Over {
 		o.Figures.text(t, fmt.Sprintf("over %s: ", Plural(o.Servers, "server")))
+		fmt.Fprintf(t, "over %s: connections\t%d\tof the process, to all of them\n", Plural(o.Servers, "server"), o.Connections)
 		fmt.Fprintf(t, "over %s: times as many as over one\t%.2f\t%.2f to %.2f\n", Plural(o.Servers, "server"), o.Ratio.Median, o.Ratio.Min, o.Ratio.Max)
 	}
 	phasesText(t, r.Phases)
