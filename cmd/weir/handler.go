@@ -34,6 +34,7 @@ type runner struct {
 	path   string
 	argv   []string
 	groups groups
+	listed bool // the jobs are of several databases
 }
 
 // run is one attempt at a job.
@@ -42,8 +43,12 @@ func (r *runner) run(ctx context.Context, job *weir.Job[json.RawMessage]) error 
 		return context.Cause(ctx)
 	}
 	stdout, stderr := &head{limit: outputLimit}, &tail{limit: errorLimit}
+	env := append(inherited(), environment(job)...)
+	if r.listed {
+		env = append(env, "WEIR_JOB_DATABASE="+nameOfClient(job.Client()))
+	}
 	cmd := &exec.Cmd{
-		Path: r.path, Args: r.argv, Env: append(inherited(), environment(job)...),
+		Path: r.path, Args: r.argv, Env: env,
 		Stdin: io.MultiReader(bytes.NewReader(job.Args), strings.NewReader("\n")), Stdout: stdout, Stderr: stderr,
 		// A process that the command left behind may keep its output open: do not wait for it.
 		WaitDelay: killAfter,

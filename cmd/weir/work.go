@@ -26,6 +26,7 @@ type workCmd struct {
 	Timeout      time.Duration `default:"1h" empty:"ok" help:"End attempts that take longer; 0: never."`
 	Lease        time.Duration `default:"30s" help:"Silence after which other workers take over the jobs."`
 	StopTimeout  time.Duration `default:"30s" help:"How long running jobs may continue after Ctrl-C."`
+	List         string        `placeholder:"FILE" help:"Work the queues of each database of a list, a connection string in each line, which share the concurrency; the file is read again every 15 seconds."`
 	ExitWhenIdle bool          `help:"Exit when the queues are empty, including retries and scheduled jobs."`
 	ListenHTTP   string        `name:"listen-http" placeholder:"ADDRESS" help:"Serve /readyz and /healthz on this address, for probes."`
 	Verbose      bool          `short:"v" help:"Log each job, not only failures."`
@@ -33,7 +34,7 @@ type workCmd struct {
 }
 
 func (workCmd) Help() string {
-	return `The command receives a job's arguments as JSON on standard input. Its environment contains WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, WEIR_JOB_FLOW if the job is a member of a flow, and WEIR_ARG_<name> for each argument that is a string, number or boolean (if the name is short and consists of letters, digits and _).
+	return `The command receives a job's arguments as JSON on standard input. Its environment contains WEIR_JOB_ID, _KIND, _QUEUE, _ATTEMPT and _MAX_ATTEMPTS, WEIR_JOB_FLOW if the job is a member of a flow, WEIR_JOB_DATABASE with --list (as app.db1-5432: ids are unique within a database only), and WEIR_ARG_<name> for each argument that is a string, number or boolean (if the name is short and consists of letters, digits and _).
 
 Exit code 0 completes the job and stores its standard output. Exit code 65 fails the job for good. Any other exit code fails the attempt, stores its standard error, and retries the job. A job that has to stop receives SIGTERM, and SIGKILL 5 s later.
 
@@ -67,11 +68,16 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	if err != nil {
 		return usagef("cannot run %s: %s: name an executable file, with its directory or in PATH", argv[0], reason(err))
 	}
-	client, closePool, err := db.client(ctx)
-	if err != nil {
+	var client *weir.Client // nil: of a list
+	if c.List == "" {
+		var closePool func()
+		if client, closePool, err = db.client(ctx); err != nil {
+			return err
+		}
+		defer closePool()
+	} else if err := c.checkList(); err != nil {
 		return err
 	}
-	defer closePool()
 
 	p := newProgress(s.err)
 	defer p.done()
@@ -79,9 +85,9 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	if c.Verbose {
 		level = slog.LevelInfo
 	}
-	run := &runner{path: path, argv: argv, groups: groups{}}
+	run := &runner{path: path, argv: argv, groups: groups{}, listed: c.List != ""}
 	signals.beforeForcedExit(run.groups.kill)
-	tally := &tally{log: newLogger(p, level), every: c.Verbose}
+	tally := &tally{log: newLogger(p, level), every: c.Verbose, listed: c.List != ""}
 	handlers := weir.NewHandlers()
 	weir.HandleRest(handlers, weir.KindOptions{}, func(ctx context.Context, job *weir.Job[json.RawMessage]) error {
 		if len(c.Kind) > 0 && !slices.Contains(c.Kind, job.Kind) {
@@ -89,7 +95,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 		}
 		return run.run(ctx, job)
 	})
-	worker, err := client.NewWorker(weir.WorkerConfig{
+	works, health, err := c.worker(client, weir.WorkerConfig{
 		Handlers: handlers, Queues: queues, Timeout: c.Timeout, Lease: c.Lease, StopTimeout: c.StopTimeout,
 		Logger: tally.log, Hooks: []weir.Hooks{{Start: tally.start, End: tally.end}},
 	})
@@ -97,7 +103,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 		return &failure{exitUsage, err}
 	}
 	if c.ListenHTTP != "" {
-		stop, err := serveHTTP("--listen-http", c.ListenHTTP, probesOf(worker.Health), "probes", "/readyz", tally.log)
+		stop, err := serveHTTP("--listen-http", c.ListenHTTP, probesOf(health), "probes", "/readyz", tally.log)
 		if err != nil {
 			return err
 		}
@@ -107,7 +113,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	defer idle()
 	watched := make(chan error, 1)
 	go func() { watched <- c.watch(ctx, client, tally, p, idle, queues) }() // ends with ctx; waited for below
-	err = worker.Run(ctx)
+	err = works(ctx)
 	idle()
 	if watchErr := <-watched; err == nil {
 		err = watchErr
@@ -241,6 +247,7 @@ func denied(err error) bool {
 type tally struct {
 	log                        *slog.Logger
 	every                      bool // log each attempt, not only failures
+	listed                     bool // log their databases
 	running, moves             atomic.Int64
 	completed, retried, failed atomic.Int64
 	others, released           atomic.Int64 // cancelled or interrupted; of kinds that other workers run
@@ -254,7 +261,11 @@ func (t *tally) start(ctx context.Context, _ weir.JobMeta) context.Context {
 
 func (t *tally) end(ctx context.Context, job weir.JobMeta, outcome weir.Outcome, took time.Duration, err error) {
 	defer t.running.Add(-1)
-	attrs := []any{"job", job.ID, "kind", job.Kind, "attempt", job.Attempt, "took", took.Round(time.Millisecond)}
+	attrs := []any{"job", job.ID}
+	if t.listed {
+		attrs = append(attrs, "database", nameOfClient(job.Client()))
+	}
+	attrs = append(attrs, "kind", job.Kind, "attempt", job.Attempt, "took", took.Round(time.Millisecond))
 	switch cause := context.Cause(ctx); {
 	case outcome == "completed":
 		t.completed.Add(1)
