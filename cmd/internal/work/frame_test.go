@@ -121,8 +121,8 @@ func TestALongFrameOnASlowLinkEndsNoSession(t *testing.T) {
 		}
 	}
 	write(frameOf(`{"type": "open", "queues": {"mail": 0}}`))
-	long := frameOf(`{"type": "ping", "id": "last"` + strings.Repeat(" ", 60_000) + `}`)
-	const parts = 70
+	long := frameOf(`{"type": "ping", "id": "last"` + strings.Repeat(" ", 1_900_000) + `}`) // of which almost half, five seconds, fits what the hub makes room for at once
+	const parts = 100
 	for i := range parts {
 		write(long[i*len(long)/parts : (i+1)*len(long)/parts])
 		time.Sleep(100 * time.Millisecond) // the link is slow
@@ -136,6 +136,24 @@ func TestALongFrameOnASlowLinkEndsNoSession(t *testing.T) {
 			t.Fatalf("%v, after %q", err, text)
 		}
 		text += string(b)
+	}
+}
+
+// TestAClientIsAskedAsSoonAsItHasBeenSilent: not a pause later, as a ticker would have it for one that has sent something since its last turn.
+func TestAClientIsAskedAsSoonAsItHasBeenSilent(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *server.Config) { c.JobsLease = 12 * time.Second }) // it pings clients that have been silent for 4 s
+	first, _ := s.dial(m{"queues": m{"mail": 0}})
+	time.Sleep(2 * time.Second)
+	first.send(m{"type": "ping"})
+	if f := first.next(); f.Type != "pong" {
+		t.Fatalf("%+v", f)
+	}
+	time.Sleep(time.Second)
+	second, _ := s.dial(m{"queues": m{"mail": 0}})
+	pgtest.Until(t, "the hub pings the second client", func() bool { return second.pings.Load() > 0 })
+	if first.pings.Load() == 0 {
+		t.Error("the first, which has been silent for longer, was not pinged before")
 	}
 }
 
@@ -164,7 +182,7 @@ func (s *site) raw() (net.Conn, *bufio.Reader) {
 func frameOf(text string) []byte {
 	head := []byte{0x81, 0x80 | byte(len(text))}
 	if len(text) > 125 {
-		head = binary.BigEndian.AppendUint16([]byte{0x81, 0x80 | 126}, uint16(len(text)))
+		head = binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, uint64(len(text)))
 	}
 	return append(append(head, 0, 0, 0, 0), text...)
 }

@@ -30,6 +30,7 @@ const (
 	frameRate   = 20_000  // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
 	maxPending  = 10_000  // ends of a session that are being recorded at once; further ones wait in its connection
 	endBytes    = 4 << 10 // of a frame count as one of them: what is to be recorded stays in memory
+	arrivesBy   = 4 << 10 // bytes of a long frame: so many are a sign of life
 	maxReplyID  = 100
 )
 
@@ -157,7 +158,7 @@ type arriving struct {
 
 func (a arriving) Read(b []byte) (int, error) {
 	a.isBehind()
-	return a.Reader.Read(b)
+	return a.Reader.Read(b[:min(len(b), arrivesBy)]) // it would wait until b is full
 }
 
 // next reads a request; one that is none is answered.
@@ -412,9 +413,11 @@ func (s *session) pass(ctx context.Context, news News) (err error) {
 // ping checks that the client is alive and its token valid, until the session is over.
 func (s *session) ping(ctx context.Context) {
 	pause := min(pingEvery, s.Lease/3)
-	every := time.NewTicker(pause)
-	defer every.Stop()
 	for {
+		silent := pause // when it will have been for a pause: one that is gone is noticed within three
+		if ago := s.behind.Ago(); ago < pause {
+			silent -= ago
+		}
 		s.mu.Lock()
 		grant := s.grant
 		s.mu.Unlock()
@@ -423,7 +426,7 @@ func (s *session) ping(ctx context.Context) {
 			expires = time.After(time.Until(grant.Expires))
 		}
 		select {
-		case <-every.C:
+		case <-time.After(silent):
 		case <-expires:
 		case <-ctx.Done():
 			return
@@ -435,7 +438,7 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
-		if s.behind.Ago() > pause && !s.answersPing(ctx, pause) {
+		if s.behind.Ago() >= pause && !s.answersPing(ctx, pause) {
 			_ = s.conn.CloseNow()
 			return
 		}
