@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-pg/weir/internal/clock"
@@ -34,7 +35,8 @@ type life struct {
 	revision uint64       // the Authorizer's and the policies' when they last accepted the token
 	holding  []hub.Filter // what it has subscribed to, if there are policies
 
-	heard clock.Last // when the client last sent anything; only for WebSocket
+	heard clock.Last  // when the client last sent anything; only for WebSocket
+	busy  atomic.Bool // a request of the client is being read or carried out, behind which an answer would wait; only for WebSocket
 }
 
 func (s *stream) startTimer() {
@@ -237,8 +239,10 @@ func (s *stream) heartbeat() error {
 	defer s.mu.Unlock()
 	b := takeBuffer()
 	defer b.give()
-	if b.bytes = s.kind.probe(b.bytes); len(b.bytes) > 0 && s.silent() {
-		return errSilent
+	if !s.life.busy.Load() { // otherwise it is not silent; and some libraries end a connection when they can't write a pong for five seconds
+		if b.bytes = s.kind.probe(b.bytes); len(b.bytes) > 0 && s.silent() {
+			return errSilent
+		}
 	}
 	at := s.position()
 	e := outgoing{Type: "heartbeat"}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,19 +242,23 @@ type client interface {
 
 // wsClient speaks WebSocket.
 type wsClient struct {
-	t    testing.TB
-	conn *websocket.Conn
+	t     testing.TB
+	conn  *websocket.Conn
+	pings atomic.Int32 // that it got
 }
 
 func (r *rig) dial(query string, header http.Header, protocols ...string) (*wsClient, *http.Response, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), generous)
 	defer cancel()
-	conn, response, err := websocket.Dial(ctx, r.server.URL+"/v1/ws"+query, &websocket.DialOptions{HTTPHeader: header, Subprotocols: protocols})
+	c := &wsClient{t: r.t}
+	conn, response, err := websocket.Dial(ctx, r.server.URL+"/v1/ws"+query, &websocket.DialOptions{
+		HTTPHeader: header, Subprotocols: protocols, OnPingReceived: func(context.Context, []byte) bool { c.pings.Add(1); return true },
+	})
 	if err != nil {
 		return nil, response, err
 	}
 	conn.SetReadLimit(-1)
-	c := &wsClient{r.t, conn}
+	c.conn = conn
 	r.t.Cleanup(c.close)
 	return c, response, nil
 }

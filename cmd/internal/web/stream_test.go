@@ -379,3 +379,39 @@ func TestSilentWebSocketIsDropped(t *testing.T) {
 		expectType(t, reading, "heartbeat")
 	}
 }
+
+// TestNobodyIsAskedWhoIsWaitedFor: a client whose request the hub carries out is not pinged. It may be sending the next one, which is not read, and many libraries close a connection on which they
+// can't write a pong for five seconds.
+func TestNobodyIsAskedWhoIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	source := newMemory()
+	goOn := make(chan struct{})
+	source.refuse = func(hub.Draft) error { <-goOn; return nil }
+	r := newRig(t, source, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	c := r.ws("")
+	pings := func(least int32) (unasked int) { // counts heartbeats without a ping before them, which come together
+		t.Helper()
+		for last := c.pings.Load(); unasked < 5 && c.pings.Load() < least; {
+			expectType(t, c, "heartbeat")
+			if now := c.pings.Load(); now > last {
+				last, unasked = now, 0
+			} else {
+				unasked++
+			}
+		}
+		return unasked
+	}
+	if n := pings(10); n > 0 {
+		t.Errorf("while nothing happens, %d heartbeats came without a ping", n)
+	}
+	c.say(`{"type":"publish","channel":"a","payload":"1"}`)
+	if pings(c.pings.Load()+100) < 5 {
+		t.Error("it goes on to be pinged")
+	}
+	close(goOn)
+	for c.next().Type != "published" {
+	}
+	if pings(c.pings.Load()+5) >= 5 {
+		t.Error("it is not pinged any more")
+	}
+}

@@ -146,11 +146,13 @@ func (ws *webSocket) serve() {
 		ws.startTimer()
 	}
 	for {
+		ws.life.busy.Store(false)
 		kind, r, err := ws.conn.Reader(context.Background())
+		ws.life.busy.Store(true)
+		ws.heard()
 		if err != nil {
 			break
 		}
-		ws.heard()
 		b, taken, err := ws.take(r)
 		if err != nil {
 			break
@@ -171,6 +173,7 @@ func (ws *webSocket) serve() {
 			sleep.For(ws.web.ctx, min(ws.pause, maxPause))
 			ws.pause = 0
 		}
+		ws.heard() // nobody has asked it meanwhile
 	}
 	ws.linger()
 	ws.leave(errGone)

@@ -139,17 +139,67 @@ func TestALongFrameOnASlowLinkEndsNoSession(t *testing.T) {
 	}
 }
 
+// slowly is a connection that is read at a megabyte a second.
+type slowly struct{ net.Conn }
+
+func (c slowly) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:min(len(b), 10_000)])
+	time.Sleep(time.Duration(n) * time.Microsecond)
+	return n, err
+}
+
+// TestAClientThatReadsSlowlyKeepsItsSession: a hub can't ask it for a pong while it sends it long jobs.
+func TestAClientThatReadsSlowlyKeepsItsSession(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *server.Config) { c.JobsLease = 3 * time.Second }) // it asks silent clients each second, and waits for two
+	const jobs = 8
+	for range jobs {
+		s.enqueue("mail", "welcome", `{"x": "`+strings.Repeat("x", 1<<20-100)+`"}`)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), generous)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, strings.Replace(s.url, "http", "ws", 1)+"/v1/work/ws", &websocket.DialOptions{
+		Subprotocols: []string{"weir.work.v1"},
+		HTTPClient: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			if err == nil {
+				err = c.(*net.TCPConn).SetReadBuffer(64 << 10) // so that the hub has to wait for it
+			}
+			return slowly{c}, err
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	conn.SetReadLimit(64 << 20)
+	if err := conn.Write(ctx, websocket.MessageText, []byte(`{"type": "open", "queues": {"mail": 8}}`)); err != nil {
+		t.Fatal(err)
+	}
+	for got := 0; got < jobs; {
+		_, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatalf("after %d of %d jobs: %v", got, jobs, err)
+		}
+		var f frame
+		if err := json.Unmarshal(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		got += len(f.Jobs)
+	}
+}
+
 // TestAClientIsAskedAsSoonAsItHasBeenSilent: not a pause later, as a ticker would have it for one that has sent something since its last turn.
 func TestAClientIsAskedAsSoonAsItHasBeenSilent(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(c *server.Config) { c.JobsLease = 12 * time.Second }) // it pings clients that have been silent for 4 s
+	s := newSite(t, func(c *server.Config) { c.JobsLease = 24 * time.Second }) // it pings clients that have been silent for 8 s
 	first, _ := s.dial(m{"queues": m{"mail": 0}})
-	time.Sleep(2 * time.Second)
+	time.Sleep(4 * time.Second)
 	first.send(m{"type": "ping"})
 	if f := first.next(); f.Type != "pong" {
 		t.Fatalf("%+v", f)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(2 * time.Second)
 	second, _ := s.dial(m{"queues": m{"mail": 0}})
 	pgtest.Until(t, "the hub pings the second client", func() bool { return second.pings.Load() > 0 })
 	if first.pings.Load() == 0 {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,7 +29,6 @@ const (
 	frameRate   = 20_000  // frames a second that are read of a client: a worker may record each end in one of its own; the others wait in its connection
 	maxPending  = 10_000  // ends of a session that are being recorded at once; further ones wait in its connection
 	endBytes    = 4 << 10 // of a frame count as one of them: what is to be recorded stays in memory
-	arrivesBy   = 4 << 10 // bytes of a long frame: so many are a sign of life
 	maxReplyID  = 100
 )
 
@@ -51,8 +49,10 @@ type session struct {
 	pending *semaphore.Weighted // of ends that are being recorded
 	frames  *rate.Limiter
 	tasks   sync.WaitGroup
-	stopped atomic.Bool // it has asked to stop: the answer to that closes it
-	behind  clock.Last  // when the client was last known to send: that was read then, or could not be because the database had not answered; a pong would wait behind it
+	stopped atomic.Bool  // it has asked to stop: the answer to that closes it
+	sending atomic.Int32 // frames that are being written
+	awaits  clock.Last   // when it began to wait for the next frame
+	waiting atomic.Bool  // for the next frame; otherwise one is arriving, or being carried out, and a pong would wait behind it
 
 	mu       sync.Mutex
 	caller   web.Caller
@@ -134,7 +134,6 @@ func (s *session) serve() {
 			return
 		}
 		s.call.Heard()
-		s.isBehind()
 		if s.frames.Wait(ctx) != nil {
 			return
 		}
@@ -144,31 +143,22 @@ func (s *session) serve() {
 		if !<-goes {
 			return
 		}
-		s.isBehind()
 	}
 }
 
 var errFrame = errors.New("not a request")
 
-// arriving is a frame: whoever sends a long one is alive.
-type arriving struct {
-	io.Reader
-	*session
-}
-
-func (a arriving) Read(b []byte) (int, error) {
-	a.isBehind()
-	return a.Reader.Read(b[:min(len(b), arrivesBy)]) // it would wait until b is full
-}
-
 // next reads a request; one that is none is answered.
 func (s *session) next(ctx context.Context) (*request, error) {
 	for {
+		s.awaits.Now()
+		s.waiting.Store(true)
 		kind, frame, err := s.conn.Reader(ctx)
+		s.waiting.Store(false)
 		if err != nil {
 			return nil, err
 		}
-		b, done, err := s.gate.ReadFrom(ctx, arriving{frame, s}, func() { _ = s.conn.CloseNow() })
+		b, done, err := s.gate.ReadFrom(ctx, frame, func() { _ = s.conn.CloseNow() })
 		if err != nil {
 			return nil, err
 		}
@@ -330,8 +320,13 @@ func (s *session) later(ctx context.Context, ends int, f func()) {
 	})
 }
 
-// isBehind notes that the client sends, and that a pong would wait behind it.
-func (s *session) isBehind() { s.behind.Now() }
+// silent is for how long the client has sent nothing.
+func (s *session) silent() time.Duration {
+	if !s.waiting.Load() {
+		return 0
+	}
+	return s.awaits.Ago()
+}
 
 // hasRoom waits until so few ends are being recorded that there is room for more; false: the session is over.
 func (s *session) hasRoom(ctx context.Context, ends int64) bool {
@@ -339,13 +334,11 @@ func (s *session) hasRoom(ctx context.Context, ends int64) bool {
 		return true
 	}
 	for ctx.Err() == nil {
-		s.isBehind()
 		s.call.Heard() // it is not the client that is silent
 		soon, cancel := context.WithTimeout(ctx, s.Lease/6)
 		err := s.pending.Acquire(soon, ends)
 		cancel()
 		if err == nil {
-			s.isBehind()
 			return true
 		}
 	}
@@ -414,9 +407,9 @@ func (s *session) pass(ctx context.Context, news News) (err error) {
 func (s *session) ping(ctx context.Context) {
 	pause := min(pingEvery, s.Lease/3)
 	for {
-		silent := pause // when it will have been for a pause: one that is gone is noticed within three
-		if ago := s.behind.Ago(); ago < pause {
-			silent -= ago
+		next := pause
+		if already := s.silent(); already < pause {
+			next -= already // when it will have been silent for a pause: one that is gone is noticed within three
 		}
 		s.mu.Lock()
 		grant := s.grant
@@ -426,7 +419,7 @@ func (s *session) ping(ctx context.Context) {
 			expires = time.After(time.Until(grant.Expires))
 		}
 		select {
-		case <-time.After(silent):
+		case <-time.After(next):
 		case <-expires:
 		case <-ctx.Done():
 			return
@@ -438,11 +431,16 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
-		if s.behind.Ago() >= pause && !s.answersPing(ctx, pause) {
+		switch {
+		case s.silent() < pause:
+			s.call.Heard()
+		case s.sending.Load() > 0: // before a ping; it fails if the client does not read it
+		case s.answersPing(ctx, pause):
+			s.call.Heard()
+		default:
 			_ = s.conn.CloseNow()
 			return
 		}
-		s.call.Heard()
 		brief, cancel := context.WithTimeout(ctx, pause)
 		_ = s.pass(ctx, News{Interrupted: s.call.Renew(brief)}) // if it can't be written, the next ping fails
 		cancel()
@@ -456,7 +454,9 @@ func (s *session) answersPing(ctx context.Context, pause time.Duration) bool {
 	alive, cancel := context.WithTimeout(ctx, 2*pause)
 	defer cancel()
 	err := s.conn.Ping(alive)
-	return err == nil || alive.Err() != nil && s.behind.Ago() <= time.Since(asked)+pause // it is this hub that does not read, for as long as the database is given to answer at most
+	return err == nil ||
+		s.sending.Load() > 0 || // which has begun since, and which the ping may have waited for
+		alive.Err() != nil && s.silent() <= time.Since(asked) // it has sent something else, behind which its answer may be
 }
 
 func (s *session) refuse(ctx context.Context, id json.RawMessage, err error) {
@@ -472,5 +472,7 @@ func (s *session) send(ctx context.Context, m message) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeFor)
 	defer cancel()
+	s.sending.Add(1)
+	defer s.sending.Add(-1)
 	return s.conn.Write(ctx, websocket.MessageText, bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
