@@ -50,7 +50,7 @@ func TestWhatTheDatabaseHasLostIsSaidIfTheTargetKeepsNoPosition(t *testing.T) {
 	}
 	r.had = weir.Position(lost.String())
 	for range 2 {
-		if at, err := r.begin(t.Context()); err != nil || at != recorded {
+		if at, _, err := r.begin(t.Context()); err != nil || at != recorded {
 			t.Errorf("it begins at %q, %v; want %q", at, err, recorded)
 		}
 	}
