@@ -58,3 +58,18 @@ func TestWhatTheDatabaseHasLostIsSaidIfTheTargetKeepsNoPosition(t *testing.T) {
 		t.Errorf("gaps: %+v, want one from %s to %s", gaps, lost, ends[1])
 	}
 }
+
+// TestAPositionThatWasLostIsNotTheEnd: before the subscription has said where it goes on, it is at a position whose number may be greater than that of the end.
+func TestAPositionThatWasLostIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	r := &relay{Config: Config{Until: "2.5.0"}, astray: "1.1000.1"}
+	b := batch{relay: r, ahead: newAhead(1, 1)}
+	for _, c := range []struct {
+		mark, want weir.Position
+		reached    bool
+	}{{"1.1000.1", "", false}, {"2.4.0", "2.4.0", false}, {"2.6.0", "2.5.0", true}} {
+		if b.add(item{mark: c.mark}); b.next != c.want || r.isReached(b.next) != c.reached {
+			t.Errorf("at %s it has come to %q, reached: %t; want %q", c.mark, b.next, r.isReached(b.next), c.want)
+		}
+	}
+}

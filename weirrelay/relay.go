@@ -109,7 +109,8 @@ type relay struct {
 	router *router
 	had    weir.Position // of the message that the target got last, as far as this process knows
 	passed passed
-	anew   bool // it begins anew because the log was set back
+	astray weir.Position // where it has begun, if that is not of this log: its number says nothing, and the subscription says first where it goes on
+	anew   bool          // it begins anew because the log was set back
 }
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
@@ -187,7 +188,10 @@ func (r *relay) stint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !is.known || !r.isReached(weir.Position(is.String())) { // the number of a position that was lost says nothing
+	if r.astray = ""; !is.here {
+		r.astray = at
+	}
+	if !is.known || !r.isReached(weir.Position(is.String())) {
 		if at, err = r.passFrom(ctx, at); err != nil {
 			return err
 		}
@@ -219,7 +223,9 @@ var (
 )
 
 // isReached reports whether everything was passed on that is to be.
-func (r *relay) isReached(at weir.Position) bool { return r.Until != "" && !before(at, r.Until) }
+func (r *relay) isReached(at weir.Position) bool {
+	return r.Until != "" && at != "" && !before(at, r.Until)
+}
 
 // begin returns the position from which the relay is to go on, and where that lies, and records it: from then on messages are kept for it.
 func (r *relay) begin(ctx context.Context) (weir.Position, place, error) {
