@@ -2756,7 +2756,11 @@ BEGIN
     RETURN NULL;
   END IF;
   LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE NOWAIT;
-  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT k.* FROM (SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC) k
+    -- Nothing of what one that has ended has passed on can be read any more: it would pass none of it on again.
+    WHERE NOT coalesce(weir._relay_has_ended(k.tick, k.sent) AND k.at < clock_timestamp() - (SELECT g.value::interval FROM weir.setting g WHERE g.name = 'relay_retention')
+                       AND substring(k.position FROM '^[0-9]+[.]([0-9]{1,18})[.][0-9]+$')::bigint <= pg_sequence_last_value('weir.tick_floor'), false);
   TRUNCATE weir.relay;
   INSERT INTO weir.relay SELECT k.* FROM pg_temp.weir_keep k;
   PERFORM setval('weir.relay_bytes', pg_table_size('weir.relay'));
@@ -4430,6 +4434,7 @@ DECLARE
   mid    bigint;
   next   bigint;
   made   timestamptz;
+  gone   timestamptz;                             -- when the last tick was cut that can't be read
 BEGIN
   -- By bisection, among the ticks in the order of their numbers. Where a clock was set back, it is one of the places with this time.
   WHILE high - low > 1 LOOP
@@ -4444,6 +4449,15 @@ BEGIN
   tick := high;
   epoch := weir._epoch_of(low);
   is_kept := low > floor OR floor = 0;
+  IF NOT is_kept THEN
+    -- Nothing is missing if the time is that of the floor, or later. The floor's own row is left if it is in another segment, or if the truncation was rolled back, which lowers no floor.
+    SELECT t.at INTO gone FROM weir.tick t WHERE t.seq = floor;
+    IF gone IS NULL THEN
+      LOCK TABLE weir.segment IN ACCESS SHARE MODE;  -- the next statement sees what it was compacted to
+      SELECT s.at INTO gone FROM weir.segment s WHERE s.log = 'message' AND s.event = 'carried' AND s.upto = floor;
+    END IF;
+    is_kept := coalesce(gone <= _first_tick_after.at, false);
+  END IF;
 END
 $$;
 CREATE FUNCTION weir._fitting(patterns text[]) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
@@ -7888,6 +7902,10 @@ BEGIN
     VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
     PERFORM setval('weir.tick_seq', newest.seq + 1);
   END IF;
+  -- When the tick was cut that is the floor from now on: what is newer is all kept (weir._first_tick_after).
+  IF floor.seq >= pg_sequence_last_value('weir.tick_floor') THEN
+    INSERT INTO weir.segment (log, segment, event, at, upto) VALUES ('message', _reclaim_messages.segment, 'carried', floor.at, floor.seq);
+  END IF;
   -- The floor is raised first, so that no reader mistakes truncated ticks for ticks without messages.
   PERFORM setval('weir.tick_floor', greatest(floor.seq, pg_sequence_last_value('weir.tick_floor')));
   EXECUTE format('TRUNCATE weir.message_%1$s, weir.tick_%1$s', _reclaim_messages.segment);
@@ -8348,6 +8366,11 @@ BEGIN
     RAISE EXCEPTION USING MESSAGE = _refuse_old_snapshot.message, ERRCODE = '40001', HINT = 'Run the transaction again, or begin it with ISOLATION LEVEL READ COMMITTED.';
   END IF;
 END
+$$;
+CREATE FUNCTION weir._relay_has_ended(tick bigint, sent text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path=pg_catalog, pg_temp SET jit=off
+AS $$
+  -- Nothing is kept for it, although it reads this log: what has a position of another log is written with what was passed on, and says nothing of what was sent.
+  SELECT _relay_has_ended.tick IS NULL AND _relay_has_ended.sent IS NOT NULL
 $$;
 CREATE FUNCTION weir._relay_position(relay text, OUT "position" text, OUT sent text) RETURNS record LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path=pg_catalog, pg_temp SET jit=off SET enable_seqscan=off SET enable_bitmapscan=off
 AS $$
@@ -12196,6 +12219,7 @@ BEGIN
   next := newest.seq + (1::bigint << 32);
   PERFORM weir._draw_epoch(next);
   PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
+  INSERT INTO weir.segment (log, segment, event, at, upto) VALUES ('message', pg_sequence_last_value('weir.active_message'), 'carried', newest.at, next - 1);
   -- The new tick's snapshot does not see this transaction, so the next tick contains the messages that it logs again.
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
   SELECT next, pg_snapshot_xmin(s), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}',
@@ -12273,6 +12297,7 @@ BEGIN
     (SELECT t.at FROM weir.tick t WHERE r.tick <= n.seq AND t.seq >= r.tick ORDER BY t.seq LIMIT 1)
   FROM (SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC) r,
        (SELECT pg_sequence_last_value('weir.tick_seq') AS seq) n
+  WHERE NOT weir._relay_has_ended(r.tick, r.sent)
   ORDER BY r.relay;
   RAISE SQLSTATE 'WR099';  -- releases the table
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -13267,7 +13292,7 @@ COMMENT ON COLUMN weir.queue_limit.key_running IS 'This and the following are th
 COMMENT ON COLUMN weir.queue_limit.version IS 'Another one each time that they change: then keys that a limit has stopped are looked at again.';
 COMMENT ON COLUMN weir.relay."position" IS 'A position in the log that the relay reads: of this database''s messages, or of another broker, in that broker''s own form.';
 COMMENT ON COLUMN weir.relay.sent IS 'The position of the message that the target got last, which tells a target that was set back from one for which nothing has come. NULL: none.';
-COMMENT ON COLUMN weir.relay.tick IS 'The first tick of this database with messages that the relay has not passed on: they are kept for it. NULL: it reads another log.';
+COMMENT ON COLUMN weir.relay.tick IS 'The first tick of this database with messages that the relay has not passed on: they are kept for it. NULL: it reads another log, or has ended (weir._relay_has_ended).';
 COMMENT ON COLUMN weir.release.lanes IS 'The lanes of those that were jobs of keys. Claims give turns to keys that were at their limit. Empty: to all of them, because a filter has cancelled jobs that may have held them up.';
 COMMENT ON COLUMN weir.report.checkpoint IS 'NULL: the checkpoint has not changed; a JSON null: there is none any more.';
 COMMENT ON COLUMN weir.report.claim IS 'The number of the batch that claimed the attempt: those of a job''s attempts grow.';
@@ -13283,7 +13308,7 @@ COMMENT ON COLUMN weir.ring.version IS 'The version of the limits that the claim
 COMMENT ON COLUMN weir.schedule.fields IS 'The parsed schedule: see weir._parse_schedule.';
 COMMENT ON COLUMN weir.schedule.first_due IS 'The first due time of this generation.';
 COMMENT ON COLUMN weir.schedule.generation IS 'Another one after each change: rows of weir.later with an earlier one count no more.';
-COMMENT ON COLUMN weir.segment.upto IS 'Up to which job id a segment of reports is carried; NULL for all other events.';
+COMMENT ON COLUMN weir.segment.upto IS 'With the event carried: up to which job id a segment of reports is carried; of messages, the last tick that can''t be read any more, and at is when that was cut. NULL for all other events.';
 COMMENT ON COLUMN weir.slot.copy IS 'What the move is called in the other database (weir.taken_in), since all jobs have departed. If this database is set back, and they depart again, it has another name: what the other one knows of the name before says nothing about what departs then.';
 COMMENT ON COLUMN weir.slot.epoch IS 'Grows with each move: of several databases that say that they own a slot, because one was set back, the one with the greatest does.';
 COMMENT ON COLUMN weir.slot.move IS 'What the move is called here: random, because a database that was set back counts anew. NULL: the slots have not moved from here.';
@@ -13372,7 +13397,7 @@ COMMENT ON ROUTINE weir._commit_synchronously() IS 'Makes the transaction surviv
 COMMENT ON ROUTINE weir._compact_flows() IS 'Does one small chore for the tables of flows: opens the next table of arrivals when the active one has 4 MB; empties the others of what is counted; compacts the cuts, the counts and the flows to what is still of use, without flows that ended longer ago than jobs are kept. Returns what it did, or NULL. Locks: advisory: step 7 (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_gates() IS 'Does one small chore for the tables of limits: opens the next table of releases when the active one has 4 MB; empties the others of what is counted; compacts the gates to their newest rows. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on a table that it truncates. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_operations() IS 'Compacts weir.operation and weir.operation_step, when they have 1 MB and twice what was left the last time: to the operations that have not ended, and of the others to the newest 1000 of the last 30 days, each with its newest step; and weir.operation_mark with them. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on the three. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._compact_relays() IS 'Compacts weir.relay to the newest row of each relay, when it has 1 MB and twice what was left the last time. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on it. Isolation: READ COMMITTED.';
+COMMENT ON ROUTINE weir._compact_relays() IS 'Compacts weir.relay to the newest row of each relay, without those that ended longer than relay_retention ago and passed on only what has been truncated since, when it has 1 MB and twice what was left the last time. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on it. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._compact_rings() IS 'Compacts weir.ring to the newest row of each queue, when it has 4 MB. Returns what it did, or NULL. Locks: advisory: claims (exclusive, waiting at most 50 ms); ACCESS EXCLUSIVE NOWAIT on weir.ring. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._complete(integer,bigint,bigint,bigint,text,jsonb) IS 'Records one attempt as completed in the caller''s transaction: its effects and the completion commit together. counts: what is added to counters of its flow, by name, as with weir.increment, in the row that counts its end; NULL: nothing. The transaction may stay open: if the worker is fenced in the meantime, the attempt is claimed again after a rollback, and has ended after a commit. Errors: see _hold_attempt; 22023. Locks, to the end of the transaction: those of _hold_attempt; ROW EXCLUSIVE on the segment''s results. Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._conditions(jsonb) IS 'The conditions of an operation''s filter; NULL: it has no such condition. Errors: 22P02, 22007 and the like (a value has another type). Locks: none. Isolation: any.';
@@ -13560,11 +13585,12 @@ COMMENT ON ROUTINE weir._read_page(text[],text,text[],jsonb,text,text,integer,bi
 COMMENT ON ROUTINE weir._read_queues() IS 'The queues as one snapshot shows them, see weir.queues. The caller has called weir._lock_log.';
 COMMENT ON ROUTINE weir._read_schedules(text,text,integer) IS 'Schedules as one snapshot shows them, see weir.schedules. The caller has called weir._lock_firings.';
 COMMENT ON ROUTINE weir._reclaim(integer) IS 'Empties a closed segment: copies its unclaimed and running jobs, with their xids, ids and batches, into the active one, and truncates it. Returns false if that is not done yet, because the segment is in use, or more than 10000 jobs or 8 MB of it are unfinished; in that case it may have carried some of the waiting jobs. Locks: advisory step 1 (tried); SHARE on the segment''s jobs (NOWAIT) during the scan; to carry, the lanes (exclusive, tried); to empty, claims (exclusive, waiting at most 250 ms), the segment (exclusive) and ACCESS EXCLUSIVE on its tables (at most 25 ms for each), but not while another transaction keeps a lock on them. Isolation: READ COMMITTED.';
-COMMENT ON ROUTINE weir._reclaim_messages(integer,interval,boolean) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
+COMMENT ON ROUTINE weir._reclaim_messages(integer,interval,boolean) IS 'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Records when the last of these ticks was cut. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 COMMENT ON ROUTINE weir._reconcile(integer,bigint[],bigint[],integer[],bigint[],bigint,text) IS 'Compares the attempts that a worker holds according to the database with those that it says it holds: lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs that the worker has not recorded. Other attempts are released for this reason, without being used up, unless an open transaction completes them. Call it while the worker has no claim under way: after a claim or a connection failed, and now and then. It works in bounded steps: if next is not NULL, call again and pass it as after. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and claims (shared), the worker''s claims (exclusive, waiting at most 5 s), and its ends if there is something to release. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._record(integer,bigint[],bigint[],integer[],bigint[],text[],text[],text[],timestamp with time zone[]) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. lanes[i] and seqs[i] identify a batch, and the next sizes[i] of ids are its jobs. outcomes (NULL: completed), errors, outputs and run_at (when the next attempt is due, after retried, snoozed or released; NULL: immediately; -infinity: after the queue''s backoff) are parallel to ids. After retried with run_at -infinity, a retry rule may decide on something else: see weir.set_retry_rule. Returns a row for each end that was recorded as such, with the outcome, and for each end that was not recorded, with its place in ids: ended (the attempt has already ended, as outcome says, so it is safe to repeat a call), lost (it does not belong to this worker, because the claim was lost in a crash or the job was claimed again: drop it), busy (an open transaction of its handler completes it, or sets its checkpoint: record it again later) or invalid; detail says what is wrong and what to do. Errors: 22023, WR001 (the worker is unknown or fenced), WR004. Locks: advisory: the worker and the segments (shared), the worker''s ends (exclusive, waiting at most 5 s). Isolation: READ COMMITTED. Commits synchronously.';
 COMMENT ON ROUTINE weir._refuse_cycle(text[],boolean[],integer[],integer[]) IS 'Refuses tasks of which some wait for each other in a circle: those with names, of which new ones are looked at; the task nrs[i] comes after befores[i] (both places in names, or NULL: one that was there before). Errors: 22023, with a circle. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._refuse_old_snapshot(text,text) IS 'Raises the message if the transaction''s snapshot is older than the last TRUNCATE of one of the tables whose names match a regular expression. The caller has locked them. Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none. Isolation: any.';
+COMMENT ON ROUTINE weir._relay_has_ended(bigint,text) IS 'Whether the newest row of a relay is that of one which has passed everything on up to where it was to end, such as a replay. The row stays: a process that stands by for it, or comes later, goes on from there, and passes nothing on again. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._relay_position(text) IS 'How far a relay has come, and what its target got last, as _relay_reached has recorded; NULL: nothing is recorded. Errors: WR004 (not in READ COMMITTED). Locks: none that others wait for. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._relay_reached(text,text,bigint,text,text) IS 'Records how far a relay has come, in the caller''s transaction. sent: the position of the message that the target got last. tick: the first tick of this database that it has not passed on in whole; messages from there on are kept for it, for relay_retention. after: where the relay must have been until then ('''': nowhere); then of two processes that pass on the same, only one commits. Errors: 22023; WR008 (it is elsewhere: another process has passed it on); WR004 (not in READ COMMITTED). Locks: with after, advisory: the relay (exclusive, to the end of the transaction). Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir._release_tasks(weir.fold[],weir.fold[]) IS 'Enqueues the jobs of tasks that have got one in this cut. Locks: see weir.enqueue.';
@@ -13703,7 +13729,7 @@ COMMENT ON ROUTINE weir.read(bigint,bigint,integer,bigint) IS 'Returns the messa
 COMMENT ON ROUTINE weir.rebase() IS 'After a restore or a move into another cluster, logs every unfinished attempt again under this cluster''s transaction ids, starts from new positions, and fences all earlier workers. Returns the number of attempts, or NULL if there was nothing to do. Workers call it automatically, without a statement_timeout. Errors: WR004 (not in READ COMMITTED autocommit), 57014 (cancelled, for example by a statement_timeout; nothing has changed), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on all tables of the log of jobs, waiting at most 10 s for each. Isolation: READ COMMITTED, in autocommit.';
 COMMENT ON ROUTINE weir.rebase_messages() IS 'After a restore or a move into another cluster, logs the messages that were in no tick yet again under this cluster''s transaction ids. Earlier ticks are deleted, because no position in them is valid here: subscribers receive a gap. Returns the number of messages, or NULL if there was nothing to do. Hubs call it automatically. Errors: WR004 (not in READ COMMITTED), 55P03 (a lock was not available in time). Locks: ACCESS EXCLUSIVE on the tables of messages and on the settings, waiting at most 10 s for each. Isolation: READ COMMITTED.';
 COMMENT ON ROUTINE weir.record(integer,text) IS 'Records how attempts ended, many at once, and accepts or refuses each on its own. ends is the text of a JSON array of at most 10000 objects and 64 MiB. The fields of an object are token; outcome: completed (the default), failed (tried again while attempts are left, unless "final" is true), cancelled, or, without using up the attempt, snoozed (the job postponed itself) or released (this worker can''t run it); error and output, texts that are kept with the job; and delay, in seconds, until the next try (NULL: as weir.set_retry_rule and the queue''s backoff say). Returns a row for each end that was not recorded, with the refusal: ended (the attempt has already ended, so it is safe to repeat a call), lost (it no longer belongs to this worker: drop it), busy (a transaction that completes it is still open: record it again later) or invalid (see detail; the worker still holds the attempt: record it as failed). Characters that PostgreSQL can''t store become U+FFFD. Errors: 22023, 22P02 (not valid JSON), WR001 (the worker is unknown or fenced), WR004. Locks: see _record. Isolation: READ COMMITTED. Commits synchronously.';
-COMMENT ON ROUTINE weir.relays() IS 'Relays by name, and how far they have come: the position in the log that they read, when that was recorded (about every ten seconds while it changes, and once an hour), and for those that read messages of this database the first tick that they have not passed on in whole, the newest tick, and when the oldest tick with messages that may still have to be passed on was cut (NULL: there is none). Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+COMMENT ON ROUTINE weir.relays() IS 'Relays by name, and how far they have come, without those that have ended where they were to end: the position in the log that they read, when that was recorded (about every ten seconds while it changes, and once an hour), and for those that read messages of this database the first tick that they have not passed on in whole, the newest tick, and when the oldest tick with messages that may still have to be passed on was cut (NULL: there is none). Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 COMMENT ON ROUTINE weir.restrict(text,text[],text[]) IS 'Restricts what a role may LISTEN on and NOTIFY at hubs to channels and patterns such as orders.*; NULL allows everything that its grants allow. It replaces earlier restrictions of the role, and applies to connected clients within a few seconds. It does not restrict access to the database itself. Errors: 22023. Locks: none that others wait for, except another change of the role''s restrictions. Isolation: any.';
 COMMENT ON ROUTINE weir.resume(text) IS 'Resumes a queue. Returns false if the queue does not exist. Errors: none. Locks: none that others wait for, except another change of the queue. Isolation: any.';
 COMMENT ON ROUTINE weir.resume_schedule(text) IS 'Resumes a schedule. What was due while it was paused is not fired, whatever missed says. Returns false if it does not exist. Errors: 22023 (PostgreSQL does not know its time zone any more). Locks: none that others wait for, except another change of the same schedule. Isolation: any.';

@@ -124,7 +124,9 @@ func (b *batch) add(i item) {
 	b.anew = false
 	switch {
 	case e == (weir.Event{}):
-		b.reach(i.mark)
+		if i.mark != b.astray {
+			b.reach(i.mark)
+		}
 		return
 	case e.Gap != nil:
 		b.gap(*e.Gap)

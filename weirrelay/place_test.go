@@ -50,11 +50,26 @@ func TestWhatTheDatabaseHasLostIsSaidIfTheTargetKeepsNoPosition(t *testing.T) {
 	}
 	r.had = weir.Position(lost.String())
 	for range 2 {
-		if at, err := r.begin(t.Context()); err != nil || at != recorded {
+		if at, _, err := r.begin(t.Context()); err != nil || at != recorded {
 			t.Errorf("it begins at %q, %v; want %q", at, err, recorded)
 		}
 	}
 	if len(gaps) != 1 || gaps[0].From != weir.Position(lost.String()) || gaps[0].To != weir.Position(ends[1].String()) {
 		t.Errorf("gaps: %+v, want one from %s to %s", gaps, lost, ends[1])
+	}
+}
+
+// TestAPositionThatWasLostIsNotTheEnd: before the subscription has said where it goes on, it is at a position whose number may be greater than that of the end.
+func TestAPositionThatWasLostIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	r := &relay{Config: Config{Until: "2.5.0"}, astray: "1.1000.1"}
+	b := batch{relay: r, ahead: newAhead(1, 1)}
+	for _, c := range []struct {
+		mark, want weir.Position
+		reached    bool
+	}{{"1.1000.1", "", false}, {"2.4.0", "2.4.0", false}, {"2.6.0", "2.5.0", true}} {
+		if b.add(item{mark: c.mark}); b.next != c.want || r.isReached(b.next) != c.reached {
+			t.Errorf("at %s it has come to %q, reached: %t; want %q", c.mark, b.next, r.isReached(b.next), c.want)
+		}
 	}
 }

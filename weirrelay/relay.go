@@ -33,7 +33,8 @@ type Config struct {
 	Since time.Time
 	After weir.Position
 
-	// Until, if it is set, is a position at which the relay ends: Run returns nil once everything up to it has been passed on.
+	// Until, if it is set, is a position at which the relay ends: Run returns nil once everything up to it has been passed on. Then it is not listed any more, and
+	// nothing is kept for it; one of the same name, with a later Until, goes on from there.
 	Until weir.Position
 
 	// MaxRecords and MaxBytes bound what is sent at once; defaults 1,000 records and 4 MiB of payloads. A single larger message is sent alone.
@@ -108,7 +109,8 @@ type relay struct {
 	router *router
 	had    weir.Position // of the message that the target got last, as far as this process knows
 	passed passed
-	anew   bool // it begins anew because the log was set back
+	astray weir.Position // where it has begun, if that is not of this log: its number says nothing, and the subscription says first where it goes on
+	anew   bool          // it begins anew because the log was set back
 }
 
 // Check returns what is wrong with a configuration, apart from Pool and Target.
@@ -182,11 +184,14 @@ func newRelay(c Config) (*relay, error) {
 
 // stint passes messages on for as long as this process has the relay.
 func (r *relay) stint(ctx context.Context) error {
-	at, err := r.begin(ctx)
+	at, is, err := r.begin(ctx)
 	if err != nil {
 		return err
 	}
-	if !r.isReached(at) {
+	if r.astray = ""; !is.here {
+		r.astray = at
+	}
+	if !is.known || !r.isReached(weir.Position(is.String())) {
 		if at, err = r.passFrom(ctx, at); err != nil {
 			return err
 		}
@@ -218,23 +223,25 @@ var (
 )
 
 // isReached reports whether everything was passed on that is to be.
-func (r *relay) isReached(at weir.Position) bool { return r.Until != "" && !before(at, r.Until) }
+func (r *relay) isReached(at weir.Position) bool {
+	return r.Until != "" && at != "" && !before(at, r.Until)
+}
 
-// begin returns the position from which the relay is to go on, and records it: from then on messages are kept for it.
-func (r *relay) begin(ctx context.Context) (weir.Position, error) {
+// begin returns the position from which the relay is to go on, and where that lies, and records it: from then on messages are kept for it.
+func (r *relay) begin(ctx context.Context) (weir.Position, place, error) {
 	text, had, err := r.store.RelayPosition(ctx, r.Name)
 	if err != nil {
-		return "", err
+		return "", place{}, err
 	}
 	recorded := weir.Position(text)
 	own, err := r.Target.Begin(ctx, recorded)
 	if err != nil {
-		return "", fmt.Errorf("begin at the target: %w", &elsewhere{err})
+		return "", place{}, fmt.Errorf("begin at the target: %w", &elsewhere{err})
 	}
 	remembered := r.had
 	is, err := r.places(ctx, append([]weir.Position{recorded, weir.Position(had), remembered, own, r.Until}, r.passed...)...)
 	if err != nil {
-		return "", err
+		return "", place{}, err
 	}
 	if r.Until != "" && !is[r.Until].here && is[r.Until].known {
 		r.Until = weir.Position(is[r.Until].String()) // what was to be passed on from there up to Until is lost
@@ -269,7 +276,7 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 		at, r.had = own, own
 	case at == "":
 		if at, err = r.first(ctx); err != nil {
-			return "", err
+			return "", place{}, err
 		}
 	case own == recorded && is[r.had].known && !is[r.had].here && is.before(at, r.had): // the log itself says so if the position is not of it either
 		parted := weir.Position(is[r.had].String())
@@ -277,9 +284,9 @@ func (r *relay) begin(ctx context.Context) (weir.Position, error) {
 		r.had = parted
 	}
 	if is, err = r.places(ctx, at); err != nil {
-		return "", err
+		return "", place{}, err
 	}
-	return at, r.recordFrom(ctx, at, is[at].Tick, r.had)
+	return at, is[at], r.recordFrom(ctx, at, is[at].Tick, r.had)
 }
 
 // elsewhere is an error of a target. It may be another database, which refuses something: that is waited out as any other outage of a target, since relays beside this one don't need it.

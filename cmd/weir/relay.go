@@ -85,7 +85,7 @@ type relayReplayCmd struct {
 func (relayReplayCmd) Help() string {
 	return `Passes on what the relay would have, up to where the log ends now, and ends. The relay itself may run in the meantime. Targets get the messages once more: they know the replay by its own name.
 
-A time finds the first tick that was cut after it: a message that was committed later is in a later tick, whatever its publisher's clock said. What is not kept any more is a gap, which is logged, and the command fails with exit code 1 when it has passed on the rest.
+A time finds the first tick that was cut after it: a message that was committed later is in a later tick, whatever its publisher's clock said. What is not kept any more is a gap, which is logged, and the command fails with exit code 1 when it has passed on the rest. A position that is not in the log of the database is exit code 2.
 
 Example:
 
@@ -113,7 +113,7 @@ func (c *relayReplayCmd) Run(ctx context.Context, s *streams, db *database) erro
 		fmt.Fprintf(s.err, "weir: %s has been at %s already, and has gone on from there: to begin anew, use another name\n", c.As, done.From)
 	}
 	switch {
-	case errors.Is(err, relay.ErrAhead):
+	case errors.Is(err, relay.ErrSince):
 		return usagef("--since: %w", err)
 	case err != nil:
 		return err
@@ -128,7 +128,7 @@ func (c *relayReplayCmd) Run(ctx context.Context, s *streams, db *database) erro
 type relayListCmd struct{ jsonFlag }
 
 func (relayListCmd) Help() string {
-	return `POSITION is in the log that the relay reads. BEHIND is for how long the oldest message has waited that it may still have to pass on; what is recorded is up to ten seconds old.
+	return `A relay that has ended, as a replay does, is not listed. POSITION is in the log that the relay reads. BEHIND is for how long the oldest message has waited that it may still have to pass on; what is recorded is up to ten seconds old.
 
 Example:
 

@@ -116,3 +116,74 @@ func TestAReplayOfWhatIsNotKeptFailsWhenTheRestIsPassedOn(t *testing.T) {
 		}
 	}
 }
+
+// TestAReplayOfAnotherLogIsRefused: with one error, the exit code of wrong usage, and nothing left behind; so is one that lies ahead of the log.
+func TestAReplayOfAnotherLogIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newReplays(t)
+	r.publish(t, "1", "2")
+	var oldest, end, epoch string
+	if err := r.from.QueryRow(t.Context(), `SELECT '0.1.0', weir._epoch_of(n) || '.' || n + 1 || '.0', weir._epoch_of(n)::text FROM weir.newest_tick() n`).Scan(&oldest, &end, &epoch); err != nil {
+		t.Fatal(err)
+	}
+	for since, what := range map[string]string{
+		"1.1.1":                "is of a log that this database does not know: its own is kept",
+		"1.999999999.0":        "is of a log that this database does not know: its own is kept",
+		epoch + ".999999999.1": "is ahead of the log of this database, which is kept",
+	} {
+		code, said, arrived := r.replay(t, "x", since)
+		want := fmt.Sprintf("weir: --since: the position %s %s from %s on, and ends at %s: give a position in it, or a time\n", since, what, oldest, end)
+		if code != exitUsage || said != want || len(arrived) > 0 {
+			t.Errorf("--since %s: exit code %d, %v has arrived: %s; want %s", since, code, arrived, said, want)
+		}
+		for name, pool := range map[string]*pgxpool.Pool{"the database": r.from, "the target": r.to} {
+			var left int
+			if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM weir.relay`).Scan(&left); err != nil || left != 0 {
+				t.Errorf("--since %s: %s has %d rows of it, %v", since, name, left, err)
+			}
+		}
+	}
+	// The end of the log is a position in it.
+	if code, said, arrived := r.replay(t, "end", end); code != exitOK || len(arrived) > 0 {
+		t.Errorf("exit code %d, %v has arrived: %s", code, arrived, said)
+	}
+}
+
+// TestAReplayFromALostPositionBeginsWhereBothLogsPart: whatever its number, which may be greater than those of the log as it is now.
+func TestAReplayFromALostPositionBeginsWhereBothLogsPart(t *testing.T) {
+	t.Parallel()
+	r := newReplays(t)
+	r.publish(t, "shared")
+	var lost string
+	if err := r.from.QueryRow(t.Context(), `SELECT weir._epoch_of(n) || '.' || n + 1000 || '.1' FROM weir.newest_tick() n`).Scan(&lost); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.from.Exec(t.Context(), `UPDATE weir.epoch SET started_at = started_at - interval '1 hour'`); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(t, "1", "2")
+	code, said, arrived := r.replay(t, "x", lost)
+	if code != exitFailure || !slices.Equal(arrived, []string{"1", "2"}) || !strings.Contains(said, "2 messages passed on") || !strings.Contains(said, "messages may be missing at 1 place") {
+		t.Errorf("--since %s: exit code %d, %v has arrived: %s", lost, code, arrived, said)
+	}
+}
+
+// TestAReplaySinceTheLastTickThatIsGoneMissesNothing: a time between that tick and the first that is kept is no gap.
+func TestAReplaySinceTheLastTickThatIsGoneMissesNothing(t *testing.T) {
+	t.Parallel()
+	r := newReplays(t)
+	since := r.publish(t, "gone")
+	for _, sql := range []string{`UPDATE weir.segment SET at = at - interval '2 hours'`, `SELECT weir._rotate_messages()`} {
+		if _, err := r.from.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.publish(t, "kept")
+	var reclaimed bool
+	if err := r.from.QueryRow(t.Context(), `SELECT weir._reclaim_messages(1, '0')`).Scan(&reclaimed); err != nil || !reclaimed {
+		t.Fatalf("reclaimed: %t, %v", reclaimed, err)
+	}
+	if code, said, arrived := r.replay(t, "x", since.Format(time.RFC3339Nano)); code != exitOK || !slices.Equal(arrived, []string{"kept"}) {
+		t.Errorf("exit code %d, %v has arrived: %s", code, arrived, said)
+	}
+}

@@ -112,6 +112,10 @@ BEGIN
     VALUES (newest.seq + 1, pg_snapshot_xmax(newest.snapshot), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}', newest.snapshot);
     PERFORM setval('weir.tick_seq', newest.seq + 1);
   END IF;
+  -- When the tick was cut that is the floor from now on: what is newer is all kept (weir._first_tick_after).
+  IF floor.seq >= pg_sequence_last_value('weir.tick_floor') THEN
+    INSERT INTO weir.segment (log, segment, event, at, upto) VALUES ('message', _reclaim_messages.segment, 'carried', floor.at, floor.seq);
+  END IF;
   -- The floor is raised first, so that no reader mistakes truncated ticks for ticks without messages.
   PERFORM setval('weir.tick_floor', greatest(floor.seq, pg_sequence_last_value('weir.tick_floor')));
   EXECUTE format('TRUNCATE weir.message_%1$s, weir.tick_%1$s', _reclaim_messages.segment);
@@ -121,8 +125,10 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN false;
 END
 $$;
+COMMENT ON COLUMN weir.segment.upto IS
+  'With the event carried: up to which job id a segment of reports is carried; of messages, the last tick that can''t be read any more, and at is when that was cut. NULL for all other events.';
 COMMENT ON FUNCTION weir._reclaim_messages IS
-  'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
+  'Truncates a closed segment of messages and ticks, once all its messages are in ticks and the last of these was cut retention ago; with for_relays, only if all relays have passed it on. Records when the last of these ticks was cut. Returns false, and does nothing, if the segment is in use or too young. Locks: SHARE on the segment''s messages (NOWAIT), advisory step 4 (tried), ACCESS EXCLUSIVE on its tables, waiting at most 10 ms for each.';
 
 CREATE OR REPLACE FUNCTION weir.rebase_messages() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -163,6 +169,7 @@ BEGIN
   next := newest.seq + (1::bigint << 32);
   PERFORM weir._draw_epoch(next);
   PERFORM setval('weir.tick_floor', next - 1), setval('weir.tick_seq', next);
+  INSERT INTO weir.segment (log, segment, event, at, upto) VALUES ('message', pg_sequence_last_value('weir.active_message'), 'carried', newest.at, next - 1);
   -- The new tick's snapshot does not see this transaction, so the next tick contains the messages that it logs again.
   INSERT INTO weir.tick (seq, from_xid, last_id, bytes, at, count, segments, segment, late, snapshot)
   SELECT next, pg_snapshot_xmin(s), newest.last_id, 0, clock_timestamp(), 0, 0, pg_sequence_last_value('weir.active_message'), '{}',

@@ -1,5 +1,6 @@
 -- How far relays have come. Where the target of a relay can tell, that decides, and what stands here only keeps messages for it; otherwise the row is
 -- written in the transaction of what was passed on, so that both are there, or neither.
+COMMENT ON COLUMN weir.relay.tick IS 'The first tick of this database with messages that the relay has not passed on: they are kept for it. NULL: it reads another log, or has ended (weir._relay_has_ended).';
 
 CREATE OR REPLACE FUNCTION weir._relay_reached(relay text, "position" text, tick bigint DEFAULT NULL, after text DEFAULT NULL, sent text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -67,6 +68,7 @@ DECLARE
   mid    bigint;
   next   bigint;
   made   timestamptz;
+  gone   timestamptz;                             -- when the last tick was cut that can't be read
 BEGIN
   -- By bisection, among the ticks in the order of their numbers. Where a clock was set back, it is one of the places with this time.
   WHILE high - low > 1 LOOP
@@ -81,6 +83,15 @@ BEGIN
   tick := high;
   epoch := weir._epoch_of(low);
   is_kept := low > floor OR floor = 0;
+  IF NOT is_kept THEN
+    -- Nothing is missing if the time is that of the floor, or later. The floor's own row is left if it is in another segment, or if the truncation was rolled back, which lowers no floor.
+    SELECT t.at INTO gone FROM weir.tick t WHERE t.seq = floor;
+    IF gone IS NULL THEN
+      LOCK TABLE weir.segment IN ACCESS SHARE MODE;  -- the next statement sees what it was compacted to
+      SELECT s.at INTO gone FROM weir.segment s WHERE s.log = 'message' AND s.event = 'carried' AND s.upto = floor;
+    END IF;
+    is_kept := coalesce(gone <= _first_tick_after.at, false);
+  END IF;
 END
 $$;
 COMMENT ON FUNCTION weir._first_tick_after IS
@@ -103,6 +114,17 @@ $$;
 COMMENT ON FUNCTION weir._is_relayed_later IS
   'Whether a relay that was heard of within relay_retention has not passed on a tick in whole. Errors: none. Locks: none. Isolation: READ COMMITTED.';
 
+CREATE OR REPLACE FUNCTION weir._relay_has_ended(tick bigint, sent text) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+  -- Nothing is kept for it, although it reads this log: what has a position of another log is written with what was passed on, and says nothing of what was sent.
+  SELECT _relay_has_ended.tick IS NULL AND _relay_has_ended.sent IS NOT NULL
+$$;
+COMMENT ON FUNCTION weir._relay_has_ended IS
+  'Whether the newest row of a relay is that of one which has passed everything on up to where it was to end, such as a replay. The row stays: a process that stands by for it, or comes later, goes on from there, and passes nothing on again. Errors: none. Locks: none. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir.relays() RETURNS TABLE (relay text, "position" text, reached_at timestamptz, tick bigint, newest_tick bigint, oldest_waiting timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -119,6 +141,7 @@ BEGIN
     (SELECT t.at FROM weir.tick t WHERE r.tick <= n.seq AND t.seq >= r.tick ORDER BY t.seq LIMIT 1)
   FROM (SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC) r,
        (SELECT pg_sequence_last_value('weir.tick_seq') AS seq) n
+  WHERE NOT weir._relay_has_ended(r.tick, r.sent)
   ORDER BY r.relay;
   RAISE SQLSTATE 'WR099';  -- releases the table
 EXCEPTION WHEN SQLSTATE 'WR099' THEN
@@ -126,7 +149,7 @@ EXCEPTION WHEN SQLSTATE 'WR099' THEN
 END
 $$;
 COMMENT ON FUNCTION weir.relays IS
-  'Relays by name, and how far they have come: the position in the log that they read, when that was recorded (about every ten seconds while it changes, and once an hour), and for those that read messages of this database the first tick that they have not passed on in whole, the newest tick, and when the oldest tick with messages that may still have to be passed on was cut (NULL: there is none). Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
+  'Relays by name, and how far they have come, without those that have ended where they were to end: the position in the log that they read, when that was recorded (about every ten seconds while it changes, and once an hour), and for those that read messages of this database the first tick that they have not passed on in whole, the newest tick, and when the oldest tick with messages that may still have to be passed on was cut (NULL: there is none). Errors: 40001 (REPEATABLE READ and SERIALIZABLE only). Locks: none that others wait for, and none that outlast the call. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir.forget_relay(relay text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -161,7 +184,11 @@ BEGIN
     RETURN NULL;
   END IF;
   LOCK TABLE weir.relay IN ACCESS EXCLUSIVE MODE NOWAIT;
-  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC;
+  CREATE TEMP TABLE weir_keep ON COMMIT DROP AS
+    SELECT k.* FROM (SELECT DISTINCT ON (r.relay) r.* FROM weir.relay r ORDER BY r.relay, r.no DESC) k
+    -- Nothing of what one that has ended has passed on can be read any more: it would pass none of it on again.
+    WHERE NOT coalesce(weir._relay_has_ended(k.tick, k.sent) AND k.at < clock_timestamp() - (SELECT g.value::interval FROM weir.setting g WHERE g.name = 'relay_retention')
+                       AND substring(k.position FROM '^[0-9]+[.]([0-9]{1,18})[.][0-9]+$')::bigint <= pg_sequence_last_value('weir.tick_floor'), false);
   TRUNCATE weir.relay;
   INSERT INTO weir.relay SELECT k.* FROM pg_temp.weir_keep k;
   PERFORM setval('weir.relay_bytes', pg_table_size('weir.relay'));
@@ -171,4 +198,4 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION weir._compact_relays IS
-  'Compacts weir.relay to the newest row of each relay, when it has 1 MB and twice what was left the last time. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on it. Isolation: READ COMMITTED.';
+  'Compacts weir.relay to the newest row of each relay, without those that ended longer than relay_retention ago and passed on only what has been truncated since, when it has 1 MB and twice what was left the last time. Returns what it did, or NULL. Locks: ACCESS EXCLUSIVE NOWAIT on it. Isolation: READ COMMITTED.';

@@ -59,22 +59,25 @@ func OpenReplay(ctx context.Context, c ReplayConfig) (*Replay, error) {
 // Close closes the connections to the target.
 func (r *Replay) Close() { r.close() }
 
-// ErrAhead is the error of a replay that is to begin behind the end of the log.
-var ErrAhead = errors.New("is ahead of the log")
+// ErrSince is wrapped by the error of a replay that is to begin at a position which is not in the log of the database.
+var ErrSince = errors.New("give a position in it, or a time")
 
 // Run passes the messages of the pool's database on.
 func (r *Replay) Run(ctx context.Context, pool *pgxpool.Pool) (done Replayed, err error) {
 	c, p := r.config, r.plan
-	end, err := hub.NewLog(store.New(pool, 0), nil).Newest(ctx)
+	db := store.New(pool, 0)
+	end, err := hub.NewLog(db, nil).Newest(ctx)
 	if err != nil {
 		return done, err
 	}
-	if after, err := hub.ParsePosition(string(p.config.After)); err == nil && end.Before(after) {
-		return done, fmt.Errorf("the position %s %w, which ends at %s", p.config.After, ErrAhead, end)
-	}
-	recorded, _, err := store.New(pool, 0).RelayPosition(ctx, c.As)
+	recorded, _, err := db.RelayPosition(ctx, c.As)
 	if err != nil {
 		return done, err
+	}
+	if recorded == "" && p.config.After != "" {
+		if err := inLog(ctx, db, p.config.After, end); err != nil {
+			return done, err
+		}
 	}
 	done.Again, done.To = recorded != "", weir.Position(end.String())
 	if done.From = p.config.After; done.Again {
@@ -95,6 +98,30 @@ func (r *Replay) Run(ctx context.Context, pool *pgxpool.Pool) (done Replayed, er
 		err = ctx.Err()
 	}
 	return done, err
+}
+
+// inLog checks that a replay can begin at a position: before anything is recorded of it. One that a failover has lost can be, since the log is known up to where both part.
+func inLog(ctx context.Context, db *store.Store, at weir.Position, end hub.Position) error {
+	p, err := hub.ParsePosition(string(at))
+	if err != nil {
+		return err
+	}
+	last, known, err := db.SharedUpto(ctx, p.Reached())
+	if err != nil {
+		return err
+	}
+	if known && (last.Tick == p.Reached().Tick || last.Tick < end.Reached().Tick) {
+		return nil
+	}
+	before, _, err := db.FirstTickAfter(ctx, time.Unix(0, 0))
+	if err != nil {
+		return err
+	}
+	what := "is of a log that this database does not know: its own"
+	if known {
+		what = "is ahead of the log of this database, which"
+	}
+	return fmt.Errorf("the position %s %s is kept from %s on, and ends at %s: %w", at, what, hub.Behind(before), end, ErrSince)
 }
 
 // plan returns the relay of the file as the replay is to be.
