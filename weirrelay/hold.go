@@ -118,6 +118,7 @@ type holder struct {
 	observe func(Progress)
 	retry   backoff
 	sure    func(context.Context) error // of the hold that it has
+	waiting time.Time                   // since when messages may wait; zero: none does, as far as this process knows
 }
 
 func newHolder(name string, pool *pgxpool.Pool, log *slog.Logger, observe func(Progress)) holder {
@@ -154,11 +155,17 @@ func (h *holder) run(ctx context.Context, stint func(context.Context) error) err
 				h.log.Info("weir: the relay stands by: another process has it")
 				said = true
 			}
+			if !h.waiting.IsZero() {
+				h.waiting = time.Time{} // for the other process to say
+				h.observe(Progress{})
+			}
 			sleep.For(ctx, sleep.Jitter(standbyEvery)) // another process has the relay
 		case store.IsRefused(err) && !errors.As(err, new(*elsewhere)):
 			return fmt.Errorf("weirrelay: relay %s: %w", h.name, store.Explain(err, "weir_hub"))
 		default:
 			h.outage.Failed(h.what(), err)
+			h.waitFrom(time.Now())
+			h.observe(Progress{})
 			sleep.For(ctx, sleep.Jitter(h.retry.next()))
 		}
 	}

@@ -20,10 +20,11 @@ const (
 type item struct {
 	weir.Event
 	mark weir.Position
+	read time.Time
 }
 
-// pass passes on what is subscribed to, until ctx ends or the subscription does, with an error; or everything was passed on that is to be.
-func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position, error) {
+// pass passes on what is subscribed to, from a position on, until ctx ends or the subscription does, with an error; or everything was passed on that is to be.
+func (r *relay) pass(ctx context.Context, sub *weir.Subscription, from weir.Position) (weir.Position, error) {
 	ctx, stop := context.WithCancel(ctx)
 	read, ended := r.read(ctx, sub)
 	defer func() {
@@ -33,6 +34,10 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position
 	}()
 	b := batch{relay: r, ahead: read, sender: sender{target: r.Target, what: "sending to the target", outage: r.outage, sure: r.sure}, recordedAt: time.Now()}
 	defer b.last(ctx)
+	b.lookAt(ctx, from)
+	if b.behind.IsZero() {
+		b.note(time.Time{})
+	}
 	for i := range read.items {
 		for more := true; more; {
 			b.add(i)
@@ -54,6 +59,7 @@ func (r *relay) pass(ctx context.Context, sub *weir.Subscription) (weir.Position
 		if err := b.record(ctx); err != nil {
 			return "", err
 		}
+		b.look(ctx)
 	}
 	return "", <-ended
 }
@@ -68,7 +74,7 @@ func (r *relay) read(ctx context.Context, sub *weir.Subscription) (read *ahead, 
 			if err != nil {
 				return err
 			}
-			if !read.put(ctx, item{Event: e}) {
+			if !read.put(ctx, item{Event: e, read: time.Now()}) {
 				return ctx.Err()
 			}
 		}
@@ -100,13 +106,17 @@ type batch struct {
 	sender     sender
 	records    []Record
 	bytes      int
-	read       time.Time     // when the newest record was read
+	first      time.Time     // when the oldest record was read
+	read       time.Time     // when the newest was
 	next       weir.Position // behind everything that was added
 	at         weir.Position // behind everything that was sent
 	then       weir.Position // what was recorded last
 	since      int           // messages since
 	recordedAt time.Time
-	setBack    error // nothing more is added
+	setBack    error         // nothing more is added
+	behind     time.Time     // when the tick was cut that comes next, while the relay does not keep up
+	looked     weir.Position // where the log was looked at last
+	lookedAt   time.Time
 }
 
 func (b *batch) full() bool { return len(b.records) >= b.MaxRecords || b.bytes >= b.MaxBytes }
@@ -139,6 +149,9 @@ func (b *batch) add(i item) {
 		return
 	}
 	if record, ok := b.router.message(b.Name, e.Message); ok {
+		if len(b.records) == 0 {
+			b.first = i.read
+		}
 		b.records = append(b.records, record)
 		b.bytes += len(record.Payload)
 		b.read = time.Now()
@@ -158,12 +171,18 @@ func (b *batch) reach(at weir.Position) bool {
 // send sends the batch.
 func (b *batch) send(ctx context.Context) error {
 	all := len(b.records)
+	if all > 0 && b.behind.IsZero() {
+		b.note(b.first)
+	}
 	sent, err := b.sender.send(ctx, b.records, func(i int, why error) error { return b.bury(ctx, &b.records[i], why) })
 	if err != nil {
 		return err
 	}
 	if n := len(sent); n > 0 {
 		b.had = sent[n-1].Position // not that of one which was refused: the target does not know it
+	}
+	if b.behind.IsZero() && len(b.ahead.items) == 0 {
+		b.note(time.Time{})
 	}
 	if all > 0 {
 		b.Observe(Progress{Active: true, Sent: len(sent), Dead: all - len(sent), Lag: time.Since(b.read)})

@@ -57,6 +57,7 @@ type Progress struct {
 	Lag        time.Duration // from when the newest of them was read until the target had it
 	Gap        *weir.Gap     // messages may be missing; the relay goes on behind them
 	Active     bool          // this process passes messages on; otherwise it stands by
+	Waiting    time.Time     // of Run: since when the oldest message waits that may still have to be passed on; zero: none does
 }
 
 // DeadLetter has the arguments of the job that keeps a message which the target has refused.
@@ -179,7 +180,13 @@ func newRelay(c Config) (*relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0).Bound(callTimeout), router: router, holder: newHolder(c.Name, c.Pool, c.Logger, c.Observe)}, nil
+	r := &relay{Config: c, client: weir.NewClient(c.Pool), store: store.New(c.Pool, 0).Bound(callTimeout), router: router}
+	r.Observe = func(p Progress) {
+		p.Waiting = r.waiting
+		c.Observe(p)
+	}
+	r.holder = newHolder(c.Name, c.Pool, c.Logger, r.Observe)
+	return r, nil
 }
 
 // stint passes messages on for as long as this process has the relay.
@@ -213,7 +220,7 @@ func (r *relay) passFrom(ctx context.Context, at weir.Position) (weir.Position, 
 	}
 	defer sub.Close()
 	r.worked()
-	return r.pass(ctx, sub)
+	return r.pass(ctx, sub, at)
 }
 
 // errReached is what a stint returns at Until; errSetBack, when the log was set back: where to go on is for the next one to find out.
@@ -234,6 +241,7 @@ func (r *relay) begin(ctx context.Context) (weir.Position, place, error) {
 		return "", place{}, err
 	}
 	recorded := weir.Position(text)
+	r.mayWait(ctx, recorded)
 	own, err := r.Target.Begin(ctx, recorded)
 	if err != nil {
 		return "", place{}, fmt.Errorf("begin at the target: %w", &elsewhere{err})

@@ -17,12 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/weir-pg/weir"
+	"github.com/weir-pg/weir/cmd/internal/relay"
 	"github.com/weir-pg/weir/cmd/internal/server"
 	"github.com/weir-pg/weir/cmd/internal/web"
 	"github.com/weir-pg/weir/internal/pgtest"
@@ -47,7 +49,7 @@ type stranger struct{}
 
 func (stranger) Kind() string { return "stranger" }
 
-// system is a database with a hub that runs the doctor, and a program that enqueues and works. Both are scraped at these addresses.
+// system is a database with a hub that runs the doctor, and a program that enqueues and works, and runs a relay. Both are scraped at these addresses.
 type system struct {
 	hub, program string
 	work         func() // runs some more jobs, with all outcomes
@@ -91,6 +93,7 @@ func start(t *testing.T) system {
 			t.Error(err)
 		}
 	})
+	relaying(t, registry, pool)
 	program := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(program.Close)
 
@@ -141,6 +144,29 @@ func start(t *testing.T) system {
 		refused(t, strings.Replace(s.hub, "/metrics", "/v1/events", 1))
 	}
 	return s
+}
+
+// relaying runs a relay of messages that the registry has the metrics of.
+func relaying(t *testing.T, registry prometheus.Registerer, pool *pgxpool.Pool) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "relay.toml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "[relay.copy]\nroute = [{ channels = \"orders\" }]\n[relay.copy.database]\nurl = %q\n", pgtest.Database(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	relays, err := relay.Open(t.Context(), relay.Config{Path: path, Log: quiet(), Registerer: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- relays.Run(ctx, pool) }() // ends with the test
+	t.Cleanup(func() {
+		stop()
+		if err := pgtest.Receive(t, ended, "the relay has stopped"); err != nil {
+			t.Error(err)
+		}
+		relays.Close()
+	})
 }
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -220,7 +246,7 @@ var (
 	label  = regexp.MustCompile(`([a-z_]+)="`)
 )
 
-// TestDashboardAndAlertsAskForWhatThereIs: a hub, or a program with weirotel, exports every metric and label that the dashboard and the alerts use.
+// TestDashboardAndAlertsAskForWhatThereIs: a hub, a program with weirotel, or a relay, exports every metric and label that the dashboard and the alerts use.
 func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -247,7 +273,7 @@ func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 			}
 		}
 		if len(missing) > 0 {
-			return fmt.Errorf("neither the hub nor weirotel exports %s", strings.Join(missing, ", "))
+			return fmt.Errorf("neither the hub, nor weirotel, nor a relay exports %s", strings.Join(missing, ", "))
 		}
 		return nil
 	})

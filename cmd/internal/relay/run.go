@@ -47,6 +47,12 @@ func Open(ctx context.Context, c Config) (*Relays, error) {
 		}
 		all.close = append(all.close, end)
 		p.config.Logger, p.config.Observe = c.Log, m.observer(p.config.Name)
+		if !p.jobs && p.source == nil {
+			if p.config.Observe, err = m.behindObserver(p.config.Name); err != nil {
+				all.Close()
+				return nil, fmt.Errorf("relay %s: %w", p.config.Name, err)
+			}
+		}
 	}
 	return all, nil
 }
