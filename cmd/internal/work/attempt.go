@@ -32,6 +32,7 @@ type attempt struct {
 	over    bool                // its end was sent
 	found   bool                // it had ended before, in the database; written before told is called
 	told    []func(settlement)  // who wants to know how its end was recorded
+	again   []*attempt          // the same, claimed once more: a crash of the database has lost the claim
 }
 
 // settlement is how an attempt has ended in the database.

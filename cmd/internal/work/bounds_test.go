@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/internal/store"
 	"github.com/weir-pg/weir/internal/worker"
 )
@@ -224,6 +225,51 @@ func TestACallThatWasOvertakenReleasesNothing(t *testing.T) {
 			} else if a.over {
 				t.Error("the job was released though the worker may have it")
 			}
+		}
+	}
+}
+
+// TestAnAttemptThatIsClaimedTwiceIsGivenOnce: a crash of the database loses claims that it has not flushed, and the worker, which lives on, makes the same one again. Its session may still hold the attempt, or
+// its end may wait to be recorded: no slot is lost, whichever it is.
+func TestAnAttemptThatIsClaimedTwiceIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	for _, over := range []bool{false, true} {
+		d, first, end := oneJob()
+		c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 2}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		finish := func() {
+			d.mu.Lock()
+			first.finish(worker.Result{Outcome: store.Completed})
+			d.freed(first)
+			d.mu.Unlock()
+		}
+		d.arrives(first)
+		if over {
+			finish()
+		}
+		ends := make(chan worker.Result, 1)
+		second := &attempt{key: first.key, token: first.token, task: first.task, ended: func(r worker.Result) { ends <- r }}
+		d.arrives(second)
+		if n := len(c.Session.outbox); n != 1 {
+			t.Errorf("the session is told of %d attempts", n)
+		}
+		if !over {
+			finish()
+		}
+		select {
+		case r := <-ends:
+			t.Errorf("before the end of the first is known, the second has one: %+v", r)
+		default:
+		}
+		d.settled(first, store.Completed, nil)
+		if r := pgtest.Receive(t, ends, "the second ends with the first"); r.Outcome != store.Released || end.Outcome != store.Completed {
+			t.Errorf("%+v after %+v", r, end)
+		}
+		d.settled(second, store.Lost, nil)
+		if c.Session.wants["mail"].credit != 2 || len(c.Session.held) > 0 || len(d.attempts) > 0 {
+			t.Errorf("the session has %d attempts, and room for %d more; there are %d", len(c.Session.held), c.Session.wants["mail"].credit, len(d.attempts))
 		}
 	}
 }

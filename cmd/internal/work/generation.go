@@ -241,8 +241,11 @@ func (d *Dispatcher) settled(a *attempt, recorded store.Outcome, why error) {
 	if d.attempts[a.key] == a {
 		delete(d.attempts, a.key)
 	}
+	for _, same := range a.again { // which the database does not have any more, or gives to others if it has lost that end, too
+		same.finish(endedElsewhere())
+	}
 	told := a.told
-	a.told = nil
+	a.told, a.again = nil, nil
 	d.checkIdle()
 	d.mu.Unlock()
 	for _, f := range told {

@@ -205,6 +205,10 @@ func (d *Dispatcher) change(q *queue, n int) {
 func (d *Dispatcher) place(a *attempt) {
 	q := d.queueOf(a.task.Queue)
 	a.queue = q
+	if before := d.attempts[a.key]; before != nil { // it goes on, and its end is that of both
+		before.again = append(before.again, a)
+		return
+	}
 	d.attempts[a.key] = a
 	if d.quiet {
 		a.finish(worker.Result{Outcome: store.Released})
