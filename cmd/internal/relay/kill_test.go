@@ -37,7 +37,30 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()         //nolint:errcheck // it was killed
 }
 
-var kills = flag.Int("kills", 4, "how often TestNothingIsLostOrDoubledThoughEachSideIsKilled kills something with each broker: a quarter of these times the broker, a quarter PostgreSQL, and otherwise a relay")
+// program is a process that the test kills, and starts anew.
+type program struct {
+	as   string
+	args []string
+	*exec.Cmd
+}
+
+func killable(t *testing.T, as string, args ...string) *program {
+	t.Helper()
+	p := &program{as, args, process(t, as, args...)}
+	t.Cleanup(func() { kill(p.Cmd) })
+	return p
+}
+
+func (p *program) replace(t *testing.T) {
+	t.Helper()
+	kill(p.Cmd)
+	if p.ProcessState.Exited() {
+		t.Errorf("the %s has ended by itself", p.as)
+	}
+	p.Cmd = process(t, p.as, p.args...)
+}
+
+var kills = flag.Int("kills", 4, "how often TestNothingIsLostOrDoubledThoughEachSideIsKilled kills something with each broker: a quarter of these times the broker, a quarter PostgreSQL, and otherwise a relay; with webhooks, each of four sides a quarter")
 
 // dying is a broker that the test kills, with what relays pass on to it and from it.
 type dying struct {
@@ -62,6 +85,7 @@ func TestNothingIsLostOrDoubledThoughEachSideIsKilled(t *testing.T) {
 	t.Run("Kafka", func(t *testing.T) { killEachSide(t, dyingKafka) })
 	t.Run("Redis", func(t *testing.T) { killEachSide(t, dyingRedis) })
 	t.Run("another database", func(t *testing.T) { killEachSide(t, dyingDatabase) })
+	t.Run("webhooks", killEachSideOfWebhooks)
 }
 
 func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) {
@@ -69,18 +93,7 @@ func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) 
 	pool := pgtest.Pool(t, pg.URL("postgres"))
 	broker := prepare(t, pool)
 	ends := append(slices.Clone(broker.messages), broker.jobs)
-	// The publisher has a row for each number, in the same transaction: so it knows after a crash which are committed.
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE made (n integer PRIMARY KEY)`); err != nil {
-		t.Fatal(err)
-	}
-	publish := func(ctx context.Context, n int) error {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		_, err := pool.Exec(ctx, `WITH one AS (INSERT INTO made VALUES ($1) ON CONFLICT DO NOTHING RETURNING jsonb_build_object('n', n) AS it)
-			SELECT weir.publish('orders', it::text), weir.enqueue('orders', 'order', it) FROM one`, n)
-		return err
-	}
-	published, fed := publishing(t, publish), func() []int { return nil }
+	published, fed := publishing(t, publisher(t, pool, `weir.publish('orders', it::text), weir.enqueue('orders', 'order', it)`)), func() []int { return nil }
 	if broker.source != nil {
 		ends = append(ends, broker.source.end)
 		fed = publishing(t, broker.source.publish)
@@ -96,7 +109,7 @@ func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) 
 			killPostgres(t, pg)
 		case 1, 3:
 			killed["relays"]++
-			relays.killOne(t, n/2%2)
+			relays[n/2%2].replace(t)
 		case 2:
 			killed["the broker"]++
 			broker.kill()
@@ -109,7 +122,7 @@ func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) 
 	for _, e := range broker.messages {
 		e.has(t, made, true)
 	}
-	allCompleted(t, pool) // so none is sent again from here on
+	allCompleted(t, pool, "orders") // so none is sent again from here on
 	broker.jobs.has(t, made, false)
 	if s := broker.source; s != nil {
 		held := numbersIn(t, s.held(len(given)))
@@ -117,6 +130,20 @@ func killEachSide(t *testing.T, prepare func(*testing.T, *pgxpool.Pool) *dying) 
 			t.Errorf("what the stream itself has %s", compare(held, given))
 		}
 		s.has(t, held, true)
+	}
+}
+
+// publisher publishes numbers with an SQL expression of it, the payload. It has a row for each number, in the same transaction: so it knows after a crash which are committed.
+func publisher(t *testing.T, pool *pgxpool.Pool, expression string) func(ctx context.Context, n int) error {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE made (n integer PRIMARY KEY)`); err != nil {
+		t.Fatal(err)
+	}
+	return func(ctx context.Context, n int) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_, err := pool.Exec(ctx, `WITH one AS (INSERT INTO made VALUES ($1) ON CONFLICT DO NOTHING RETURNING jsonb_build_object('n', n) AS it) SELECT `+expression+` FROM one`, n)
+		return err
 	}
 }
 
@@ -130,13 +157,8 @@ func killPostgres(t *testing.T, pg *embedded.Server) {
 	}
 }
 
-// two are the processes that run the relays.
-type two struct {
-	args    []string
-	process [2]*exec.Cmd
-}
-
-func twoRelays(t *testing.T, url string, ends []*end) *two {
+// twoRelays are the processes that run the relays.
+func twoRelays(t *testing.T, url string, ends []*end) [2]*program {
 	t.Helper()
 	var text []byte
 	for _, e := range ends {
@@ -146,29 +168,15 @@ func twoRelays(t *testing.T, url string, ends []*end) *two {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &two{args: []string{url, file}}
-	for i := range r.process {
-		r.process[i] = process(t, "relay", r.args...)
-	}
-	t.Cleanup(func() { kill(r.process[0]); kill(r.process[1]) })
-	return r
+	return [2]*program{killable(t, "relay", url, file), killable(t, "relay", url, file)}
 }
 
-func (r *two) killOne(t *testing.T, i int) {
-	t.Helper()
-	kill(r.process[i])
-	if r.process[i].ProcessState.Exited() {
-		t.Error("a process that runs relays has ended by itself")
-	}
-	r.process[i] = process(t, "relay", r.args...)
-}
-
-// allCompleted waits until all jobs that were passed on have completed.
-func allCompleted(t *testing.T, pool *pgxpool.Pool) {
+// allCompleted waits until all jobs of a queue have completed.
+func allCompleted(t *testing.T, pool *pgxpool.Pool, queue string) {
 	t.Helper()
 	states := slices.DeleteFunc(slices.Clone(weir.States), func(s weir.State) bool { return s == weir.StateCompleted })
 	pgtest.Eventually(t, func() error {
-		page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: "orders", States: states, Limit: 1})
+		page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: queue, States: states, Limit: 1})
 		if err == nil && len(page.Jobs) > 0 {
 			err = fmt.Errorf("job %d is %s", page.Jobs[0].ID, page.Jobs[0].State)
 		}

@@ -33,6 +33,10 @@ func TestMain(m *testing.M) {
 		fail(asNATS(os.Args[1], os.Args[2]))
 	case "relay":
 		fail(asRelay(os.Args[1], os.Args[2]))
+	case "hub":
+		fail(asHub(os.Args[1], os.Args[2]))
+	case "endpoint":
+		fail(asEndpoint(os.Args[1], os.Args[2], os.Args[3]))
 	default:
 		pgtest.Main(m)
 	}

@@ -33,6 +33,12 @@ type webhook struct {
 	}
 }
 
+func newSecret() string {
+	random := make([]byte, 32)
+	_, _ = rand.Read(random)
+	return "whsec_" + base64.StdEncoding.EncodeToString(random)
+}
+
 // shop is an endpoint. Of each message it gets the first request in vain: it fails, or it does the work and its answer is lost.
 type shop struct {
 	t       *testing.T
@@ -82,9 +88,7 @@ func TestMessagesBecomeSignedWebhooks(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	pool := pgtest.Pool(t, url)
-	random := make([]byte, 32)
-	_, _ = rand.Read(random)
-	secret := "whsec_" + base64.StdEncoding.EncodeToString(random)
+	secret := newSecret()
 	verifier, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
 		t.Fatal(err)
