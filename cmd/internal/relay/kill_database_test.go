@@ -18,7 +18,7 @@ func dyingDatabase(t *testing.T, _ *pgxpool.Pool) *dying {
 	to := pgtest.Pool(t, pg.URL("postgres"))
 	at := func(relay, settings, target string, arrived func() int, all func() []string) *end {
 		return &end{relay, settings + fmt.Sprintf("database = { url = %q%s }", pg.URL("postgres"), target), arrived, func(n int) []string {
-			pgtest.Until(t, fmt.Sprintf("%d have arrived by the relay %s", n, relay), func() bool { return arrived() >= n })
+			arrive(t, n, "by the relay "+relay, arrived)
 			return all()
 		}}
 	}
@@ -48,7 +48,7 @@ func jobsFrom(t *testing.T, pool *pgxpool.Pool, from string) *end {
 	t.Helper()
 	arrived := jobsIn(t, pool, "arrived")
 	return &end{"arrived", "since = \"oldest\"\nqueue = \"arrived\"\nkind = \"arrived\"\n" + from, arrived, func(n int) []string {
-		pgtest.Until(t, fmt.Sprintf("%d jobs are there", n), func() bool { return arrived() >= n })
+		arrive(t, n, "as jobs", arrived)
 		return argsIn(t, pool, "arrived")
 	}}
 }

@@ -86,6 +86,14 @@ func progress(t *testing.T, ends []*end) {
 	}
 }
 
+// arrive waits until so many have arrived, for as long as there are more and more: a relay that was killed hundreds of times has much to pass on.
+func arrive(t *testing.T, n int, where string, arrived func() int) {
+	t.Helper()
+	for have := arrived(); have < n; have = arrived() {
+		pgtest.Until(t, fmt.Sprintf("more than %d of %d have arrived %s", have, n, where), func() bool { return arrived() > have })
+	}
+}
+
 // has waits until each of the numbers has arrived, and reports what was lost or doubled.
 func (e *end) has(t *testing.T, want []int, inOrder bool) {
 	t.Helper()

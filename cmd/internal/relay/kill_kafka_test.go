@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay/kafkarelay"
 )
 
@@ -24,7 +23,7 @@ func dyingKafka(t *testing.T, pool *pgxpool.Pool) *dying {
 			return len(of(read))
 		}
 		return &end{relay, settings + fmt.Sprintf("kafka = { brokers = %q }", kafka.address()), arrived, func(n int) []string {
-			pgtest.Until(t, fmt.Sprintf("%d are in the topic %s", n, topic), func() bool { return arrived() >= n })
+			arrive(t, n, "in the topic "+topic, arrived)
 			again := of(kafka.read(t, len(read), topic)) // whatever a consumer sees that reads only now
 			if !slices.Equal(again, of(read)) {
 				t.Errorf("of the topic %s, a consumer that was there all the time has read %d, and one that comes later others: %d", topic, len(of(read)), len(again))

@@ -31,7 +31,10 @@ func dyingNATS(t *testing.T, pool *pgxpool.Pool) *dying {
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, AllowAtomicPublish: true, Duplicates: 2 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		return &end{relay, settings + fmt.Sprintf("nats = { url = %q, stream = %q }", url, stream), func() int { return inStream(t, js, stream) }, func(n int) []string { return stored(t, js, stream, n) }}
+		return &end{relay, settings + fmt.Sprintf("nats = { url = %q, stream = %q }", url, stream), func() int { return inStream(t, js, stream) }, func(n int) []string {
+			arrive(t, n, "in the stream "+stream, func() int { return inStream(t, js, stream) })
+			return stored(t, js, stream, n)
+		}}
 	}
 	b.messages = []*end{at("messages", messagesTo("ORDERS"), "ORDERS")}
 	b.jobs = at("jobs", jobsTo("JOBS"), "JOBS")

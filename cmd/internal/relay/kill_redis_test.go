@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-pg/weir/internal/pgtest"
 	"github.com/weir-pg/weir/weirrelay/redisrelay"
 )
 
@@ -18,7 +17,7 @@ func dyingRedis(t *testing.T, pool *pgxpool.Pool) *dying {
 	c := server.client()
 	at := func(relay, settings string, form redisrelay.Form) *end {
 		return &end{relay, settings + fmt.Sprintf("redis = { url = \"redis://%s\", form = %q }", server.address(), form), func() int { return lengthIn(t, c, form, relay) }, func(n int) []string {
-			pgtest.Until(t, fmt.Sprintf("%d are in %s", n, relay), func() bool { return lengthIn(t, c, form, relay) >= n })
+			arrive(t, n, "in "+relay, func() int { return lengthIn(t, c, form, relay) })
 			return allIn(t, c, form, relay)
 		}}
 	}

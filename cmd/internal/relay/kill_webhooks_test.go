@@ -35,7 +35,7 @@ func killEachSideOfWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	webhooks := &end{"webhooks", messagesTo("hooks") + fmt.Sprintf("database = { url = %q, kind = \"order\" }", pg.URL("postgres")), func() int { return len(got.read(t)) }, func(n int) []string {
-		pgtest.Until(t, fmt.Sprintf("%d have arrived", n), func() bool { return len(got.read(t)) >= n })
+		arrive(t, n, "at the endpoint", func() int { return len(got.read(t)) })
 		allCompleted(t, pool, "hooks") // so none is sent again from here on
 		return got.read(t)
 	}}
