@@ -332,7 +332,7 @@ func (c *completer) drain(limit time.Duration) {
 
 // write sends ends until the database has recorded them, or cannot.
 func (c *completer) write(ctx context.Context, some []*Task) {
-	slices.SortFunc(some, inOrder)
+	slices.SortStableFunc(some, inOrder) // of two ends of one attempt, the first counts
 	wait := c.s.backoff()
 	for {
 		c.s.Health.results.Beat()

@@ -274,6 +274,35 @@ func TestAnAttemptThatIsClaimedTwiceIsGivenOnce(t *testing.T) {
 	}
 }
 
+// TestAnAttemptThatWasLostIsNotGivenAgain: the worker, which has found out that a crash has lost its claim, has given up the first, and makes the same claim again before the session knows. It would take the second for
+// the first, and then interrupt both.
+func TestAnAttemptThatWasLostIsNotGivenAgain(t *testing.T) {
+	t.Parallel()
+	d, first, _ := oneJob()
+	c, err := d.Open(t.Context(), Opening{Queues: map[string]int{"mail": 2}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.arrives(first)
+	if news, _ := c.take(); len(news.Jobs) != 1 {
+		t.Fatalf("%+v", news)
+	}
+	d.toStop(first, worker.ErrFenced)
+	d.settled(first, store.Lost, worker.ErrFenced)
+	var end worker.Result
+	second := &attempt{key: first.key, token: first.token, task: first.task, ended: func(r worker.Result) { end = r }}
+	d.arrives(second)
+	isReleased(t, &end)
+	if news, _ := c.take(); len(news.Jobs) != 0 || len(news.Interrupted) != 1 || len(c.Session.held) > 0 || c.Session.wants["mail"].credit != 2 {
+		t.Errorf("the session is told %+v, and holds %d", news, len(c.Session.held))
+	}
+	_, third, _ := oneJob()
+	third.seq++
+	if d.arrives(third); third.session == nil {
+		t.Error("the job that comes back by another claim is not given")
+	}
+}
+
 // oneJob returns a dispatcher without a database, and a job for it, with how it has ended.
 func oneJob() (d *Dispatcher, a *attempt, end *worker.Result) {
 	d, end = New(Config{Secret: "secret", Log: slog.New(slog.DiscardHandler)}), &worker.Result{}

@@ -55,6 +55,7 @@ type Dispatcher struct {
 	sessions map[string]*Session
 	queues   map[string]*queue
 	attempts map[key]*attempt
+	lost     map[key]bool   // what had such a key was lost: its session may not know that yet
 	ours     map[int32]bool // workers that this hub has, or had
 	now      *generation    // nil: none was needed yet
 	failed   error          // why there is no worker; nil: there is, or soon will be
@@ -85,7 +86,7 @@ func New(c Config) *Dispatcher {
 	}
 	d := &Dispatcher{
 		Config: c, average: firstAverage, tokens: newSigner(c.Secret, "weir work tokens"), clock: time.Now, jitter: sleep.Jitter, draw: rand.IntN, again: make(chan struct{}, 1), places: make(chan struct{}, maxGenerations),
-		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, ours: map[int32]bool{}, idle: make(chan struct{}),
+		sessions: map[string]*Session{}, queues: map[string]*queue{}, attempts: map[key]*attempt{}, lost: map[key]bool{}, ours: map[int32]bool{}, idle: make(chan struct{}),
 	}
 	d.peers.init(d)
 	return d
@@ -139,6 +140,9 @@ func (d *Dispatcher) releaseAll() {
 		d.interrupt(a, Lost)
 		if a.finish(worker.Result{Outcome: store.Released}) {
 			d.freed(a)
+		}
+		for _, same := range a.again {
+			same.finish(worker.Result{Outcome: store.Released})
 		}
 	}
 }

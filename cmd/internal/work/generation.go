@@ -237,6 +237,8 @@ func (d *Dispatcher) settled(a *attempt, recorded store.Outcome, why error) {
 	d.bytes -= int64(a.size())
 	if recorded != store.Lost {
 		d.counts.recorded++
+	} else if d.lost[a.key] = true; len(d.lost) > maxRemembered {
+		clear(d.lost)
 	}
 	if d.attempts[a.key] == a {
 		delete(d.attempts, a.key)

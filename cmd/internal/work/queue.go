@@ -209,6 +209,11 @@ func (d *Dispatcher) place(a *attempt) {
 		before.again = append(before.again, a)
 		return
 	}
+	if d.lost[a.key] { // its session would take it for what it has, or is told is lost: it comes back under another key
+		delete(d.lost, a.key)
+		a.finish(worker.Result{Outcome: store.Released})
+		return
+	}
 	d.attempts[a.key] = a
 	if d.quiet {
 		a.finish(worker.Result{Outcome: store.Released})

@@ -431,16 +431,12 @@ func (s *session) ping(ctx context.Context) {
 			_ = s.conn.Close(closeExpired, "the token has expired")
 			return
 		}
-		switch {
-		case s.silent() < pause:
-			s.call.Heard()
-		case s.sending.Load() > 0: // before a ping; it fails if the client does not read it
-		case s.answersPing(ctx, pause):
-			s.call.Heard()
-		default:
+		// What is being sent comes before a ping, and fails if the client does not read it.
+		if s.silent() >= pause && s.sending.Load() == 0 && !s.answersPing(ctx, pause) {
 			_ = s.conn.CloseNow()
 			return
 		}
+		s.call.Heard()
 		brief, cancel := context.WithTimeout(ctx, pause)
 		_ = s.pass(ctx, News{Interrupted: s.call.Renew(brief)}) // if it can't be written, the next ping fails
 		cancel()
