@@ -130,7 +130,8 @@ async def test_jobs_and_queues_that_no_task_is_for_are_named_in_the_log(app: wei
         job = await known.enqueue(app)
         ended = await weir.testing.drain(app, {queue: 1, "mial": 1})
     assert look(job.id).state == "completed"
-    assert [(look(i).state, look(i).attempt) for i in other] == [("scheduled", 1)] * 3  # for workers that have a handler
+    # For workers that have a handler: after a second, or two.
+    assert [(look(i).state in ("scheduled", "available"), look(i).attempt) for i in other] == [(True, 1)] * 3
     assert [e.outcome for e in ended] == ["completed"]
     said = [r.message for r in caplog.records if r.levelname == "WARNING"]
     assert [sum(f"no handler for kind {kind} in this worker" in s for s in said) for kind in ("resize", "rotate")] == [1, 1]
