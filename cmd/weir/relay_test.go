@@ -90,6 +90,21 @@ func TestAReplayBeginsWithATimeInsideTheLog(t *testing.T) {
 	}
 }
 
+// truncate truncates what was published until now, and publishes what is kept.
+func (r *replays) truncate(t *testing.T, kept string) {
+	t.Helper()
+	for _, sql := range []string{`UPDATE weir.segment SET at = at - interval '2 hours'`, `SELECT weir._rotate_messages()`} {
+		if _, err := r.from.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.publish(t, kept)
+	var reclaimed bool
+	if err := r.from.QueryRow(t.Context(), `SELECT weir._reclaim_messages(1, '0')`).Scan(&reclaimed); err != nil || !reclaimed {
+		t.Fatalf("reclaimed: %t, %v", reclaimed, err)
+	}
+}
+
 // TestAReplayOfWhatIsNotKeptFailsWhenTheRestIsPassedOn: with the exit code of failures, not that of wrong usage.
 func TestAReplayOfWhatIsNotKeptFailsWhenTheRestIsPassedOn(t *testing.T) {
 	t.Parallel()
@@ -99,16 +114,7 @@ func TestAReplayOfWhatIsNotKeptFailsWhenTheRestIsPassedOn(t *testing.T) {
 	if err := r.from.QueryRow(t.Context(), `SELECT weir._epoch_of(1) || '.2.0'`).Scan(&early); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{`UPDATE weir.segment SET at = at - interval '2 hours'`, `SELECT weir._rotate_messages()`} {
-		if _, err := r.from.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.publish(t, "kept")
-	var reclaimed bool
-	if err := r.from.QueryRow(t.Context(), `SELECT weir._reclaim_messages(1, '0')`).Scan(&reclaimed); err != nil || !reclaimed {
-		t.Fatalf("reclaimed: %t, %v", reclaimed, err)
-	}
+	r.truncate(t, "kept")
 	for as, since := range map[string]string{"time": "1h", "position": early} {
 		code, said, arrived := r.replay(t, as, since)
 		if code != exitFailure || !slices.Equal(arrived, []string{"kept"}) || !strings.Contains(said, "1 message passed on") || !strings.Contains(said, "weir: messages may be missing at 1 place, which the log names") {
@@ -173,16 +179,7 @@ func TestAReplaySinceTheLastTickThatIsGoneMissesNothing(t *testing.T) {
 	t.Parallel()
 	r := newReplays(t)
 	since := r.publish(t, "gone")
-	for _, sql := range []string{`UPDATE weir.segment SET at = at - interval '2 hours'`, `SELECT weir._rotate_messages()`} {
-		if _, err := r.from.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.publish(t, "kept")
-	var reclaimed bool
-	if err := r.from.QueryRow(t.Context(), `SELECT weir._reclaim_messages(1, '0')`).Scan(&reclaimed); err != nil || !reclaimed {
-		t.Fatalf("reclaimed: %t, %v", reclaimed, err)
-	}
+	r.truncate(t, "kept")
 	if code, said, arrived := r.replay(t, "x", since.Format(time.RFC3339Nano)); code != exitOK || !slices.Equal(arrived, []string{"kept"}) {
 		t.Errorf("exit code %d, %v has arrived: %s", code, arrived, said)
 	}
