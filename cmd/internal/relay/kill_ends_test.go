@@ -86,11 +86,17 @@ func progress(t *testing.T, ends []*end) {
 	}
 }
 
-// arrive waits until so many have arrived, for as long as there are more and more: a relay that was killed hundreds of times has much to pass on.
+// arrive waits until so many have arrived, for as long as there are more and more: a relay that was killed hundreds of times has much to pass on. Which are missing, if some are, has tells.
 func arrive(t *testing.T, n int, where string, arrived func() int) {
 	t.Helper()
-	for have := arrived(); have < n; have = arrived() {
-		pgtest.Until(t, fmt.Sprintf("more than %d of %d have arrived %s", have, n, where), func() bool { return arrived() > have })
+	for have, since := arrived(), time.Now(); have < n; sleep.For(t.Context(), 20*time.Millisecond) {
+		if now := arrived(); now > have {
+			have, since = now, time.Now()
+		}
+		if time.Since(since) > patience {
+			t.Errorf("%d of %d have arrived %s, and for %v no more", have, n, where, patience)
+			return
+		}
 	}
 }
 
