@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION weir.enqueue, weir.enqueue_unique, weir._enqueue_uniqu
   TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.start, weir.take, weir.record, weir.progress, weir.checkpoint, weir.set_checkpoint, weir.stop, weir.complete, weir.attend, weir.heartbeat, weir.enqueued, weir.job_info, weir.jobs, weir.jobs_page, weir.cancel, weir.rebase,
   weir._start, weir._never_used, weir._queue_names, weir._watch, weir._claim, weir._record, weir._complete, weir._reconcile, weir._fence, weir._settle, weir._cancelled_among,
-  weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._resurvey, weir._tidy, weir._fold_arrivals, weir._count_minutes, weir._step_operations TO weir_work, weir_operate;
+  weir._promote, weir._rotate, weir._rotate_history, weir._rotate_later, weir._rescue, weir._misses_one, weir._resurvey, weir._tidy, weir._fold_arrivals, weir._count_minutes, weir._step_operations TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flow_info, weir.tasks TO weir_enqueue, weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.flows, weir.cancel_flow, weir.flow_outputs, weir.flow_running TO weir_work, weir_operate;
 GRANT EXECUTE ON FUNCTION weir.retry_flow TO weir_operate;

@@ -323,13 +323,21 @@ func (m *Maintainer) rescues(ctx context.Context) {
 		if !sleep.For(ctx, wait) {
 			return
 		}
-		if !missed && !m.mine() {
-			continue
-		}
 		var err error
-		missed, err = m.rescue(ctx)
+		missed, err = m.check(ctx, missed)
 		m.done(ctx, "rescue", "", err)
 	}
+}
+
+// check rescues if it is this maintainer's turn, if it has missed a worker, or if one worker that it looks at seems to be lost: when most of a large fleet is lost at
+// once, those count as alive until they are fenced, and the few that are left have their turn as rarely as when all were there.
+func (m *Maintainer) check(ctx context.Context, hasMissed bool) (missed bool, err error) {
+	if !hasMissed && !m.mine() {
+		if missed, err = m.store.MissesOne(ctx); err != nil || !missed {
+			return false, err
+		}
+	}
+	return m.rescue(ctx)
 }
 
 // rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether one of them found that a worker is

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -185,6 +186,49 @@ func TestWhoFindsAWorkerLostChecksAgainSoon(t *testing.T) {
 				t.Error("a maintainer that checks just after another goes on as well")
 			}
 		})
+	}
+}
+
+// TestTheFewThatAreLeftOfManyNoticeIt: a maintainer that hardly ever has its turn, because so many count as alive, rescues all the same once a worker that it looks at
+// seems to be lost; and only then.
+func TestTheFewThatAreLeftOfManyNoticeIt(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.Database(t))
+	log := slog.New(slog.DiscardHandler)
+	m := New(store.New(pool, 1), log, outage.New(log))
+	m.Share(math.MaxInt32)
+	check := func() {
+		t.Helper()
+		err := exec(t, pool, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000)`) // since then, time counts
+		if err == nil {
+			_, err = m.check(t.Context(), false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(sql string) (yes bool) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	if err := exec(t, pool, `SELECT weir.heartbeat(weir._start('w', '{default}', '6 seconds'))`); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if is(`SELECT EXISTS (SELECT FROM weir.attendance)`) {
+		t.Error("it was not its turn, nobody is lost, and it checks all workers")
+	}
+	if err := exec(t, pool, `UPDATE weir.last_word SET at = at - interval '1 minute'`); err != nil {
+		t.Fatal(err)
+	}
+	for checks := 1; !is(`SELECT EXISTS (SELECT FROM weir.worker WHERE fenced)`); checks++ {
+		if checks > 20 {
+			t.Fatal("the lost worker is never fenced")
+		}
+		check()
 	}
 }
 

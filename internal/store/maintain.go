@@ -13,6 +13,7 @@ const (
 	sqlRotateHistory = `SELECT coalesce(weir._rotate_history(), '')`
 	sqlRotateLater   = `SELECT coalesce(weir._rotate_later(), '')`
 	sqlRescue        = `SELECT worker, reason, coalesce(relogged, 0), more, coalesce(error, ''), relogged IS NULL AND error IS NULL, coalesce(jobs, '{}') FROM weir._rescue()`
+	sqlMissesOne     = `SELECT weir._misses_one()`
 	sqlSurvey        = `SELECT coalesce(weir._resurvey(), '')`
 	sqlCountMinutes  = `SELECT coalesce(weir._count_minutes(), '')`
 	sqlTidy          = `SELECT coalesce(weir._tidy(), '')`
@@ -83,6 +84,12 @@ type Rescued struct {
 // Rescue fences silent workers, and logs some of the unfinished attempts of fenced workers again.
 func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
 	return rows(ctx, s, sqlRescue, nil, pgx.RowToStructByPos[Rescued])
+}
+
+// MissesOne reports whether one worker, chosen at random, seems to be lost. It costs little, however many workers there are.
+func (s *Store) MissesOne(ctx context.Context) (misses bool, err error) {
+	err = s.row(ctx, sqlMissesOne, nil, &misses)
+	return misses, err
 }
 
 // Survey records in which lanes jobs wait, if there are many, for those who inspect them; it returns what it did, or "".

@@ -84,6 +84,35 @@ AS $$
 $$;
 COMMENT ON FUNCTION weir._unattended IS 'Workers that are not fenced and whose attendance lock is free, each with its last word, if one is left.';
 
+CREATE OR REPLACE FUNCTION weir._misses_one() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  page bigint := floor(random() * (pg_relation_size('weir.worker') / current_setting('block_size')::bigint));
+  w    record;
+  last record;
+BEGIN
+  SELECT k.id, k.lease INTO w
+  FROM (SELECT w.id, w.lease FROM weir.worker w
+        WHERE w.ctid >= format('(%s,0)', page)::tid AND w.ctid < format('(%s,0)', page + 1)::tid AND NOT w.fenced
+          AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)) k
+  ORDER BY random() LIMIT 1;
+  IF NOT FOUND OR NOT pg_try_advisory_lock(1464158554, w.id) THEN
+    RETURN false;
+  END IF;
+  PERFORM pg_advisory_unlock(1464158554, w.id);
+  SELECT h.says, h.at INTO last FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1;
+  RETURN last.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - last.at, last.at - clock_timestamp()) > w.lease;
+END
+$$;
+COMMENT ON FUNCTION weir._misses_one IS
+  'Whether one worker, of a page of them that is chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Errors: none. Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
+
 CREATE OR REPLACE FUNCTION weir._silent() RETURNS SETOF integer
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

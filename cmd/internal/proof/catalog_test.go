@@ -55,7 +55,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	conn := connect(t, url)
 	enqueue := []string{"enqueue", "enqueue_many", "enqueue_unique", "_enqueue_unique_many", "_enqueue_many", "_enqueue_json", "_enqueue_request", "_enqueue_requests", "_hold_slot", "_slots", "flow", "seal", "flow_info", "add_tasks", "tasks", "increment"}
 	work := append(slices.Clone(enqueue), "enqueued", "start", "take", "record", "progress", "checkpoint", "set_checkpoint", "stop", "complete", "flow_outputs", "flow_running", "chores", "attend", "heartbeat", "cancel", "_start", "_never_used", "_queue_names", "_watch", "_claim", "_record", "_complete", "_reconcile", "_fence", "_settle", "_cancelled_among",
-		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals", "_step_operations")
+		"_promote", "_rotate", "_rotate_history", "_rotate_later", "_rotate_messages", "_rescue", "_misses_one", "_resurvey", "_tidy", "_count_minutes", "rebase", "job_info", "jobs", "jobs_page", "flows", "cancel_flow", "_fold_arrivals", "_step_operations")
 	publish := []string{"publish", "publish_bytes", "publish_many", "notify"}
 	subscribe := []string{"ticks", "read", "newest_tick", "_epoch_of"}
 	cut := []string{"_await_tick", "rebase_messages", "_rotate_messages"}
@@ -114,7 +114,7 @@ func TestRolesDoTheirPartAndNoMore(t *testing.T) {
 	as("weir_enqueue", denied, claimOne, `SELECT * FROM weir.job`, `SELECT * FROM weir.request`, `SELECT weir._turn_requests()`, `SELECT * FROM weir.queue`, `INSERT INTO weir.cancellation VALUES (1)`, `SELECT weir.pause('q')`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir._queue_id('x')`, `SELECT nextval('weir.job_id')`, `CREATE TABLE weir.mine ()`)
 	as("weir_work", "", claimOne, `SELECT weir.enqueue('q', 'k')`, `SELECT weir._start('w', ARRAY['newer'])`, `SELECT weir.heartbeat(1)`,
-		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir._count_minutes()`, `SELECT weir.rebase()`,
+		`SELECT weir._promote()`, `SELECT weir._rotate()`, `SELECT weir._rotate_later()`, `SELECT weir._rescue()`, `SELECT weir._misses_one()`, `SELECT weir._resurvey()`, `SELECT weir._tidy()`, `SELECT weir._count_minutes()`, `SELECT weir.rebase()`,
 		`SELECT * FROM weir.job_info(1)`, `SELECT weir.cancel(1)`, `CALL weir.chores()`, `SELECT weir.start('w', ARRAY['q'])`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, fmt.Sprintf(`SELECT weir._fence(%d)`, worker))
 	as("weir_work", denied, `SELECT * FROM weir.job`, `DELETE FROM weir.result`, `SELECT * FROM weir.history()`, `SELECT weir.pause('q')`, `SELECT weir.retry(1)`, `SELECT * FROM weir.failed_jobs`,
 		`SELECT weir._reclaim(1)`, `SELECT nextval('weir.job_id')`, `SELECT weir._end_attempts(1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`)

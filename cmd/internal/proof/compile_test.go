@@ -47,7 +47,7 @@ func TestNothingInsideAFunctionIsCompiled(t *testing.T) {
 	exec(t, conn, `SELECT weir.cancel($1)`, far)
 	exec(t, conn, `SELECT weir.retry($1)`, mine[40].ID)
 	for _, sql := range []string{
-		`SELECT * FROM weir._promote()`, `SELECT weir._rescue()`, `SELECT weir._resurvey()`, `SELECT weir._count_minutes()`, `SELECT * FROM weir.history()`, `SELECT weir._tidy()`, `SELECT weir._rotate_later()`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`,
+		`SELECT * FROM weir._promote()`, `SELECT weir._rescue()`, `SELECT weir._misses_one()`, `SELECT weir._resurvey()`, `SELECT weir._count_minutes()`, `SELECT * FROM weir.history()`, `SELECT weir._tidy()`, `SELECT weir._rotate_later()`, `SELECT * FROM weir.queues()`, `SELECT * FROM weir.workers()`,
 		`SELECT * FROM weir.hubs()`, `SELECT * FROM weir.job_info(1)`, `SELECT * FROM weir.jobs('available')`, `SELECT * FROM weir.jobs('running')`, `SELECT * FROM weir.jobs('completed')`,
 		`SELECT * FROM weir.jobs('failed')`, `SELECT * FROM weir.jobs('scheduled')`, `SELECT * FROM weir._watch(0, 0, NULL, NULL)`, `SELECT weir.publish('c', 'p') FROM generate_series(1, 100)`,
 		`SELECT * FROM weir._await_tick(0)`, `SELECT * FROM weir.read(1)`, `SELECT weir.newest_tick()`, `SELECT weir._rotate_messages()`, `SELECT * FROM weir._fresh_queues()`, `SELECT weir._beat('h', '', 1, 0)`,
