@@ -6134,21 +6134,29 @@ CREATE FUNCTION weir._misses_one() RETURNS boolean LANGUAGE plpgsql VOLATILE SEC
 AS $$
 #variable_conflict use_column
 DECLARE
-  page bigint := floor(random() * (pg_relation_size('weir.worker') / current_setting('block_size')::bigint));
-  w    record;
-  last record;
+  tries CONSTANT integer := 100;  -- many rows may be those of workers that have ended, or many pages empty
+  pages bigint := pg_relation_size('weir.worker') / current_setting('block_size')::bigint;
+  page  bigint;
+  w     record;
+  last  record;
 BEGIN
-  SELECT k.id, k.lease INTO w
-  FROM (SELECT w.id, w.lease FROM weir.worker w
-        WHERE w.ctid >= format('(%s,0)', page)::tid AND w.ctid < format('(%s,0)', page + 1)::tid AND NOT w.fenced
-          AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)) k
-  ORDER BY random() LIMIT 1;
-  IF NOT FOUND OR NOT pg_try_advisory_lock(1464158554, w.id) THEN
+  -- While somebody keeps watch, nobody else need do so: see _fence_silent.
+  IF abs(extract(epoch FROM clock_timestamp()) * 1000 - pg_sequence_last_value('weir.watched_at')) < 1000 THEN
     RETURN false;
   END IF;
-  PERFORM pg_advisory_unlock(1464158554, w.id);
-  SELECT h.says, h.at INTO last FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1;
-  RETURN last.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - last.at, last.at - clock_timestamp()) > w.lease;
+  FOR try IN 1..tries LOOP
+    page := floor(random() * pages);
+    SELECT k.id, k.lease INTO w
+    FROM (SELECT w.id, w.lease FROM weir.worker w WHERE w.ctid >= format('(%s,0)', page)::tid AND w.ctid < format('(%s,0)', page + 1)::tid AND NOT w.fenced) k
+    ORDER BY random() LIMIT 1;
+    CONTINUE WHEN NOT FOUND OR EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+    IF NOT pg_try_advisory_xact_lock(1464158554, w.id) THEN
+      RETURN false;  -- it attends
+    END IF;
+    SELECT h.says, h.at INTO last FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1;
+    RETURN last.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - last.at, last.at - clock_timestamp()) > w.lease;
+  END LOOP;
+  RETURN false;
 END
 $$;
 CREATE FUNCTION weir._move(ids bigint[], lanes bigint[], from_queue text, to_queue text, to_priority integer, known bigint) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, pg_temp SET jit=off SET plan_cache_mode=force_generic_plan SET enable_seqscan=off SET enable_bitmapscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -13560,7 +13568,7 @@ COMMENT ON ROUTINE weir._mark_operations() IS 'Notes up to which operation all h
 COMMENT ON ROUTINE weir._means(weir.cancellation_where,bigint,text,jsonb,timestamp with time zone,text,integer,bigint) IS 'Whether a cancellation by filter means a job of its queue, apart from reprieves; a flow''s does not mean callbacks of flows within it. priority: NULL, if the caller has compared it. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._merged_errors(jsonb,jsonb,integer) IS 'The last errors of a job: those that were read in full, and of the other attempts those that its newest row carries in brief. Errors: none. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._minute_ring(timestamp with time zone) IS 'Which of the tables of weir.minute is that of a time: each has its turn for 36 hours, so that after two turns, when it is truncated, its rows are older than 72 hours. Errors: none. Locks: none. Isolation: any.';
-COMMENT ON ROUTINE weir._misses_one() IS 'Whether one worker, of a page of them that is chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Errors: none. Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
+COMMENT ON ROUTINE weir._misses_one() IS 'Whether one worker, chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. False if somebody keeps watch already. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Call it in autocommit. Errors: 53200 (the lock table of the server is full). Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
 COMMENT ON ROUTINE weir._move(bigint[],bigint[],text,text,integer,bigint) IS 'Moves those of some jobs that still wait, or are still scheduled, and returns how many. Columns that it does not change are taken as they are. The caller holds the lanes'' locks, and those of claims and promotion.';
 COMMENT ON ROUTINE weir._named_by(text[]) IS 'The lane, batch and job of each token, in the order of the tokens. Errors: 22023. Locks: none. Isolation: any.';
 COMMENT ON ROUTINE weir._never_used(text[]) IS 'Which of these queues have no jobs and no trace of any, such as those whose names are mistyped. A rebase removes the traces. Errors: 40001 (see weir._lock_log). Locks: none that others wait for, and none that outlast the call; waits while a segment is being emptied. Isolation: any.';

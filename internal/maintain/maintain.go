@@ -2,8 +2,8 @@
 // counts what happens in each minute, and tidies small tables.
 //
 // Any number of maintainers may run, without an election: each step is one SQL function that tries to take its own transaction-level lock,
-// and does nothing if another maintainer holds it. The more maintainers there are, the less often each of them acts, so that a fleet costs
-// as much as one. While none runs, only these chores wait.
+// and does nothing if another maintainer holds it. The more maintainers there are, the less often each of them acts, so that a fleet's chores cost
+// as much as those of one; where there are many, each also looks at one worker now and then. While none runs, only these chores wait.
 package maintain
 
 import (
@@ -323,21 +323,21 @@ func (m *Maintainer) rescues(ctx context.Context) {
 		if !sleep.For(ctx, wait) {
 			return
 		}
+		if !missed && !m.mine() && !m.misses(ctx) {
+			continue
+		}
 		var err error
-		missed, err = m.check(ctx, missed)
+		missed, err = m.rescue(ctx)
 		m.done(ctx, "rescue", "", err)
 	}
 }
 
-// check rescues if it is this maintainer's turn, if it has missed a worker, or if one worker that it looks at seems to be lost: when most of a large fleet is lost at
-// once, those count as alive until they are fenced, and the few that are left have their turn as rarely as when all were there.
-func (m *Maintainer) check(ctx context.Context, hasMissed bool) (missed bool, err error) {
-	if !hasMissed && !m.mine() {
-		if missed, err = m.store.MissesOne(ctx); err != nil || !missed {
-			return false, err
-		}
-	}
-	return m.rescue(ctx)
+// misses reports whether one worker that it looks at seems to be lost. It is for who would skip a turn: when most of a large fleet is lost at once, those count as alive
+// until they are fenced, and the few that are left have their turn as rarely as when all were there.
+func (m *Maintainer) misses(ctx context.Context) bool {
+	missed, err := m.store.MissesOne(ctx)
+	m.done(ctx, "look for lost workers", "", err)
+	return missed
 }
 
 // rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether one of them found that a worker is

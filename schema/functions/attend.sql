@@ -93,25 +93,33 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  page bigint := floor(random() * (pg_relation_size('weir.worker') / current_setting('block_size')::bigint));
-  w    record;
-  last record;
+  tries CONSTANT integer := 100;  -- many rows may be those of workers that have ended, or many pages empty
+  pages bigint := pg_relation_size('weir.worker') / current_setting('block_size')::bigint;
+  page  bigint;
+  w     record;
+  last  record;
 BEGIN
-  SELECT k.id, k.lease INTO w
-  FROM (SELECT w.id, w.lease FROM weir.worker w
-        WHERE w.ctid >= format('(%s,0)', page)::tid AND w.ctid < format('(%s,0)', page + 1)::tid AND NOT w.fenced
-          AND NOT EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced)) k
-  ORDER BY random() LIMIT 1;
-  IF NOT FOUND OR NOT pg_try_advisory_lock(1464158554, w.id) THEN
+  -- While somebody keeps watch, nobody else need do so: see _fence_silent.
+  IF abs(extract(epoch FROM clock_timestamp()) * 1000 - pg_sequence_last_value('weir.watched_at')) < 1000 THEN
     RETURN false;
   END IF;
-  PERFORM pg_advisory_unlock(1464158554, w.id);
-  SELECT h.says, h.at INTO last FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1;
-  RETURN last.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - last.at, last.at - clock_timestamp()) > w.lease;
+  FOR try IN 1..tries LOOP
+    page := floor(random() * pages);
+    SELECT k.id, k.lease INTO w
+    FROM (SELECT w.id, w.lease FROM weir.worker w WHERE w.ctid >= format('(%s,0)', page)::tid AND w.ctid < format('(%s,0)', page + 1)::tid AND NOT w.fenced) k
+    ORDER BY random() LIMIT 1;
+    CONTINUE WHEN NOT FOUND OR EXISTS (SELECT FROM weir.worker f WHERE f.id = w.id AND f.fenced);
+    IF NOT pg_try_advisory_xact_lock(1464158554, w.id) THEN
+      RETURN false;  -- it attends
+    END IF;
+    SELECT h.says, h.at INTO last FROM weir.last_word h WHERE h.worker = w.id ORDER BY h.no DESC LIMIT 1;
+    RETURN last.says IS DISTINCT FROM 'beats' OR greatest(clock_timestamp() - last.at, last.at - clock_timestamp()) > w.lease;
+  END LOOP;
+  RETURN false;
 END
 $$;
 COMMENT ON FUNCTION weir._misses_one IS
-  'Whether one worker, of a page of them that is chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Errors: none. Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
+  'Whether one worker, chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. False if somebody keeps watch already. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Call it in autocommit. Errors: 53200 (the lock table of the server is full). Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._silent() RETURNS SETOF integer
 LANGUAGE sql STABLE
