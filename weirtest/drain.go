@@ -100,12 +100,16 @@ var errLimit = errors.New("limit reached")
 // waiting describes the jobs that are still available, for error messages.
 func waiting(ctx context.Context, client *weir.Client, config weir.WorkerConfig) string {
 	for queue := range config.Queues {
-		page, err := client.Jobs(ctx, weir.JobsParams{States: []weir.State{weir.StateAvailable}, Queue: queue, Limit: 1})
-		if err != nil {
-			return err.Error()
-		}
-		if len(page.Jobs) > 0 {
-			return fmt.Sprintf("more wait in queue %s", queue)
+		list := weir.JobsParams{States: []weir.State{weir.StateAvailable}, Queue: queue, Limit: 1}
+		for more := true; more; more = list.After != "" {
+			page, err := client.Jobs(ctx, list)
+			if err != nil {
+				return err.Error()
+			}
+			if len(page.Jobs) > 0 {
+				return fmt.Sprintf("more wait in queue %s", queue)
+			}
+			list.After = page.Next
 		}
 	}
 	return ""

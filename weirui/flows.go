@@ -28,6 +28,7 @@ const (
 	manyFresh     = 10 * time.Second // how long more of them are shown again
 	retryAtOnce   = 20 * time.Second // how long one request retries members
 	lookedAtHolds = 100              // jobs that wait, of which it is said what holds them up
+	pagesOfHolds  = 10               // that are read for them
 )
 
 // flowInfo is a flow, as it is shown.
@@ -257,7 +258,14 @@ func (v *visit) holdUps(f *weir.FlowInfo) (all []string, err error) {
 		all = append(all, "No worker runs, and nothing else enqueues tasks and callbacks, or finds that it has ended.")
 	}
 	page, err := read(v.Context(), v.db, fmt.Sprintf("flow %d waiting", f.ID), func(ctx context.Context) (*weir.JobsPage, error) {
-		return v.db.client.Jobs(ctx, weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateAvailable}, Limit: lookedAtHolds})
+		list := weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateAvailable}, Limit: lookedAtHolds}
+		for pages := 1; ; pages++ { // those of others may fill the first ones
+			page, err := v.db.client.Jobs(ctx, list)
+			if err != nil || len(page.Jobs) > 0 || page.Next == "" || pages == pagesOfHolds {
+				return page, err
+			}
+			list.After = page.Next
+		}
 	})
 	if err != nil || len(page.Jobs) == 0 {
 		return all, err

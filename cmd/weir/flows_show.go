@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -161,6 +162,7 @@ func (w *waits) jobs(ctx context.Context) ([]weir.JobInfo, error) {
 		if page, err = w.client.Jobs(ctx, list); err != nil {
 			return nil, err
 		}
+		unread = cmp.Or(unread, page.Next)
 		for _, j := range page.Jobs {
 			if j.FinishedAt == nil { // it ends when a worker would have started it
 				jobs = append(jobs, j)

@@ -89,7 +89,7 @@ func progress(t *testing.T, ends []*end) {
 // arrive waits until so many have arrived, for as long as there are more and more: a relay that was killed hundreds of times has much to pass on. Which are missing, if some are, has tells.
 func arrive(t *testing.T, n int, where string, arrived func() int) {
 	t.Helper()
-	for have, since := arrived(), time.Now(); have < n; sleep.For(t.Context(), 20*time.Millisecond) {
+	for have, since := arrived(), time.Now(); have < n; sleep.For(t.Context(), 100*time.Millisecond) {
 		if now := arrived(); now > have {
 			have, since = now, time.Now()
 		}

@@ -179,6 +179,9 @@ func allCompleted(t *testing.T, pool *pgxpool.Pool, queue string) {
 	states := slices.DeleteFunc(slices.Clone(weir.States), func(s weir.State) bool { return s == weir.StateCompleted })
 	for {
 		left, err := someJob(t, pool, weir.JobsParams{Queue: queue, States: states})
+		if err == nil && left == nil { // or it came into another list between two pages
+			left, err = someJob(t, pool, weir.JobsParams{Queue: queue, States: states})
+		}
 		switch {
 		case err == nil && left == nil:
 			t.Logf("all jobs have completed %v later", time.Since(begin).Round(time.Millisecond))
