@@ -50,6 +50,10 @@ func NewSource(c SourceConfig) (*Source, error) {
 // Begin implements weirrelay.Source.
 func (s *Source) Begin(ctx context.Context, position string) (at string, err error) {
 	s.last, s.added, s.told, s.lost = position, 0, "", nil
+	// What refuses each read is found here, where nothing counts as read yet.
+	if err := s.Client.XRead(ctx, &redis.XReadArgs{Streams: []string{s.Stream, first}, Count: 1, Block: -1}).Err(); err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("stream %s: %w", s.Stream, err)
+	}
 	if position == "" && !s.New {
 		s.last = first
 		return "", nil

@@ -320,6 +320,45 @@ func TestAStreamOfRedisThatIsSetBackIsAGap(t *testing.T) {
 	}
 }
 
+// TestASourceThatCannotBeReadDoesNotBegin: a relay that has begun counts as one that works.
+func TestASourceThatCannotBeReadDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	c := server.client()
+	for _, isNew := range []bool{false, true} {
+		source, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: c, Stream: "in", New: isNew})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, position := range []string{"", "5-1"} {
+			begins := func() error {
+				_, err := source.Begin(t.Context(), position)
+				return err
+			}
+			if err := begins(); err != nil {
+				t.Errorf("a stream that is not there yet: %v", err)
+			}
+			if err := c.LPush(t.Context(), "in", "x").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := begins(); err == nil || !strings.Contains(err.Error(), "stream in: WRONGTYPE") {
+				t.Errorf("a list instead of a stream, from %q: %v", position, err)
+			}
+			if err := c.Del(t.Context(), "in").Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	server.kill()
+	source, err := redisrelay.NewSource(redisrelay.SourceConfig{Client: c, Stream: "in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.Begin(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("Redis is away: %v", err)
+	}
+}
+
 // TestTrimmedEntriesOfAStreamOfRedisAreAGap: those that were not read before they were trimmed, while the source waits and while it is away; trimming what was read is none.
 func TestTrimmedEntriesOfAStreamOfRedisAreAGap(t *testing.T) {
 	t.Parallel()

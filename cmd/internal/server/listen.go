@@ -112,7 +112,7 @@ func (s *Server) auth(ctx context.Context) (pgwire.Auth, error) {
 	return nil, fmt.Errorf("%q is not a valid authentication method: use scram, users-file or trust", s.config.PGAuth)
 }
 
-const loginsFix = "give --pg-auth users-file and --users-file, or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
+const loginsFix = "give --pg-auth users-file and --users-file (not with --list), or --listen-pg \"\", or let a superuser grant, in this database, SELECT on pg_catalog.pg_authid to the owner of the schema weir"
 
 // refusals records which problems with roles have been logged. Only the roster's query uses it, of which there is one at a time.
 type refusals struct {
