@@ -13,8 +13,13 @@ func Explain(err error, role string) error {
 	switch {
 	case IsNotInstalled(err):
 		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
-	case IsDenied(err):
-		return fmt.Errorf("%w: grant this user the role %s", err, role)
+	case IsDenied(err) && !errors.As(err, new(denied)): // the call within this one knows best
+		return denied{fmt.Errorf("%w: grant this user the role %s", err, role)}
 	}
 	return err
 }
+
+// denied is an error that says which role to grant.
+type denied struct{ error }
+
+func (d denied) Unwrap() error { return d.error }
