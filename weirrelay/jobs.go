@@ -41,8 +41,6 @@ const (
 	leastOfQueue = 10
 	// mostOfQueue at most.
 	mostOfQueue = 10_000
-	// stopWithin is how long a relay that stops waits for the target: one that is there takes what is on its way in less, and the rest is released.
-	stopWithin = 10 * time.Second
 )
 
 // RunJobs passes jobs on until ctx ends. It works the routes' queues as a worker does: a job has completed once the target has it. So it is passed on at least once, and
@@ -97,7 +95,7 @@ func newJobs(c JobsConfig) (*jobs, error) {
 func (r *jobs) run(ctx context.Context) error {
 	h := weir.NewHandlers()
 	weir.HandleRest(h, weir.KindOptions{Timeout: -1}, r.handle)
-	config := weir.WorkerConfig{Handlers: h, Queues: map[string]int{}, Name: "relay " + r.Name, StopTimeout: stopWithin, Logger: r.Logger}
+	config := weir.WorkerConfig{Handlers: h, Queues: map[string]int{}, Name: "relay " + r.Name, Logger: r.Logger}
 	all, each := jobsAtOnce*r.MaxRecords, jobsAtOnce*r.MaxRecords/len(r.Routes)
 	if len(r.router.patterns) > 0 { // how many queues share them is not known
 		each = all
@@ -134,18 +132,14 @@ func (r *jobs) handle(ctx context.Context, job *weir.Job[json.RawMessage]) error
 	select {
 	case r.waiting <- s:
 	case <-ctx.Done():
-		return notTaken(ctx)
+		return ctx.Err()
 	}
 	select {
 	case err := <-s.done:
 		return err
 	case <-ctx.Done():
-		return notTaken(ctx)
+		return ctx.Err()
 	}
-}
-
-func notTaken(ctx context.Context) error {
-	return fmt.Errorf("the target has not taken it: %w", ctx.Err())
 }
 
 // send sends what waits, until ctx ends: the worker releases what it has then.

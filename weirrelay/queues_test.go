@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -122,25 +121,6 @@ func TestARelayPassesOnTheQueuesThatFitAPattern(t *testing.T) {
 	left := value[[]string](t, pool, `SELECT array_agg(queue ORDER BY queue COLLATE "C") FROM weir.available_jobs`)
 	if want := []string{"mail", "mail.orders-dead-letters", "mail.orders-dead-letters", "mailbox.a", "post", "post.a", "s-dead-letters"}; !slices.Equal(left, want) {
 		t.Errorf("%q are left, want %q", left, want)
-	}
-}
-
-// TestARelayThatStopsReleasesWhatTheTargetDoesNotTake: it does not wait for as long as handlers of jobs may, and a job says why it was released.
-func TestARelayThatStopsReleasesWhatTheTargetDoesNotTake(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.Database(t))
-	away := &keeping{asks: make(chan struct{}, 1), goOn: make(chan struct{})}
-	stop := runJobs(t, weirrelay.JobsConfig{Name: "r", Pool: pool, Target: away, Routes: []weirrelay.Route{{Queue: "q"}}})
-	exec(t, pool, `SELECT weir.enqueue('q', 'k')`)
-	pgtest.Receive(t, away.asks, "the job is on its way")
-	begin := time.Now()
-	stop()
-	if took := time.Since(begin); took > 25*time.Second {
-		t.Errorf("the relay has waited %v for its target", took)
-	}
-	page, err := weir.NewClient(pool).Jobs(t.Context(), weir.JobsParams{Queue: "q", States: []weir.State{weir.StateAvailable}})
-	if err != nil || len(page.Jobs) != 1 || page.Jobs[0].Error == nil || !strings.Contains(*page.Jobs[0].Error, "the target has not taken it") {
-		t.Errorf("got %+v, %v, want one job that was released because of the target", page, err)
 	}
 }
 

@@ -168,6 +168,10 @@ func (p *password) check(ctx context.Context, from, name string, who account, kn
 	g := guess{m, origin(from)}
 	for {
 		p.mu.Lock()
+		if known && p.recalls(m, who.verifier) { // a check that has ended since this request looked
+			p.mu.Unlock()
+			return nil
+		}
 		c, others := p.checks[g]
 		if !others {
 			c = &check{done: make(chan struct{})}
@@ -272,6 +276,11 @@ func (p *password) markOf(name, secret string) (m mark) {
 func (p *password) remembers(m mark, v verifier) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.recalls(m, v)
+}
+
+// recalls is remembers, for who holds mu.
+func (p *password) recalls(m mark, v verifier) bool {
 	kept, ok := p.remembered[m]
 	if !ok || kept.verifier != v || time.Now().After(kept.until) {
 		return false
