@@ -36,7 +36,7 @@ func TestASilentDatabaseHoldsUpNoOther(t *testing.T) {
 		t.Errorf("%+v, %v", job, err)
 	}
 	pgtest.Until(t, "the silent database is still being asked", func() bool {
-		return answer[int](t, clients[2], `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%_slots%'`) == 1
+		return answer[int](t, clients[2], `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%_slots%'`) > 0 // by the router that has moved a slot, too, if its look was slow
 	})
 	if owner, err := stale.Client(t.Context(), silent); err != nil || owner != clients[2] {
 		t.Errorf("what the silent database owns is forgotten: %v", err)

@@ -259,7 +259,7 @@ func (v *visit) holdUps(f *weir.FlowInfo) (all []string, err error) {
 	}
 	page, err := read(v.Context(), v.db, fmt.Sprintf("flow %d waiting", f.ID), func(ctx context.Context) (*weir.JobsPage, error) {
 		list := weir.JobsParams{Flow: f.ID, States: []weir.State{weir.StateAvailable}, Limit: lookedAtHolds}
-		for pages := 1; ; pages++ { // those of others may fill the first ones
+		for pages := 1; ; pages++ { // jobs of other flows may take up the first ones
 			page, err := v.db.client.Jobs(ctx, list)
 			if err != nil || len(page.Jobs) > 0 || page.Next == "" || pages == pagesOfHolds {
 				return page, err

@@ -61,7 +61,7 @@ func (c *workCmd) Run(ctx context.Context, s *streams, db *database, signals *tr
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
-		return usagef("unknown flag %s: weir work --help has those of weir work; the command to run follows --", argv[0])
+		return usagef("unknown flag %s: weir work --help lists its flags; put the command to run after --", argv[0])
 	}
 	if len(argv) == 0 {
 		return usagef("no command given: put it after --, as in weir work --queue files -- ./handler.sh")

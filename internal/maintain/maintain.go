@@ -323,7 +323,7 @@ func (m *Maintainer) rescues(ctx context.Context) {
 		if !sleep.For(ctx, wait) {
 			return
 		}
-		if !missed && !m.mine() && !m.misses(ctx) {
+		if !missed && !m.hasTurn(ctx) {
 			continue
 		}
 		var err error
@@ -332,12 +332,15 @@ func (m *Maintainer) rescues(ctx context.Context) {
 	}
 }
 
-// misses reports whether one worker that it looks at seems to be lost. It is for who would skip a turn: when most of a large fleet is lost at once, those count as alive
-// until they are fenced, and the few that are left have their turn as rarely as when all were there.
-func (m *Maintainer) misses(ctx context.Context) bool {
-	missed, err := m.store.MissesOne(ctx)
+// hasTurn reports whether this maintainer is to check for lost workers: because it is its turn, or because one worker that it looks at seems to be lost. When most of a large
+// fleet is lost at once, those count as alive until they are fenced, and the few that are left have their turn as rarely as when all were there.
+func (m *Maintainer) hasTurn(ctx context.Context) bool {
+	if m.mine() {
+		return true
+	}
+	misses, err := m.store.MissesOne(ctx)
 	m.done(ctx, "look for lost workers", "", err)
-	return missed
+	return misses
 }
 
 // rescue logs the jobs of lost workers again, in short steps, of which there may be many. It reports whether one of them found that a worker is

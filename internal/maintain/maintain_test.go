@@ -200,7 +200,7 @@ func TestTheFewThatAreLeftOfManyNoticeIt(t *testing.T) {
 	check := func() {
 		t.Helper()
 		err := exec(t, pool, `SELECT setval('weir.watched_at', (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000)`) // since then, time counts
-		if err == nil && m.misses(t.Context()) {
+		if err == nil && m.hasTurn(t.Context()) {
 			_, err = m.rescue(t.Context())
 		}
 		if err != nil {

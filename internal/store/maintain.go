@@ -86,7 +86,7 @@ func (s *Store) Rescue(ctx context.Context) ([]Rescued, error) {
 	return rows(ctx, s, sqlRescue, nil, pgx.RowToStructByPos[Rescued])
 }
 
-// MissesOne reports whether one worker, chosen at random, seems to be lost. It costs little, however many workers there are.
+// MissesOne reports whether one worker, chosen at random, seems to be lost. What it costs is bounded, however many workers there are.
 func (s *Store) MissesOne(ctx context.Context) (misses bool, err error) {
 	err = s.row(ctx, sqlMissesOne, nil, &misses)
 	return misses, err

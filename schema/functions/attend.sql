@@ -119,7 +119,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir._misses_one IS
-  'Whether one worker, chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. False if somebody keeps watch already. It costs the same however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Call it in autocommit. Errors: 53200 (the lock table of the server is full). Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
+  'Whether one worker, chosen at random, seems to be lost, as weir._fence_silent sees it: nobody attends, and no heartbeat has come for a lease by the clock. False if somebody keeps watch already. What it reads is bounded, however many workers there are, so that each of a large fleet may call it where it would not call weir._rescue. Call it in autocommit. Errors: 53200 (the lock table of the server is full). Locks: advisory: the attendance of that worker, for a moment, without waiting. Isolation: any.';
 
 CREATE OR REPLACE FUNCTION weir._silent() RETURNS SETOF integer
 LANGUAGE sql STABLE

@@ -82,10 +82,10 @@ func TestALookAtOneWorkerFindsThoseThatSeemToBeLost(t *testing.T) {
 	// Among many that have ended, those that have not are looked at all the same.
 	exec(t, conn, `SELECT weir._fence(w.id) FROM weir.worker w WHERE NOT w.fenced`)
 	exec(t, conn, `SELECT weir._fence(weir._start('w', ARRAY['q'])) FROM generate_series(1, 500)`)
-	exec(t, conn, silent, value[int32](t, conn, `SELECT min(w) FROM (SELECT weir._start('w', ARRAY['q']) AS w FROM generate_series(1, 100) OFFSET 0) k`))
+	exec(t, conn, silent, value[int32](t, conn, `SELECT min(w) FROM (SELECT weir._start('w', ARRAY['q']) AS w FROM generate_series(1, 300) OFFSET 0) k`))
 	for range 20 {
 		if !misses() {
-			t.Fatal("a look has found none of 100 workers, among hundreds that have ended")
+			t.Fatal("a look has found none of 300 workers, among hundreds that have ended")
 		}
 	}
 	// While somebody keeps watch, nobody else need do so.

@@ -354,8 +354,8 @@ func TestASourceThatCannotBeReadDoesNotBegin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.Begin(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("Redis is away: %v", err)
+	if _, err := source.Begin(t.Context(), ""); err == nil {
+		t.Error("it begins although Redis is away")
 	}
 }
 
